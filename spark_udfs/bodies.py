@@ -17,6 +17,7 @@ from spark_udfs.mismatch import Mismatch
 from spark_udfs.times import TimeUnits
 
 DECODED: Final = "decoded"
+_HEADER_BYTES: Final = 5  # of a schema registry: a zero, and the schema's id
 _EMPTY: Final = "the body is empty"
 _REASON_CHARS: Final = 200  # limit of a reason: a library may put the whole body into its message
 
@@ -30,10 +31,12 @@ class BodyDecoder:
     Attributes:
         columns: schema of a decoded body.
         make: makes the function that decodes one body, where it runs.
+        header_bytes: in front of each body.
     """
 
     columns: StructType
     make: Callable[[], Decode]
+    header_bytes: int = 0
 
     def decode(self, frame: DataFrame) -> DataFrame:
         """Decode the column ``body``: a column ``decoded``, a struct of ``value`` and ``reason``, beside the others.
@@ -41,9 +44,10 @@ class BodyDecoder:
         By ``mapInArrow``, not a column function: Spark 4.0 has none over Arrow arrays.
         """
         value_type, make = pa.struct(list(arrow_schema(self.columns))), self.make
+        header_bytes = self.header_bytes
 
         def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            decode = make()
+            decode = without_header(make(), header_bytes)
             for batch in batches:
                 column = decoded(batch.column("body"), decode, value_type)
                 yield pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, DECODED])
@@ -128,9 +132,22 @@ def _attempt(body: bytes | None, decode: Decode) -> tuple[dict[str, Any] | None,
     try:
         return decode(body), None
     except Mismatch as error:
-        return None, str(error)[:_REASON_CHARS]
+        reason = str(error)[:_REASON_CHARS]
     except Exception as error:  # whatever a library raises for foreign bytes, the other rows are decoded
-        return None, _shown(error)
+        reason = _shown(error)
+    has_header = len(body) > _HEADER_BYTES and body[0] == 0 and not reason.startswith("column ")
+    return None, f"{reason}; it looks like a registry header: header_bytes = {_HEADER_BYTES}" if has_header else reason
+
+
+def without_header(decode: Decode, header_bytes: int) -> Decode:
+    """Return a decoder of bodies behind a header of so many bytes."""
+
+    def decode_rest(body: bytes) -> dict[str, Any]:
+        if len(body) < header_bytes:
+            raise Mismatch(f"the body has {len(body)} bytes, wanted a header of {header_bytes}")
+        return decode(body[header_bytes:])
+
+    return decode_rest if header_bytes else decode
 
 
 def _one_by_one(values: list[Any], reasons: list[str | None], value_type: pa.DataType) -> pa.Array:

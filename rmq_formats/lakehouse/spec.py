@@ -1,7 +1,7 @@
 """Spec file of typed tables: topics, body formats and table paths. TOML, or JSON by its name."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -21,11 +21,15 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
         schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
         message: Protobuf: full name of the message.
-        key: columns that identify a row: the last message of a key is its row. Without a key each message is a row.
+        key: columns that identify a row, or paths into them: the last message of a key is its row. Without a key each
+            message is a row.
+        delete_when: condition over the decoded columns, in SQL: a message that meets it deletes the row of its key.
+        tombstones: whether an empty body deletes the row whose key is the message's KEYS.
         cluster_by: columns that OPTIMIZE clusters the table by.
         metadata_prefix: prefix of the names of the columns that are not the body's.
         comment: of the table, when it is created.
         properties: of the table, when it is created.
+        header_bytes: of a header in front of each body, such as the 5 of a schema registry.
         timestamp_unit: JSON: unit of numbers in columns of times, or of those of some columns by their paths.
     """
 
@@ -36,10 +40,13 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_file: str | None = None
     message: str | None = None
     key: tuple[str, ...] = ()
+    delete_when: str = ""
+    tombstones: bool = False
     cluster_by: tuple[str, ...] = ()
     metadata_prefix: str = ""
     comment: str = ""
     properties: dict[str, str] = {}
+    header_bytes: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     timestamp_unit: Unit | dict[str, Unit] | None = None
 
     @property
@@ -87,6 +94,10 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
     if topic.format == "protobuf" and topic.schema is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
+    if (topic.delete_when or topic.tombstones) and not topic.key:
+        raise OptionError(f"{path}: topic {topic.topic!r}: delete_when and tombstones need a key")
+    if topic.tombstones and len(topic.key) > 1:
+        raise OptionError(f"{path}: topic {topic.topic!r}: tombstones need a key of one column: KEYS are one text")
     if topic.format != "json" and topic.timestamp_unit is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: timestamp_unit is of format json")
     file = None if topic.schema_file is None else str(beside / topic.schema_file)

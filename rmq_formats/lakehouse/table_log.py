@@ -14,6 +14,7 @@ from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 
 if TYPE_CHECKING:
+    from rmq_formats.lakehouse.changes import MergeRows
     from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn  # which knows logs by this module
 
 UNDECODED: Final = (":undecoded", ":undecoded-first")
@@ -177,8 +178,7 @@ class TableLog(Protocol):
         table: "ExactlyOnceTable",
         choose: "Choose",
         rows: "Callable[[Turn], DataFrame]",
-        key: Sequence[str],
-        order: Sequence[str],
+        merge: "MergeRows",
         newest: int | None,
     ) -> None:
         """Merge the rows not landed yet, and set the transaction version, in one commit.
@@ -187,8 +187,7 @@ class TableLog(Protocol):
             table: this one, with its selection.
             choose: gives the turn of a transaction; see ``land_together``.
             rows: gives the rows of a turn, with the table's columns or some of them.
-            key: names of columns, none of which is null in a row; a row gives way only to a later one with its key.
-            order: names of columns by which of two messages one is the later.
+            merge: their key and order; a row gives way only to a later one with its key.
             newest: what tells of the last of all these rows; see ``Turn.landing``.
 
         Raises:

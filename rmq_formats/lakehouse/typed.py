@@ -11,9 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    ArrayType,
     DateType,
-    MapType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -21,6 +19,16 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.changes import (
+    DELETED,
+    MergeRows,
+    check_condition,
+    key_columns,
+    marked_offset,
+    tombstone_key,
+    tombstone_value,
+    with_deletions,
+)
 from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.constraints import REFUSED, table_constraints, with_refusals
 from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
@@ -38,6 +46,7 @@ from spark_udfs.times import TimeUnits
 
 METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 _OFFSET = "physical_offset"
+VALUE = "__rmq_value"
 _log = logging.getLogger("rmq_formats.lakehouse")
 _METADATA = schemas.with_brokers(schemas.COMMITLOG)
 _DEAD = StructType(
@@ -148,11 +157,14 @@ class TypedExport:
         self.name = topic.topic
         self.selection = selection.of_topic(topic.topic)
         self._spark, self._topic = spark, topic
-        self._body = body_of(spark, topic)
+        self._body = replace(body_of(spark, topic), header_bytes=topic.header_bytes)
         broker = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
         self._metadata = (*METADATA, *broker)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._schema = self._columns()
+        self._key = key_columns(topic, self._body.columns)
+        self._deletes = bool(topic.delete_when) or topic.tombstones
+        check_condition(spark, topic, self._body.columns)
         properties = ((TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
         more = tuple(topic.properties.items())
@@ -163,8 +175,9 @@ class TypedExport:
         self._order = [self._names[name] for name in names]
         later = self._order[0] if topic.key else None
         self._table = ExactlyOnceTable(
-            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later, topic.key
-        )
+            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later,
+            [name for part in self._key for name in part.columns],
+        )  # fmt: skip
         self._dead_columns = StructType([*_DEAD, *(_METADATA[name] for name in broker)])
         self._dead = None
         if dead_letters is not None:
@@ -183,9 +196,6 @@ class TypedExport:
                     "twice; metadata_prefix names those of the message"
                 )
             known.add(field.name.lower())
-        for name in topic.key:
-            if name not in body.fieldNames() or isinstance(body[name].dataType, StructType | ArrayType | MapType):
-                raise OptionError(f"topic {topic.topic!r}: key {name!r} is not a primitive column of the schema")
         metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         own = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
         columns = StructType([*commented(StructType(metadata), topic.metadata_prefix), *own])
@@ -248,7 +258,9 @@ class TypedExport:
                 return self._typed(decoded, records.is_of(turn))
 
             if self._topic.key:
-                table.log.upsert(table, choose, rows, self._topic.key, self._order, counted[4])
+                merge = MergeRows(self._key, self._order, self._deletes)
+                # The newest message of a table with deletions may have no row: that it is gone tells nothing.
+                table.log.upsert(table, choose, rows, merge, None if self._deletes else counted[4])
                 messages = counted[0]
             else:
                 added = land_together(
@@ -311,27 +323,44 @@ class TypedExport:
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
-        attempted = self._body.decode(frame)
-        reason = F.coalesce("record_error", "decoded.reason")
-        for name in self._topic.key:
-            no_key = f"its key {name} is null"
-            reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
+        attempted, reason = self._with_changes(self._body.decode(frame))
+        for part in self._key:
+            is_null = F.expr(part.sql(VALUE)).isNull()
+            reason = F.when(reason.isNull() & is_null, F.lit(f"its key {part.name} is null")).otherwise(reason)
         constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
         if constraints:
             former = self._table.log.former_columns()
-            columns = self._table_columns(F.col("decoded.value"))
-            named = {former.get(name, name): column for name, column in columns.items()}
+            named = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}
             written = {name: column for name, column in named.items() if name is not None}
             attempted = with_refusals(attempted, written, constraints)
-            reason = F.coalesce(reason, REFUSED)
+            reason = F.coalesce(reason, F.when(~F.col(DELETED), F.col(REFUSED)))
         return attempted.select(
             *self._metadata,
             "size",
-            F.when(reason.isNull(), F.col("decoded.value")).alias("value"),
+            F.when(reason.isNull(), F.col(VALUE)).alias("value"),
             reason.alias("reason"),
             F.when(reason.isNotNull(), F.col("body")).alias("body"),
             F.col("record_error").isNotNull().alias("damaged"),
+            DELETED,
         )
+
+    def _with_changes(self, attempted: DataFrame) -> tuple[DataFrame, Column]:
+        """Add the columns ``VALUE`` and ``DELETED`` to decoded rows, and return what says why a row is none.
+
+        A tombstone is a row with nothing but its key.
+        """
+        columns, topic = self._body.columns, self._topic
+        reason, value = F.coalesce("record_error", "decoded.reason"), F.col("decoded.value")
+        changed = with_deletions(attempted, value, columns, topic.delete_when)
+        if topic.tombstones:
+            (part,) = self._key
+            key, is_empty = tombstone_key(part), F.coalesce(F.octet_length("body"), F.lit(0)) == 0
+            is_tombstone = is_empty & F.col("record_error").isNull()
+            wanted = f"column {part.name}: a tombstone whose KEYS are none, wanted {part.kind.simpleString().upper()}"
+            reason = F.when(is_tombstone, F.when(key.isNull(), F.lit(wanted))).otherwise(reason)
+            value = F.when(is_tombstone, tombstone_value(columns, part.paths[0], key)).otherwise(value)
+            changed = changed.withColumn(DELETED, F.col(DELETED) | is_tombstone)
+        return changed.withColumn(VALUE, value), reason
 
     def _table_columns(self, value: Column) -> dict[str, Column]:
         """Return the table's columns by name, over those of the message and a decoded body."""
@@ -341,5 +370,8 @@ class TypedExport:
     def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
         """Select the table's columns of decoded rows that a condition holds of."""
         sound = decoded.where(F.col("reason").isNull() & owed)
-        rows = sound.select(*(column.alias(name) for name, column in self._table_columns(F.col("value")).items()))
+        columns = self._table_columns(F.col("value"))
+        if self._deletes:
+            columns[self._names[_OFFSET]] = marked_offset(F.col(_OFFSET), F.col(DELETED))
+        rows = sound.select(*(column.alias(name) for name, column in columns.items()))
         return self._table.with_current_names(rows)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.spark.versions import arrow_schema
 from spark_udfs import avro, protobuf
-from spark_udfs.bodies import decoded
+from spark_udfs.bodies import decoded, without_header
 
 SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -70,6 +70,18 @@ def test_avro_becomes_columns_and_the_rest_has_a_reason() -> None:
     assert cut[0] is None
     assert cut[1]
     assert empty == none == (None, "the body is empty")
+
+
+def test_a_header_is_skipped_where_the_spec_names_it_and_suspected_else() -> None:
+    body = b"\0\0\0\0\x07" + avro_body(ORDER)
+    decode = avro.decoder(json.dumps(SCHEMA))
+    bodies = pa.array([body, b"\0\0\0", b""])
+    whole, cut, empty = rows(decoded(bodies, without_header(decode, 5), AVRO_TYPE))
+    assert whole == (ORDER, None)
+    assert cut == (None, "the body has 3 bytes, wanted a header of 5")
+    assert empty == (None, "the body is empty")
+    ((_, reason),) = rows(decoded(bodies[:1], decode, AVRO_TYPE))
+    assert reason.endswith("; it looks like a registry header: header_bytes = 5")
 
 
 def test_a_union_of_several_types_is_refused() -> None:

@@ -6,17 +6,18 @@ A merge is idempotent, also after a later one: only a later message replaces a r
 two exports both land is landed once, in whatever order they commit.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.changes import MergeRows
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.own_commits import Committing, own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
-from rmq_formats.lakehouse.evolution import column, quoted
+from rmq_formats.lakehouse.evolution import column
 from rmq_formats.lakehouse.log_notes import note_of
 from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn
 
@@ -31,8 +32,7 @@ def upsert(
     table: ExactlyOnceTable,
     choose: Choose,
     rows: Callable[[Turn], DataFrame],
-    key: Sequence[str],
-    order: Sequence[str],
+    merge: MergeRows,
     newest: int | None,
 ) -> None:
     """Merge the rows not landed yet, and set the transaction version, in one commit.
@@ -43,8 +43,7 @@ def upsert(
         table: table to merge into.
         choose: gives the turn of a transaction; see ``land_together``.
         rows: gives the rows of a turn, with the table's columns.
-        key: names of columns, none of which is null in a row.
-        order: names of columns by which of two messages one is the later.
+        merge: key and order of the rows.
         newest: see ``Turn.landing``.
 
     Raises:
@@ -64,7 +63,7 @@ def upsert(
         told = {**turn.marks, **turn.state, **own}
         try:
             with _set(spark, settings), own_commits(spark, committing, told):
-                _merge(spark, table, rows(turn), key, order)
+                _merge(spark, table, rows(turn), merge)
             table.force()
         except CONFLICTS:
             continue
@@ -75,26 +74,23 @@ def upsert(
         table.settle(choose, newest)
 
 
-def _merge(
-    spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str], order: Sequence[str]
-) -> None:
-    every, place = F.struct(*map(column, frame.columns)), F.struct(*map(column, order))
-    last = frame.groupBy(*map(column, key)).agg(F.max_by(every, place).alias(_ROW))
-    same = " AND ".join(f"there.{name} = here.{name}" for name in map(quoted, key))
-
-    def place_in(alias: str) -> str:
-        return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in order)})"
-
-    merge = (
+def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, merge: MergeRows) -> None:
+    every = F.struct(*map(column, frame.columns))
+    key = [F.expr(part.sql()).alias(f"key{number}") for number, part in enumerate(merge.key)]
+    last = frame.groupBy(*key).agg(F.max_by(every, F.expr(merge.place())).alias(_ROW)).select(f"{_ROW}.*")
+    is_later = f"{merge.place('here')} > {merge.place('there')}"
+    builder = (
         DeltaPlace(spark, table.path)
         .open()
         .alias("there")
-        .merge(last.select(f"{_ROW}.*").alias("here"), same)
+        .merge(last.alias("here"), merge.same_key("there", "here"))
         .withSchemaEvolution()
-        .whenMatchedUpdateAll(f"{place_in('here')} > {place_in('there')}")
-        .whenNotMatchedInsertAll()
     )
-    merge.execute()
+    if merge.deletes:
+        builder = builder.whenMatchedDelete(f"{merge.is_deletion('here')} AND {is_later}")
+    builder = builder.whenMatchedUpdateAll(is_later)
+    inserted = f"NOT ({merge.is_deletion('here')})" if merge.deletes else None
+    builder.whenNotMatchedInsertAll(inserted).execute()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.changes import MergeRows
 from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.columns import (
     COLUMNS_PROPERTY,
@@ -248,12 +249,11 @@ class DeltaTableLog:
         table: ExactlyOnceTable,
         choose: Choose,
         rows: Callable[[Turn], DataFrame],
-        key: Sequence[str],
-        order: Sequence[str],
+        merge: MergeRows,
         newest: int | None,
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, self.committing, table, choose, rows, key, order, newest)
+        keyed.upsert(self._spark, self.committing, table, choose, rows, merge, newest)
 
     def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""

@@ -27,12 +27,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from rmq_formats.lakehouse.changes import KeyColumn, MergeRows
 from rmq_formats.lakehouse.evolution import column
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.rows import FILE, rows_of
 from rmq_formats.lakehouse.parquet import Layout, WrittenFile
 
 _HERE: Final = "__rmq_here"  # the new row, in a join with the table's
+_THERE: Final = "__rmq_there"  # the place of the table's row
 _NEW_KEY: Final = "__rmq_key_"  # before a number: its key
 _OLDER: Final = "__rmq_older"  # whether the table's row is
 # Types whose bounds in manifests tell which files may have a value: those of floating point leave out NaN.
@@ -52,38 +54,41 @@ class Merged:
     removed: tuple[DataFile, ...] = ()
 
 
-def merge(
-    spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, key: Sequence[str], order: Sequence[str]
-) -> Merged:
-    """Write the files of a table in which the last message of each key is its row.
+def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, rows: MergeRows) -> Merged:
+    """Write the files of a table in which the last message of each key is its row, unless that is a deletion.
 
     Args:
         spark: the session.
         table: as it was loaded; the files are for a commit to this very snapshot.
         layout: of its files.
         frame: the new rows, with the table's columns or some of them; else rows keep theirs.
-        key: names of columns, none of which is null in a row.
-        order: names of columns by which of two messages one is the later; a row gives way only to a later one.
+        rows: their key and order; a row gives way only to a later one.
     """
-    every, place = F.struct(*map(column, frame.columns)), F.struct(*map(column, order))
-    newest = frame.groupBy(*map(column, key)).agg(F.max_by(every, place).alias(_HERE))
+    every, place, keys = F.struct(*map(column, frame.columns)), F.expr(rows.place()), _keys(rows.key)
+    newest = frame.groupBy(*keys).agg(F.max_by(every, place).alias(_HERE))
+    kept = F.lit(True) if not rows.deletes else ~F.expr(rows.is_deletion())
     with _persisted(newest.select(f"{_HERE}.*")) as last:
-        candidates = _candidates(table, last, key)
+        candidates = _candidates(table, last, rows.key)
         if candidates is None:
             return Merged()
         if not candidates:
-            return Merged(tuple(write_frame(last, layout)))
-        keys = list(map(column, key))
-        held = rows_of(spark, table, candidates, [*key, *order], with_file=True)
-        met = held.join(last.select(*keys, place.alias(_HERE)), list(key))
-        with _persisted(met.select(*keys, FILE, (place < F.col(_HERE)).alias(_OLDER))) as found:
+            return Merged(tuple(write_frame(last.where(kept), layout)))
+        names_of_keys = [f"{_NEW_KEY}{at}" for at in range(len(keys))]
+        needed = dict.fromkeys([*(name for part in rows.key for name in part.columns), *rows.order])
+        held = rows_of(spark, table, candidates, list(needed), with_file=True).select(*keys, place.alias(_THERE), FILE)
+        met = held.join(last.select(*keys, place.alias(_HERE)), names_of_keys)
+        with _persisted(met.select(*names_of_keys, FILE, (F.col(_THERE) < F.col(_HERE)).alias(_OLDER))) as found:
             names = {row[0] for row in found.where(_OLDER).select(FILE).distinct().collect()}
-            fresh = last.join(found.where(f"NOT {_OLDER}").select(*keys), list(key), "left_anti").select(
-                *map(column, last.columns)
-            )
+            later = found.where(f"NOT {_OLDER}").select(*names_of_keys)
+            fresh = last.select("*", *keys).join(later, names_of_keys, "left_anti").select(*map(column, last.columns))
             affected = [task for task in candidates if task.file.file_path in names]
-            rows = _replaced(rows_of(spark, table, affected), fresh, key) if affected else fresh
-            return Merged(tuple(write_frame(rows, layout)), tuple(task.file for task in affected))
+            whole = _replaced(rows_of(spark, table, affected), fresh, rows.key) if affected else fresh
+            return Merged(tuple(write_frame(whole.where(kept), layout)), tuple(task.file for task in affected))
+
+
+def _keys(key: Sequence[KeyColumn]) -> list[Column]:
+    """Return the values of a row's key, under names of their own."""
+    return [F.expr(part.sql()).alias(f"{_NEW_KEY}{at}") for at, part in enumerate(key)]
 
 
 @contextmanager
@@ -95,9 +100,9 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _candidates(table: Table, last: DataFrame, key: Sequence[str]) -> list[FileScanTask] | None:
+def _candidates(table: Table, last: DataFrame, key: Sequence[KeyColumn]) -> list[FileScanTask] | None:
     """List the files that may have one of the keys, by their bounds; None if there is no key."""
-    bounded = [name for name in key if isinstance(last.schema[name].dataType, _BOUNDED)]
+    bounded = [part.paths[0][0] for part in key if part.paths == ((part.name,),) and isinstance(part.kind, _BOUNDED)]
     extremes = [F.struct(F.min(column(name)), F.max(column(name))) for name in bounded]
     bounds = last.agg(F.count("*"), *extremes).first()
     assert bounds is not None  # an aggregate without groups always has one row
@@ -115,12 +120,11 @@ def _literal(value: Any) -> Literal[Any]:
     return literal(bytes(value) if isinstance(value, bytearray) else value)
 
 
-def _replaced(there: DataFrame, fresh: DataFrame, key: Sequence[str]) -> DataFrame:
+def _replaced(there: DataFrame, fresh: DataFrame, key: Sequence[KeyColumn]) -> DataFrame:
     """Put new rows in the place of those with their keys, and beside the others."""
     given = {name.lower(): name for name in fresh.columns}
-    keys = [column(name).alias(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
-    new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_HERE), *keys)
-    same = [column(name) == F.col(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
+    new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_HERE), *_keys(key))
+    same = [F.expr(part.sql()) == F.col(f"{_NEW_KEY}{at}") for at, part in enumerate(key)]
     joined = there.join(new, same, "full_outer")
 
     def chosen(name: str, kind: DataType) -> Column:

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.changes import MergeRows
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, local_path
@@ -143,8 +144,7 @@ class IcebergTableLog:
         table: ExactlyOnceTable,
         choose: Choose,
         rows: Callable[[Turn], DataFrame],
-        key: Sequence[str],
-        order: Sequence[str],
+        merge: MergeRows,
         newest: int | None,
     ) -> None:
         """See ``TableLog``."""
@@ -153,7 +153,7 @@ class IcebergTableLog:
             (turn,) = turns.values()
             assert isinstance(turn.transaction, IcebergAppend)  # of this log
             versions = turn.landing(newest).versions
-            return turn.transaction.merge(self._spark, rows(turn), key, order, versions, note_of([turn]))
+            return turn.transaction.merge(self._spark, rows(turn), merge, versions, note_of([turn]))
 
         land_together(table.path, self, [choose], write)
 
@@ -253,15 +253,14 @@ class IcebergAppend:
         self,
         spark: SparkSession,
         frame: DataFrame,
-        key: Sequence[str],
-        order: Sequence[str],
+        rows: MergeRows,
         versions: Mapping[str, int],
         note: str | None,
     ) -> Appended:
         """Let tasks write what ``merge`` of ``keyed`` says, and commit it. Raises as ``append_files``."""
         layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
         with self._place.told():
-            merged = merge(spark, self._table, layout, frame, key, order)
+            merged = merge(spark, self._table, layout, frame, rows)
         self._land([file.action for file in merged.added], merged.removed, versions, note)
         return Appended(sum(file.rows for file in merged.added), len(merged.added), committed=True)
 
