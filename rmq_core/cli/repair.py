@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, Resume, StartAnew, StorePath, Work, Workers, with_store_sizes
+from rmq_core.cli.arguments import Accept, AsOneJson, Resume, StartAnew, StorePath, Work, Workers, with_store_sizes
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,13 +20,15 @@ def repair(
     sizes: "VerifyOptions",
     resume: Resume = False,
     start_anew: StartAnew = False,
+    accept: Accept = None,
     work: Work = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
     """Repair a damaged store. Quarantines damaged bytes of its log; rebuilds its queues, Index and checkpoint.
 
-    Overwritten bytes, and files in the way, are first copied or moved to STORE/quarantine. The broker must be stopped.
+    Overwritten bytes, files in the way, and the queues and IndexFiles that are replaced go to STORE/quarantine. What
+    takes a message from a consumer, or lowers the end of a queue, needs --accept. The broker must be stopped.
     Exit codes: 0 sound, 1 something is to be done or could not be repaired, 2 could not run.
     """
     if plan and apply:
@@ -35,4 +37,6 @@ def repair(
     from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
 
     leftover = leftover_word(resume=resume, start_anew=start_anew)
-    return repair_run.run(store, sizes, apply=apply, work=work, workers=workers, as_json=as_json, leftover=leftover)
+    return repair_run.run(
+        store, sizes, apply=apply, accept=accept or (), work=work, workers=workers, as_json=as_json, leftover=leftover
+    )

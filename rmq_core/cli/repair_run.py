@@ -1,7 +1,8 @@
 """The work of ``rmq repair``: plans or repairs in processes of this machine, and prints the report."""
 
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
-from rmq_core.cli.rebuild_run import interruptible_workers
+from rmq_core.cli.rebuild_run import interruptible_workers, show_changes
 from rmq_formats.repair.job import repair_store
 from rmq_formats.repair.report import RepairReport
 from rmq_formats.tasks.origin import Leftover
@@ -22,18 +23,20 @@ LISTED: Final = 40  # steps, and findings, in the tables: --json has all
 
 
 def run(
-    store: str, options: VerifyOptions, *, apply: bool, work: str | None, workers: int | None, as_json: bool,
-    leftover: Leftover,
+    store: str, options: VerifyOptions, *, apply: bool, accept: Sequence[str], work: str | None, workers: int | None,
+    as_json: bool, leftover: Leftover,
 ) -> int:  # fmt: skip
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
     with interruptible_workers(), _status() as on_progress:
         report = repair_store(
-            store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress, leftover=leftover
-        )
+            store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress, leftover=leftover,
+            accept=accept,
+        )  # fmt: skip
     if as_json:
         output.print_json(report.to_dict())
     else:
         show(report, output.console())
+        _show_next(report, store)
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
@@ -65,6 +68,9 @@ def show(report: RepairReport, console: Console) -> None:
         console.print(table)
         if len(report.steps) > LISTED:
             console.print(f"… {len(report.steps) - LISTED:,} more; --json lists them")
+    show_changes(report.outcome, console)
+    if report.disturbed:
+        console.print(Text(f"changed, though nothing was to change there: {', '.join(report.disturbed)}", style="red"))
     if report.left:
         _show_left(report, console)
 
@@ -79,6 +85,9 @@ def _facts(report: RepairReport) -> list[tuple[str, str | Text]]:
         facts.append(("quarantined", f"{output.counted(report.explained, 'place')} of queues are empty for that"))
     if report.directory is not None:
         facts.append(("put aside in", printable(report.directory)))
+    if report.outcome.former is not None:
+        size = bytes_text(report.outcome.former_bytes)
+        facts.append(("former queues", f"{printable(report.outcome.former)}, {size} on disk"))
     return [*facts, ("seconds", f"{report.seconds:.2f}"), ("verdict", _verdict(report))]
 
 
@@ -88,7 +97,19 @@ def _verdict(report: RepairReport) -> Text:
     if not report.is_applied and report.steps:
         left = f", {output.counted(len(report.left), 'finding')} cannot be repaired" if report.left else ""
         return Text(f"{output.counted(len(report.steps), 'step')} to do{left}; --apply does them", style="yellow")
+    if not report.left:
+        return Text("repaired, but consumers get less than before", style="red")
     return Text(f"{output.counted(len(report.left), 'finding')} could not be repaired", style="red")
+
+
+def _show_next(report: RepairReport, store: str) -> None:
+    """Print the command to run next, to be copied."""
+    if report.is_applied or not report.steps:
+        return
+    arguments = [item for item in sys.argv[1:] if item not in {"--plan", "--json"}] or ["repair", store]
+    accept = [part for name in report.outcome.taken for part in ("--accept", name)]
+    command = printable(shlex.join(["rmq", *arguments, "--apply", *accept]))
+    output.console().print(f"→ {command}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_left(report: RepairReport, console: Console) -> None:

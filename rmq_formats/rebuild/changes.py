@@ -3,7 +3,7 @@
 Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -199,7 +199,13 @@ class Compared:
 
 
 def find_changes(
-    storage: Storage, root: str, segments: list[Segment], before: str, after: str, compared: Compared
+    storage: Storage,
+    root: str,
+    segments: list[Segment],
+    before: str,
+    after: str,
+    compared: Compared,
+    lost: Sequence[tuple[int, int]] = (),
 ) -> QueueChanges:
     """Compare the queues below one directory with those below another.
 
@@ -210,11 +216,12 @@ def find_changes(
         before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
         after: likewise.
         compared: which queues.
+        lost: physical offsets of ranges whose records are lost, each with its end; they count on neither side.
 
     Raises:
         StoreError: a file cannot be read.
     """
-    heads = RecordHeads(segments, frozen_end(storage, segments), is_local=storage.is_local)
+    heads = RecordHeads(segments, frozen_end(storage, segments), is_local=storage.is_local, lost=lost)
     found: list[Change] = []
     with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
         for name in sorted(old_tree.names | new_tree.names):

@@ -123,7 +123,8 @@ def rebuild_steps(
         found = store_variants.recognise(storage, root)
         database = options.queue_database or store_variants.rebuilt_as_database(root, found)
         options = replace(options, batch_topics=found.batch_topics, queue_database=database)
-    segments = check_rebuild(store, out, options)
+    faulty = terms.repair.segments if terms.repair is not None and terms.is_plan else None
+    segments = check_rebuild(store, out, options) if faulty is None else list(faulty)
     if options.consumequeue:
         options = replace(options, batch_topics=stored_batch_topics(storage, root))
     foreign = [one for directory, _ in log_directories(storage, root) for one in foreign_findings(storage, directory)]
@@ -133,7 +134,7 @@ def rebuild_steps(
     publication = Publication(storage, root, segments, area, terms, is_in_place=terms.is_plan or area.is_at(root))
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
-        still_alone = stack.enter_context(lock_if_there(root) if terms.is_plan else area.lock(root))
+        still_alone = stack.enter_context(lock_if_there(root, terms) if terms.is_plan else area.lock(root))
         if terms.is_plan:
             stack.callback(area.remove)
         else:
@@ -146,7 +147,8 @@ def rebuild_steps(
         scans = yield from _scan(splits, options, area, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
         directories = _directories(options)
-        refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
+        if faulty is None:
+            refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
         findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
         written = yield from _write(scans, splits, options, area, on_progress)

@@ -26,6 +26,19 @@ from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 
 
 @dataclass(frozen=True, slots=True)
+class RepairTerms:
+    """Terms of a rebuild within a repair. Its plan is made of the store as it is before the repair, under its lock.
+
+    Attributes:
+        lost: physical offsets of the ranges of the log that are overwritten, each with its end.
+        segments: of the log as they are before the repair, but for what it moves away and cuts off.
+    """
+
+    lost: tuple[tuple[int, int], ...] = ()
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Terms of a publication in place.
 
@@ -34,12 +47,14 @@ class Terms:
         former: directory of the quarantine for the former files; None is the next number.
         is_plan: compare only; nothing is written into the store.
         work: directory of a plan's files; None is the temporary directory.
+        repair: of a repair, within which this rebuild runs; None is a rebuild of its own.
     """
 
     accept: frozenset[str] = frozenset()
     former: Path | None = None
     is_plan: bool = False
     work: str | None = None
+    repair: RepairTerms | None = None
 
 
 NO_TERMS: Final = Terms()
@@ -172,7 +187,8 @@ class Publication:
         )  # fmt: skip
 
     def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
-        return find_changes(self._storage, self._root, self._segments, before, after, compared)
+        lost = () if self._terms.repair is None else self._terms.repair.lost
+        return find_changes(self._storage, self._root, self._segments, before, after, compared, lost)
 
 
 def plan_area(work: str | None) -> WorkArea:
@@ -191,9 +207,12 @@ def plan_area(work: str | None) -> WorkArea:
 
 
 @contextmanager
-def lock_if_there(root: str) -> Iterator[Callable[[], None]]:
-    """Hold a store's lock if its file exists: a plan writes nothing, not even that file. Raises StoreLockedError."""
-    if "://" not in root and Path(paths.lock_file(root)).exists():
+def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
+    """Hold a store's lock if its file exists: a plan writes nothing, not even that file. Raises StoreLockedError.
+
+    Within a repair, which holds the lock, it is not taken again: its second release would be that of the repair's.
+    """
+    if terms.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
         with store_lock(root):
             yield lambda: None
     else:

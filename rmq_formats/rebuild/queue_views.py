@@ -1,5 +1,6 @@
 """Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_pre_blank, is_unwritten
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.variants.batch_consumequeue import split_file
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.rebuild.record_heads import RecordHeads
 from rmq_formats.storage.queue_files import walk_queues
@@ -106,6 +107,17 @@ class QueueTree:
             return False
         return all(self._data(file) == other._data(twin) for file, twin in zip(own, theirs, strict=True))
 
+    def fingerprint(self, name: QueueName) -> bytes:
+        """Hash a queue's files, or its units in RocksDB."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self._files.get(name, ()):
+            digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
+            digest.update(self._data(file))
+        if name not in self._files:
+            for column in (self.units(name) or _joined([], 0))[:4]:
+                digest.update(np.asarray(column, dtype=np.int64).tobytes())
+        return digest.digest()
+
     def units(self, name: QueueName) -> Units | None:
         """Read the units of a queue; None where there is no such queue."""
         if name in self._files:
@@ -118,8 +130,12 @@ class QueueTree:
         return None
 
     def _data(self, file: Segment) -> bytes:
-        with opened(self._storage, file.path) as reader:
-            return read_range(reader, 0, min(reader.data_end(), _MAX_FILE_BYTES))
+        """Read a file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+        try:
+            with opened(self._storage, file.path) as reader:
+                return read_range(reader, 0, min(reader.data_end(), _MAX_FILE_BYTES))
+        except StoreError:  # verify reports it
+            return b""
 
     def _file_units(self, file: Segment) -> Units:
         data = self._data(file)
@@ -166,8 +182,14 @@ def opened_tree(root: str) -> Iterator[QueueTree]:
         yield tree or QueueTree(storage, root, None)
 
 
+def fingerprints(root: str) -> dict[QueueName, bytes]:
+    """Hash the files of each queue of a store."""
+    with opened_tree(root) as queues:
+        return {name: queues.fingerprint(name) for name in queues.names}
+
+
 def view(name: QueueName, units: Units | None, heads: RecordHeads) -> QueueView | None:
-    """Return what consumers get of a queue's units; None where there is no queue.
+    """Return what consumers get of a queue's units; None where there is no queue, or one that never had a message.
 
     Source: ``ConsumeQueue#correctMinOffset``, ``#getMaxOffsetInQueue``.
     """
@@ -184,4 +206,4 @@ def view(name: QueueName, units: Units | None, heads: RecordHeads) -> QueueView 
         last = int((readable.queue_offsets + readable.counts).max())
         return QueueView(int(readable.queue_offsets.min()), max(last, int(expired.max(initial=0))), readable)
     end = max(units.end, int(expired.max(initial=0)))
-    return QueueView(end, end, readable)
+    return QueueView(end, end, readable) if end else None

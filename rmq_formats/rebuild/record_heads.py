@@ -31,18 +31,24 @@ class RecordHeads:
     On an object store, where a look at each head would be a request, all records count as there.
     """
 
-    def __init__(self, segments: Sequence[Segment], log_end: int, *, is_local: bool) -> None:
+    def __init__(
+        self, segments: Sequence[Segment], log_end: int, *, is_local: bool, lost: Sequence[tuple[int, int]] = ()
+    ) -> None:
         """Take the files of a log.
 
         Args:
             segments: in log order.
             log_end: physical offset one past the last record that a broker reads.
             is_local: whether the files are on this machine.
+            lost: physical offsets of ranges whose records are lost, each with its end.
         """
         self._segments = segments
         self._starts = np.array([segment.start_offset for segment in segments], dtype=np.int64)
         self._is_local = is_local
         self._maps: dict[str, NDArray[np.uint8]] = {}
+        ordered = np.array(sorted(lost), dtype=np.int64).reshape(-1, 2)
+        self._lost_begins = ordered[:, 0]
+        self._lost_ends = np.maximum.accumulate(ordered[:, 1]) if len(ordered) else ordered[:, 1]
         self.begin = segments[0].start_offset
         self.end = log_end
 
@@ -50,6 +56,9 @@ class RecordHeads:
         """Return which units point between the log's begin and end."""
         inside: NDArray[np.bool_] = (physical_offsets >= self.begin) & (sizes > 0) & (sizes <= self.end - self.begin)
         inside &= physical_offsets <= self.end - np.minimum(sizes, self.end - self.begin)
+        if len(self._lost_begins):
+            last = np.searchsorted(self._lost_begins, physical_offsets + sizes, side="left") - 1
+            inside &= (last < 0) | (self._lost_ends[last] <= physical_offsets)
         return inside
 
     def are_records(

@@ -1,7 +1,7 @@
 """Repair of a store: verify, plan, journal, change, rebuild, and verify again."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +9,19 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
-from rmq_formats.rebuild.changes import ALL
+from rmq_formats.read.log_end import cut_segments, find_leftovers
+from rmq_formats.rebuild.changes import ALL, QueueChanges
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.rebuild.publication import Terms
+from rmq_formats.rebuild.publication import Outcome, RepairTerms, Terms
+from rmq_formats.rebuild.queue_views import QueueName, fingerprints
 from rmq_formats.repair import journal
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.repair.entry_index import make_state
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
 from rmq_formats.repair.report import RepairReport, steps, without_quarantined
+from rmq_formats.repair.touched import lost_ranges
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
 from rmq_formats.tasks.origin import Leftover
@@ -43,6 +46,7 @@ def repair_store(
     work: str | None = None,
     on_progress: OnProgress | None = None,
     leftover: Leftover = Leftover.REFUSE,
+    accept: Collection[str] = (),
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
 
@@ -57,8 +61,10 @@ def repair_store(
         work: directory for the intermediate files of the verifications.
         on_progress: told after each task.
         leftover: the operator's word on an interrupted repair that is not known to be this user's own.
+        accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
 
     Raises:
+        NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
         StoreNotFoundError: there is no store, or nothing to repair it from.
         StoreLockedError: a running broker has it.
         StoreError: a file that cannot be read or written.
@@ -70,7 +76,7 @@ def repair_store(
     storage, root = open_storage(store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
-    run = _Repair(root, options, runner, work, on_progress, leftover)
+    run = _Repair(root, options, runner, work, on_progress, leftover, frozenset(accept))
     with told_as_store_errors(root):
         report = run.apply() if apply else run.plan()
     return replace(report, seconds=round(time.perf_counter() - begin, 3))
@@ -87,6 +93,7 @@ class _Repair:
         work: str | None,
         on_progress: OnProgress | None,
         leftover: Leftover,
+        accept: frozenset[str],
     ) -> None:
         self.root = root
         self.options = replace(options, commitlog_file_bytes=log_file_bytes(root, options))
@@ -94,6 +101,7 @@ class _Repair:
         self.work = work
         self.on_progress = on_progress
         self.leftover = leftover
+        self.accept = accept
 
     def plan(self) -> RepairReport:
         """Report the plan without applying it."""
@@ -101,15 +109,17 @@ class _Repair:
             left_over = self._left_over()
             if left_over is not None:
                 _, plan = left_over
-                return self._report(plan, None, plan.left, is_resumed=True)
+                return self._report(plan, None, plan.left, Outcome(is_plan=True), is_resumed=True)
             found = self._verify()
             plan = self._planned(found)
-            return self._report(plan, found, plan.left)
+            outcome = Outcome(is_plan=True, planned=self._predict(plan), accept=self.accept)
+            return self._report(plan, found, plan.left, outcome)
 
     def apply(self) -> RepairReport:
         """Apply the plan, or what is left of one that was interrupted."""
         root = Path(self.root)
         found: VerifyReport | None = None
+        before: dict[QueueName, bytes] = {}
         if self.leftover is Leftover.START_ANEW or journal.pending(root, self.leftover) is None:
             refuse_store(self.root)  # before the lock, whose file would be a change
         with store_lock(self.root):
@@ -120,24 +130,69 @@ class _Repair:
                 found = self._verify()
                 plan = self._planned(found)
                 if plan.is_empty:
-                    return replace(self._report(plan, found, _faults(found)), is_applied=True)
+                    return replace(self._report(plan, found, _faults(found), Outcome()), is_applied=True)
                 refuse_plan(root, plan)
-                directory = journal.begin(root, plan)
+                changes = self._predict(plan)
+                if changes is not None:
+                    changes.refuse(self.root, self.accept)
+                before = _others(self.root, plan)
+                directory = journal.begin(root, replace(plan, accept=tuple(sorted(self.accept))))
             else:
                 directory, plan = left_over
             journal.change(root, directory, plan)
             if plan.entries is not None:
                 make_state(root, directory, plan.entries)
-        terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED)
-        for rebuild in _rebuilds(plan):
-            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover, terms)
+        outcome = self._rebuild(directory, plan)
         with store_lock(self.root):
             if plan.checkpoint:
                 write_checkpoint(root)
             journal.end(directory)
         self.options = replace(self.options, commitlog_file_bytes=plan.store_sizes.commitlog_file_bytes)
-        report = self._report(plan, found, _faults(self._verify()), is_resumed=left_over is not None)
-        return replace(report, is_applied=True, directory=str(directory))
+        after = _others(self.root, plan) if before else {}
+        report = self._report(plan, found, _faults(self._verify()), outcome, is_resumed=left_over is not None)
+        disturbed = tuple(sorted({str(name) for name, value in before.items() if after.get(name) != value}))
+        return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
+
+    def _predict(self, plan: RepairPlan) -> QueueChanges | None:
+        """Compare what consumers get with what the repair would leave them; None where no queue is replaced.
+
+        The queues are made of the log as it is: its damaged ranges count on neither side.
+        """
+        changes: list[QueueChanges] = []
+        terms = Terms(is_plan=True, work=self.work, repair=self._repair_terms(plan))
+        for rebuild in _rebuilds(plan):
+            if rebuild.consumequeue and terms.repair is not None and terms.repair.segments:
+                report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, terms=terms)
+                changes += [report.outcome.planned] if report.outcome.planned is not None else []
+        return changes[0] if changes else None
+
+    def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
+        """Rebuild what is planned, and return what consumers get of the queues that are replaced."""
+        outcome = Outcome()
+        terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED, repair=self._repair_terms(plan))
+        for rebuild in _rebuilds(plan):
+            report = rebuild_store(
+                self.root, None, rebuild, self.runner, self.on_progress, self.leftover, terms
+            )  # fmt: skip
+            former = report.outcome
+            if rebuild.consumequeue:
+                outcome = replace(former, planned=None, accept=self.accept | set(plan.accept), bring_back=None)
+            else:
+                outcome = replace(outcome, former=former.former, former_bytes=former.former_bytes)
+        return outcome
+
+    def _repair_terms(self, plan: RepairPlan) -> RepairTerms:
+        storage, sizes = open_storage(self.root)[0], dict(plan.sizes)
+        segments = [
+            replace(segment, size_bytes=min(segment.size_bytes, sizes.get(path, segment.size_bytes)))
+            for directory, head_bytes in log_directories(storage, self.root)
+            for segment in list_segments(storage, directory, head_bytes)
+            if segment.size_bytes and (path := segment.path[len(self.root.rstrip("/")) + 1 :]) not in plan.moves
+        ]
+        segments.sort(key=lambda segment: segment.start_offset)
+        if segments:
+            segments = cut_segments(segments, find_leftovers(storage, self.root, segments))
+        return RepairTerms(lost_ranges(plan.stretches), tuple(segments))
 
     @contextmanager
     def _lock_if_there(self) -> Iterator[None]:
@@ -167,13 +222,15 @@ class _Repair:
         return plan
 
     def _report(
-        self, plan: RepairPlan, found: VerifyReport | None, left: Iterable[Finding], *, is_resumed: bool = False
-    ) -> RepairReport:
+        self, plan: RepairPlan, found: VerifyReport | None, left: Iterable[Finding], outcome: Outcome,
+        *, is_resumed: bool = False,
+    ) -> RepairReport:  # fmt: skip
         counts = {} if found is None else found.counts
         left, explained = without_quarantined(self.root, left, journal.manifests(Path(self.root)))
         return RepairReport(
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
             lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=left, explained=explained, seconds=0.0,
+            outcome=outcome, disturbed=(),
         )  # fmt: skip
 
 
@@ -184,9 +241,20 @@ def _faults(report: VerifyReport) -> list[Finding]:
 
 def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
     """One for queues and Index, or one for each: the original deletes a topic's queues, and never its Index entries."""
-    both = RebuildOptions(consumequeue=True, index=True, sizes=plan.store_sizes)
     if not plan.rebuild:
         return []
-    if plan.live_topics is None:
+    queues = None if plan.queues is None else frozenset(plan.queues)
+    makes_queues = queues is None or bool(queues)
+    both = RebuildOptions(consumequeue=makes_queues, index=plan.index, sizes=plan.store_sizes, queues=queues)
+    if plan.live_topics is None or not makes_queues:
         return [both]
-    return [replace(both, index=False, live_topics=plan.live_topics), replace(both, consumequeue=False)]
+    only_queues = replace(both, index=False, live_topics=plan.live_topics)
+    return [only_queues, replace(both, consumequeue=False)] if plan.index else [only_queues]
+
+
+def _others(root: str, plan: RepairPlan) -> dict[QueueName, bytes]:
+    """Hash the queues that a plan does not replace."""
+    if plan.rebuild and plan.queues is None:
+        return {}
+    replaced = set(plan.queues or ())
+    return {name: value for name, value in fingerprints(root).items() if (name.topic, name.queue_id) not in replaced}

@@ -35,6 +35,7 @@ class _Units(NamedTuple):
         physical_offsets: int64[n], of the records.
         sizes: int64[n], of the records, in bytes.
         batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
+        is_of_batches: whether it is a batch queue.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class _Units(NamedTuple):
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     batch_sizes: NDArray[np.int64]
+    is_of_batches: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
     begins = np.array([stretch.physical_offset for stretch in kept], dtype=np.int64)
     ends = begins + np.array([stretch.size for stretch in kept], dtype=np.int64)
     found: dict[int, _Lost] = {}
-    for units in _all_units(root) if kept else ():
+    for units in read_all_units(root) if kept else ():
+        if not _may_keep(units):
+            continue
         at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
         is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
@@ -97,16 +101,15 @@ def _joined(place: Place, light: Iterable[Place]) -> Place:
     return joined if placeholder_bytes(joined) <= joined.size else place
 
 
-def _all_units(root: str) -> Iterator[_Units]:
-    """Read the units of the queues whose places may be kept, some at a time."""
+def read_all_units(root: str) -> Iterator[_Units]:
+    """Read the units of all queues, some at a time."""
     storage = LocalStorage()
     found = store_variants.recognise(storage, root)
     for queue in walk_queues(storage, paths.consumequeue_dir(root)):
-        if _may_keep(queue.topic):
-            for file in queue.segments:
-                units = _file_units(file.path)
-                offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
-                yield _units_of(queue.topic, queue.queue_id, offsets, units)
+        for file in queue.segments:
+            units = _file_units(file.path)
+            offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
+            yield _units_of(queue.topic, queue.queue_id, offsets, units)
     for queue in walk_queues(storage, paths.batch_consumequeue_dir(root)):
         for file in queue.segments:
             units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
@@ -121,13 +124,12 @@ def _all_units(root: str) -> Iterator[_Units]:
 def _database_units(storage: LocalStorage, path: str) -> Iterator[_Units]:
     with opened_queues(storage, path) as database:
         for topic, queue_id in database.queues():
-            if _may_keep(topic):
-                for offsets, units in database.units(topic, queue_id):
-                    yield _units_of(topic, queue_id, offsets, units)
+            for offsets, units in database.units(topic, queue_id):
+                yield _units_of(topic, queue_id, offsets, units)
 
 
-def _may_keep(topic: str) -> bool:
-    return not topic.upper().startswith(_OWN_TOPICS)
+def _may_keep(units: _Units) -> bool:
+    return units.is_of_batches or not units.topic.upper().startswith(_OWN_TOPICS)
 
 
 def _units_of(
@@ -139,7 +141,7 @@ def _units_of(
 ) -> _Units:
     counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
     physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
-    return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts)
+    return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
 
 
 def _file_units(path: str) -> NDArray[np.void]:

@@ -20,6 +20,7 @@ from rmq_formats.repair.entries import EntryRepair, plan_entries
 from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
+from rmq_formats.repair.touched import is_index_touched, lost_ranges, touched_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments, configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
@@ -37,7 +38,8 @@ _NO_FILLERS: Final = (
     "of which the members of the group have the same bytes, so that no filler may replace it: restore it from another "
     "member, or take out what is sound with rmq convert --to classic"
 )
-_DERIVED: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
+_DERIVED_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+_DERIVED: Final = (*_DERIVED_QUEUES, "index")
 _MOVED: Final = frozenset({
     finding_kinds.SEGMENT_FOREIGN, finding_kinds.STRAY, finding_kinds.QUEUE_FOREIGN, finding_kinds.EXT_FOREIGN,
     # A file of another size would keep rebuild from starting, as it does the broker.
@@ -84,6 +86,9 @@ _NOT_REPAIRED: Final = frozenset(
 )
 
 
+_ADDED: Final = frozenset({"queues", "index", "accept"})  # fields that manifests of rmq 0.1.0 do not have
+
+
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
@@ -94,8 +99,11 @@ class RepairPlan:
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories to be put aside.
         configs: config files to be replaced by their ``.bak``.
-        rebuild: make ConsumeQueue and Index anew.
-        live_topics: whose queues are made; None is all topics in the log.
+        rebuild: make queues or the Index anew.
+        queues: topics and queue ids of the queues that are made anew; None is all.
+        index: make the Index anew.
+        live_topics: where all queues are made, whose these are; None is all topics in the log.
+        accept: queues of which the operator has accepted that messages leave or the end is lowered.
         checkpoint: write it anew.
         entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
         left: what cannot be repaired.
@@ -107,6 +115,9 @@ class RepairPlan:
     moves: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
     rebuild: bool = False
+    queues: tuple[tuple[str, int], ...] | None = None
+    index: bool = True
+    accept: tuple[str, ...] = ()
     live_topics: frozenset[str] | None = None
     checkpoint: bool = False
     entries: EntryRepair | None = None
@@ -132,7 +143,7 @@ class RepairPlan:
     def from_json(cls, text: str) -> "RepairPlan":
         """Decode the plan from ``to_json``."""
         told: dict[str, Any] = json.loads(text)
-        given = {item.name: told[item.name] for item in fields(cls)}
+        given = {item.name: told[item.name] for item in fields(cls) if item.name in told or item.name not in _ADDED}
         left = tuple(Finding.from_dict(item) for item in given.pop("left"))
         return replace(msgspec.convert(given, cls), left=left)
 
@@ -205,25 +216,55 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     elif any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
         _refuse_log_elsewhere(root)
         plan = _plan_log(root, plan, segments)
-    derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
     configs = tuple(
         f"config/{Path(finding.path).name}" for finding in report.findings
         if finding.kind == finding_kinds.CONFIG_UNPARSABLE and finding.path
     )  # fmt: skip
     no_files = [name for name in configs if not Path(root, name).is_file()]
     moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
-    # A moved directory may be reached by a link to one that belongs there.
-    derived |= any(Path(root, path).is_dir() and path.partition("/")[0] in _DERIVED for path in moves)
-    is_log_changed = any(item.fill is not Fill.BYTES for item in plan.stretches)
-    is_rebuilt = derived or is_log_changed or bool(plan.sizes or (plan.moves and not has_entries))
+    ranges = lost_ranges(plan.stretches)
+    queues = _faulty_queues(root, report, tuple(moves))
+    if queues is not None:
+        queues |= touched_queues(root, ranges)
+        if queues and store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root)):
+            queues = None
+    makes_index = any(kind.code.partition(".")[0] == "index" for kind in told - _NOT_REPAIRED)
+    makes_index |= any(_is_whole_tree(root, path, "index") for path in moves)
+    makes_index = makes_index or is_index_touched(root, ranges, sizes.index_slots)
+    is_rebuilt = queues is None or bool(queues) or makes_index
+    is_log_changed = bool(ranges or plan.sizes or (plan.moves and not has_entries))
     return replace(
         plan,
         moves=tuple(moves),
         configs=configs,
         rebuild=is_rebuilt,
-        live_topics=_live_topics(root) if is_rebuilt and finding_kinds.TOPIC_DELETED in report.counts else None,
-        checkpoint=is_rebuilt or any(kind.code.startswith("checkpoint") for kind in told),
+        queues=None if queues is None else tuple(sorted(queues)),
+        index=makes_index,
+        live_topics=_live_topics(root) if queues is None and finding_kinds.TOPIC_DELETED in report.counts else None,
+        checkpoint=is_rebuilt or is_log_changed or any(kind.code.startswith("checkpoint") for kind in told),
     )  # fmt: skip
+
+
+def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:
+    """Find the queues with findings that a rebuild mends; None where they are not known one by one: all of them."""
+    faults = [
+        kind for kind in report.counts
+        if kind.severity is not Severity.INFO and kind not in _NOT_REPAIRED
+        and kind.code.partition(".")[0] in _DERIVED_QUEUES
+    ]  # fmt: skip
+    if any(kind not in report.faulty_queues for kind in faults):
+        return None
+    if any(_is_whole_tree(root, path, name) for path in moves for name in _DERIVED_QUEUES):
+        return None
+    return {queue for kind in faults for queue in report.faulty_queues[kind]}
+
+
+def _is_whole_tree(root: str, path: str, name: str) -> bool:
+    """Return whether a path that is moved away is a tree of derived files, or a directory in one.
+
+    Such a directory may be reached by a link to one that belongs there.
+    """
+    return path == name or (path.startswith(f"{name}/") and Path(root, path).is_dir())
 
 
 def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], report: VerifyReport) -> RepairPlan:

@@ -14,6 +14,7 @@ from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import RmqError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.rebuild.publication import Outcome
 from rmq_formats.repair.filler import Fill
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.storage import store_variants
@@ -66,6 +67,8 @@ class RepairReport:
         before: faults by kind before.
         left: faults that cannot be repaired; after a repair, those that a verification still finds.
         explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
+        outcome: what consumers get, or would get, and where the former queues are.
+        disturbed: queues that were not to be replaced, and have other bytes than before.
         seconds: from the first look at the store to the last.
     """
 
@@ -78,12 +81,15 @@ class RepairReport:
     before: dict[Kind, int]
     left: tuple[Finding, ...]
     explained: int
+    outcome: Outcome
+    disturbed: tuple[str, ...]
     seconds: float
 
     @property
     def is_clean(self) -> bool:
         """Whether the store is sound: nothing is left, and nothing is still to be done."""
-        return not self.left and (self.is_applied or not self.steps)
+        is_undisturbed = not self.disturbed and not self.outcome.taken
+        return not self.left and is_undisturbed and (self.is_applied or not self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the JSON report."""
@@ -100,6 +106,11 @@ class RepairReport:
             "messages_quarantined": self.explained,
             "finding_counts": {kind.code: count for kind, count in self.before.items()},
             "left": [finding.to_dict() for finding in self.left],
+            "changes": None if self.outcome.changes is None else self.outcome.changes.to_dict(),
+            "taken_unaccepted": self.outcome.taken,
+            "replaced": self.outcome.former,
+            "replaced_bytes": self.outcome.former_bytes,
+            "queues_disturbed": list(self.disturbed),
         }
 
 
@@ -129,9 +140,13 @@ def _steps(plan: RepairPlan) -> Iterator[Step]:
         if plan.entries.checkpoint is not None:
             yield Step("rewrite", f"{plan.entries.directory}/checkpoint", "it speaks of entries that there are")
     if plan.rebuild:
-        yield Step("rebuild from the log", "consumequeue", _sizes_text(plan))
-        sizes = f"{plan.store_sizes.index_slots} slots, {plan.store_sizes.index_entries} entries"
-        yield Step("rebuild from the log", "index", sizes)
+        if plan.queues is None:
+            yield Step("rebuild from the log", "consumequeue", _sizes_text(plan))
+        for topic, queue_id in plan.queues or ():
+            yield Step("rebuild from the log", f"consumequeue/{topic}/{queue_id}", _sizes_text(plan))
+        if plan.index:
+            sizes = f"{plan.store_sizes.index_slots} slots, {plan.store_sizes.index_entries} entries"
+            yield Step("rebuild from the log", "index", sizes)
     if plan.checkpoint:
         yield Step("rewrite", "checkpoint", "log, queues and Index agree")
 

@@ -80,17 +80,21 @@ class FindingList:
     Attributes:
         kept: in the order in which they came.
         counts: faults by kind, those included that were not kept.
+        queues: topic and queue id of all queues with a fault, by kind; information is none.
     """
 
     def __init__(self, kept_per_code: int = 1000) -> None:
         self.kept: list[Finding] = []
         self.counts: Counter[Kind] = Counter()
+        self.queues: dict[Kind, set[tuple[str, int]]] = {}
         self._kept_per_code = kept_per_code
         self._kept: Counter[str] = Counter()
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it if it is one of the first of its kind."""
         self.counts[finding.kind] += finding.count
+        if finding.kind.severity is not Severity.INFO and finding.topic is not None and finding.queue_id is not None:
+            self.queues.setdefault(finding.kind, set()).add((finding.topic, finding.queue_id))
         if self.has_room(finding.kind):
             self._kept[finding.kind.code] += 1
             self.kept.append(finding)
@@ -111,3 +115,5 @@ class FindingList:
                 self._kept[finding.kind.code] += 1
                 self.kept.append(finding)
         self.counts.update(other.counts)
+        for kind, queues in other.queues.items():
+            self.queues.setdefault(kind, set()).update(queues)

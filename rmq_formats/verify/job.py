@@ -210,6 +210,7 @@ class _Verification:
             segments=tuple(job_scan.segment_states(checks)),
             findings=sorted_findings(self.findings.kept),
             counts=dict(self.findings.counts),
+            faulty_queues=self.findings.queues,
         ).without_secrets()
 
     def _mark(self, phase: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ class VerifyReport:
         segments: the CommitLog's files.
         findings: the first of each kind, errors first; ``counts`` has all.
         counts: faults by kind.
+        faulty_queues: topic and queue id of all queues with a fault, by kind.
     """
 
     store: str
@@ -60,6 +61,7 @@ class VerifyReport:
     segments: tuple[SegmentState, ...]
     findings: tuple[Finding, ...]
     counts: dict[Kind, int]
+    faulty_queues: dict[Kind, set[tuple[str, int]]] = field(default_factory=dict)
 
     def without_secrets(self) -> "VerifyReport":
         """The same report with no secrets in the URIs of its store and files."""

@@ -1,0 +1,62 @@
+"""Finds the queues and the Index that name bytes of the log which a repair overwrites: those are made anew as well."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
+from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.lost_units import read_all_units
+from rmq_formats.storage.segments import LocalStorage, opened, read_range
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def lost_ranges(stretches: Iterable[Stretch]) -> Ranges:
+    """List the ranges of the log whose records are lost: begin and end, in log order, joined where they overlap."""
+    joined: list[tuple[int, int]] = []
+    lost = [item for item in stretches if item.fill is not Fill.BYTES]
+    for begin, end in sorted((item.physical_offset, item.physical_offset + item.size) for item in lost):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
+
+
+def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
+    """Find the queues with units whose records overlap a range."""
+    if not ranges:
+        return set()
+    return {
+        (units.topic, units.queue_id)
+        for units in read_all_units(root)
+        if _overlap(ranges, units.physical_offsets, units.physical_offsets + np.maximum(units.sizes, 1)).any()
+    }
+
+
+def is_index_touched(root: str, ranges: Ranges, index_slots: int) -> bool:
+    """Return whether an IndexFile has entries of records that begin in a range."""
+    storage, begin = LocalStorage(), entry_position(1, index_slots)
+    for entry in storage.entries(paths.index_dir(root)) if ranges else ():
+        if entry.is_directory or not paths.is_index_file_name(entry.name):
+            continue
+        with opened(storage, f"{paths.index_dir(root)}/{entry.name}") as file:
+            data = read_range(file, begin, max(0, min(file.data_end(), entry.size_bytes) - begin))
+        entries = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_DTYPE.itemsize)
+        offsets = entries["physical_offset"].astype(np.int64)
+        if _overlap(ranges, offsets, offsets + 1).any():
+            return True
+    return False
+
+
+def _overlap(
+    ranges: Sequence[tuple[int, int]], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which of some intervals overlap one of the ranges, which are in order and apart."""
+    bounds = np.array(ranges, dtype=np.int64)
+    last = np.searchsorted(bounds[:, 0], ends, side="left") - 1
+    found: NDArray[np.bool_] = (last >= 0) & (bounds[last, 1] > begins)
+    return found

@@ -1,0 +1,154 @@
+"""A repair replaces the queues and IndexFiles that have findings, says what that takes, and nothing else changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_formats.errors import NotAcceptedError
+from rmq_formats.rebuild import job as rebuild_job
+from rmq_formats.repair import job as repair_job
+from rmq_formats.repair.job import repair_store
+from rmq_formats.repair.plan import RepairPlan
+from rmq_formats.repair.report import RepairReport
+from rmq_formats.scan.splits import Split
+from rmq_formats.tasks.runner import ProcessRunner
+from tests.store_files import tree
+from tests.verified_stores import REBUILT, SIZES, patch
+
+
+def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
+    return repair_store(str(store), SIZES, ProcessRunner(1), apply=apply, accept=accept)
+
+
+def queue_file(store: Path, queue: str = "Orders/1") -> Path:
+    return store / "consumequeue" / queue / f"{0:020d}"
+
+
+def flip_a_unit(store: Path) -> None:
+    patch(queue_file(store), 47, b"\xff")
+
+
+def flip_a_body(store: Path) -> None:
+    path = store / "commitlog" / f"{4096:020d}"
+    at = path.read_bytes().index(b"body ")
+    patch(path, at, b"\xff")
+
+
+def identities(store: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Inode, time of the last change and bytes of the files of the queues and the Index."""
+    return {
+        str(path.relative_to(store)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        for name in ("consumequeue", "index")
+        for path in (store / name).rglob("*")
+        if path.is_file()
+    }
+
+
+def replaced(store: Path) -> set[str]:
+    root = store / "quarantine" / "0001" / "replaced"
+    return {str(path.relative_to(root).parent) for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_bad_unit_costs_the_other_queues_and_the_index_nothing(store: Path) -> None:
+    before = identities(store)
+    flip_a_unit(store)
+    report = repair(store)
+    assert (report.is_clean, report.disturbed) == (True, ())
+    assert [step.path for step in report.steps] == ["consumequeue/Orders/1", "checkpoint"]
+    after = identities(store)
+    assert {name for name in before if before[name] != after[name]} == {
+        name for name in before if name.startswith("consumequeue/Orders/1/")
+    }
+    assert {name: data for name, (_, _, data) in after.items()} == {name: data for name, (_, _, data) in before.items()}
+    assert replaced(store) == {"consumequeue/Orders/1"}
+    assert all(path.stat().st_nlink == 1 for path in store.rglob("*") if path.is_file())
+
+
+def test_a_damaged_message_touches_its_own_queue_and_the_index_of_its_keys(store: Path) -> None:
+    before = identities(store)
+    flip_a_body(store)
+    report = repair(store)
+    assert (report.is_clean, report.disturbed, report.outcome.taken) == (True, (), [])
+    after = identities(store)
+    changed = {str(Path(name).parent) for name in before if before[name] != after.get(name)}
+    assert len(changed - {"index"}) == 1
+    assert replaced(store) == changed
+
+
+def test_a_unit_that_comes_back_needs_no_word(store: Path) -> None:
+    flip_a_unit(store)
+    report = repair(store, apply=False)
+    (change,) = report.outcome.changes.queues
+    assert (change.name, change.leaving, change.returning, change.is_harmful) == ("Orders/1", 0, 1, False)
+    assert report.to_dict()["changes"]["messages_returning"] == 1
+
+
+@pytest.fixture
+def taking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make rebuilds read the first files of the log only, from here on."""
+    plan_splits = rebuild_job.plan_splits
+
+    def first_splits(*given: Any, **named: Any) -> list[Split]:
+        return plan_splits(*given, **named)[:3]
+
+    return lambda: monkeypatch.setattr(rebuild_job, "plan_splits", first_splits)
+
+
+def test_what_a_repair_would_take_is_refused_before_anything_is_changed(
+    store: Path, taking: Callable[[], None]
+) -> None:
+    flip_a_unit(store)
+    taking()
+    before = tree(store)
+    with pytest.raises(NotAcceptedError, match="messages leave Orders/1") as refusal:
+        repair(store)
+    assert refusal.value.names == ("Orders/1",)
+    assert tree(store) == before
+
+
+def test_what_is_accepted_is_done_and_told(store: Path, taking: Callable[[], None]) -> None:
+    flip_a_unit(store)
+    former = queue_file(store).read_bytes()
+    taking()
+    report = repair(store, "Orders/1")
+    assert report.outcome.taken == []
+    (change,) = report.outcome.changes.queues
+    assert change.leaving > 0
+    assert queue_file(store / "quarantine" / "0001" / "replaced").read_bytes() == former
+
+
+def test_what_was_taken_without_a_word_is_told_afterwards(
+    store: Path, taking: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_a_unit(store)
+    monkeypatch.setattr(repair_job._Repair, "_predict", lambda *_: None)
+    taking()
+    report = repair(store)
+    assert not report.is_clean
+    assert report.to_dict()["taken_unaccepted"] == ["Orders/1"]
+
+
+def test_a_queue_that_is_disturbed_meanwhile_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip_a_unit(store)
+    rebuild = repair_job._Repair._rebuild
+
+    def and_disturb(self: object, *given: object) -> object:
+        done = rebuild(self, *given)  # type: ignore[arg-type]
+        patch(queue_file(store, "Clicks/0"), 15, b"\xff")
+        return done
+
+    monkeypatch.setattr(repair_job._Repair, "_rebuild", and_disturb)
+    report = repair(store)
+    assert report.disturbed == ("Clicks/0",)
+    assert not report.is_clean
+
+
+def test_manifests_without_the_new_fields_are_read() -> None:
+    told = json.loads(RepairPlan(REBUILT.sizes).to_json())
+    for name in ("queues", "index", "accept"):
+        del told[name]
+    plan = RepairPlan.from_json(json.dumps(told))
+    assert (plan.queues, plan.index, plan.accept) == (None, True, ())
