@@ -5,6 +5,7 @@ record's size and place follow from its number alone, so chunks are encoded and 
 """
 
 import json
+import os
 import re
 import shutil
 from bisect import bisect_right
@@ -34,6 +35,7 @@ from rmq_formats.kernels.encode.template import (
 )
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.tasks.contained import is_there, parent_directory, replace_file
 from rmq_formats.write.topics import topic_config
 
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
@@ -319,8 +321,8 @@ def _write_topics(store: Path, topics: Sequence[str], queues: int, epoch_ms: int
     """Write ``config/topics.json``; an old one becomes the ``.bak`` (``ConfigManager#persist``)."""
     configs = {topic: topic_config(topic, queues) for topic in topics}
     version = {"counter": 1, "stateVersion": 0, "timestamp": epoch_ms}
-    path = store / "config" / "topics.json"
-    path.parent.mkdir(exist_ok=True)
-    if path.exists():
-        path.replace(path.with_name("topics.json.bak"))
-    path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": configs}, indent=1))
+    text = json.dumps({"dataVersion": version, "topicConfigTable": configs}, indent=1)
+    with parent_directory(store, "config/topics.json", create=True) as (config, name):
+        if is_there(name, config):
+            os.replace(name, f"{name}.bak", src_dir_fd=config, dst_dir_fd=config)
+        replace_file(config, name, text.encode())

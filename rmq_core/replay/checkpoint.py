@@ -1,11 +1,11 @@
 """The checkpoint of a replay: a file replaced atomically, bound to one store, choice of messages and target."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_formats.errors import StoreError
+from rmq_formats.tasks.contained import replace_file, root_directory
 
 _FILE = "replay.json"
 
@@ -69,11 +69,7 @@ class ReplayCheckpoint:
         text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_suffix(".tmp")
-            with beside.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
+            with root_directory(self._path.parent) as directory:
+                replace_file(directory, self._path.name, f"{text}\n".encode())
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error

@@ -321,7 +321,7 @@ def _complete(publication: _Publication) -> None:
         _retire(publication)
         sync_file_system(publication.target)  # once a directory is in place, nothing is retired any more
     waiting = [name for name in publication.inodes if not publication.is_in_place(name)]
-    if waiting:
+    if waiting or is_there("new", area):  # what is left in there is retained or deleted afterwards
         with real_directory("new", area, work / "new") as new:
             for name in waiting:
                 _put_in_place(publication, name, new)

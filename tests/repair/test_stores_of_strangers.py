@@ -5,18 +5,22 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_formats.errors import StoreError
+from rmq_formats.generate import generate_store
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.repair import journal
 from rmq_formats.repair.job import repair_store
 from rmq_formats.tasks import origin
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.write.derived import begin_derived, commit_derived
 from tests import foreign_notes as plants
 from tests.dying_processes import run_and_die
 from tests.foreign_notes import Plant, house, inventory, link, note, pipe, text
@@ -106,6 +110,12 @@ NOTES: dict[str, Plant] = {
     **{f"write retires {name!r}": note(".rmq-write", {"index": 1}, (name,)) for name in [*NAMES, "commitlog"]},
     "a rebuild that retires": note(".rmq-rebuild", {"index": 1}, ("checkpoint",)),
     "the operator's inode": planted_by_inode,
+    "no names, and new files elsewhere": plants.both(
+        note(".rmq-rebuild", {}), link(".rmq-rebuild/new", f"../{OUT}"), text("../../home/index.aside", 1)
+    ),
+    "old files elsewhere": plants.both(
+        note(".rmq-rebuild", {}), link(".rmq-rebuild/new/consumequeue", f"../../{OUT}")
+    ),
     "no names": note(".rmq-rebuild", {}),
     "an inode that is none": note(".rmq-rebuild", {"index": True}),
     "a work directory elsewhere": link(".rmq-rebuild", f"../{OUT}"),
@@ -295,3 +305,41 @@ def test_a_plan_set_aside_is_made_again(store: Path) -> None:
     repair(store, Leftover.START_ANEW)
     assert (store / "quarantine" / "0001" / "plan.json.aside-1").exists()
     assert (store / "quarantine" / "0002" / "manifest.json").exists()
+
+
+def sink(store: Path) -> None:
+    begun = begin_derived(str(store), replace(REBUILT, consumequeue=False), overwrite=True, leftover=Leftover.RESUME)
+    commit_derived(begun, [])
+
+
+def generated(store: Path) -> None:
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(store / name, ignore_errors=True)
+    generate_store(
+        str(store), messages=10, body_bytes=10, topics=["T"], queues=1, keys=False, tags=False,
+        commitlog_file_bytes=FILE_BYTES,
+    )  # fmt: skip
+
+
+def checkpointed(store: Path) -> None:
+    ReplayCheckpoint(str(store / "config"), "x").save(1, 1)
+
+
+PLACES = [
+    ".rmq-rebuild", ".rmq-write", ".rmq-rebuild.published", ".rmq-write.published", "config", "lock", "index",
+    "commitlog", "commitlog.generating", "config/topics.json", "config/topics.json.part", "config/topics.json.bak",
+    "config/replay.json.part", "config/replay.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("action", [sink, generated, checkpointed])
+@pytest.mark.parametrize("place", PLACES)
+def test_no_other_writer_follows_a_link_either(store: Path, place: str, action: Callable[[Path], None]) -> None:
+    up = "../" * place.count("/")
+    link(place, f"{up}{OUT}/.bashrc" if "." in place.rpartition("/")[2][1:] or place == "lock" else f"{up}{OUT}")(store)
+    before = inventory(store.parent.parent / "home")
+    if action is checkpointed and place == "config":
+        return  # the directory of a checkpoint is the operator's word
+    with suppress(StoreError):
+        action(store)
+    assert inventory(store.parent.parent / "home") == before
