@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmq_core.cli import consume, generate, message_id, output, produce, query, rebuild, repair, verify
+from rmq_core.cli import checkpoint, consume, generate, message_id, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
 from rmq_core.cli.commands import CommandGroup, RmqCommand
 from rmq_core.cli.convert import command as convert
@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "repair": repair.repair,
     "convert": convert.convert,
     "offsets": offsets.offsets,
+    "checkpoint": checkpoint.checkpoint,
     **{name: job_command(name) for name in JOBS},
     "notebooks": notebooks,
     "namesrv": namesrv.namesrv,

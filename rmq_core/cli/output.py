@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
@@ -280,6 +281,14 @@ def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
     """Print of which brokers' stores the work could not be done, a line each."""
     for store, reason in failed:
         console().print(f"{printable(str(store.broker))}: {printable(reason)}", style="red", markup=False)
+
+
+def print_next(console: "Console", command: str, store: str, *options: str) -> None:
+    """Print the command to be run next on one line, so that it can be copied."""
+    from rich.text import Text  # noqa: PLC0415
+
+    text = " ".join([command, quote(printable(store)), *options])
+    console.print(Text("next: ", style="dim").append(text, style="none"), soft_wrap=True)
 
 
 def counted(count: int, noun: str) -> str:

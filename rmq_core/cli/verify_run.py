@@ -96,6 +96,15 @@ def show(report: VerifyReport, console: Console) -> None:
             console.print(f"… {len(own) - LISTED:,} more; --findings and --html list them")
     if told:
         _show_findings(told, console)
+        _print_next_commands(told, report.store, console)
+
+
+def _print_next_commands(findings: list[Finding], store: str, console: Console) -> None:
+    """Print the commands that deal with findings, to be copied."""
+    if any(finding.kind not in finding_kinds.OF_OFFSETS for finding in findings):
+        output.print_next(console, "rmq repair", store, "--plan")
+    if any(finding.kind in finding_kinds.OF_OFFSETS for finding in findings):
+        output.print_next(console, "rmq offsets", store, "clamp")
 
 
 def _verdict(report: VerifyReport) -> Text:

@@ -14,10 +14,10 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.offsets.changes import Selection, plan_changes
 from rmq_formats.offsets.positions import Position, State
 from rmq_formats.read.broker_config import stored_groups, stored_topics
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.queue_choice import dispatched_end
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_variants import Variant
 
@@ -132,7 +132,7 @@ def _switch_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
 def _dispatch_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
     if Variant.ROCKSDB_QUEUES in store_variants.recognise(storage, root):
         return
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     if any(segment.head_bytes for segment in segments):
         return
     _, log_end = log_bounds(storage, segments)

@@ -48,14 +48,26 @@ class StartEstimate:
     reason: str
 
 
-def estimate_start(storage: Storage, root: str, segments: Sequence[Segment]) -> StartEstimate | None:
-    """Estimate what a start reads; None for a log of DLedger, and for an empty one. Raises StoreError."""
+def estimate_start(
+    storage: Storage, root: str, segments: Sequence[Segment], checkpoint: Checkpoint | None = None
+) -> StartEstimate | None:
+    """Estimate what a start reads; None for a log of DLedger, and for an empty one.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        segments: of its log, by offset.
+        checkpoint: to be taken for the store's own.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
     if not segments or any(segment.head_bytes for segment in segments):
         return None
     _, log_end = log_bounds(storage, segments)
     is_abnormal = storage.exists(paths.abort_file(root))
     if is_abnormal:
-        first, reason = _abnormal_begin(storage, root, segments)
+        first, reason = _abnormal_begin(storage, segments, checkpoint or _read_checkpoint(storage, root))
     else:
         first, reason = _normal_begin(storage, root, segments, log_end)
     size = max(0, log_end - segments[first].start_offset)
@@ -73,8 +85,7 @@ def _normal_begin(storage: Storage, root: str, segments: Sequence[Segment], log_
     return first, "the last shutdown was clean: from the file that the queues reach"
 
 
-def _abnormal_begin(storage: Storage, root: str, segments: Sequence[Segment]) -> tuple[int, str]:
-    checkpoint = _read_checkpoint(storage, root)
+def _abnormal_begin(storage: Storage, segments: Sequence[Segment], checkpoint: Checkpoint | None) -> tuple[int, str]:
     if checkpoint is None:
         return 0, "abort is there, and no checkpoint: from the first file"
     safe_ms = min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms) - _SAFETY_MS

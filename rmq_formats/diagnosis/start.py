@@ -14,6 +14,7 @@ from rmq_formats.diagnosis.answers import Answer, Question
 from rmq_formats.diagnosis.recovery import estimate_start
 from rmq_formats.errors import StoreError
 from rmq_formats.read.dirty import broker_runs
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.commitlog import log_directories
@@ -239,15 +240,12 @@ def _layout_answers(storage: LocalStorage, root: str, conf: BrokerConf) -> Itera
 
 
 def _recovery_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
-    segments = [
-        one for directory, head in log_directories(storage, root) for one in list_segments(storage, directory, head)
-    ]
     with suppress(StoreError):
-        estimate = estimate_start(storage, root, sorted(segments, key=lambda one: one.start_offset))
+        estimate = estimate_start(storage, root, readable_segments(storage, root))
         if estimate is not None and estimate.seconds > _LONG_START_S:
             yield _answer(
                 f"a start reads {estimate.files} files, {estimate.bytes:,} bytes",
                 f"it takes about {estimate.seconds:.0f} s: {estimate.reason}",
-                f"rmq repair {quote(root)} --plan",
+                f"rmq checkpoint {quote(root)}",
                 is_fault=False,
             )

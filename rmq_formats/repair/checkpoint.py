@@ -23,24 +23,27 @@ def write_checkpoint(root: Path) -> None:
     After a kill a broker begins its recovery where the checkpoint says; it deletes the IndexFiles that end
     later than that (``IndexService#load``), so the checkpoint covers them to their end.
     """
-    storage = LocalStorage()
     sync_file_system(root)
+    write_forced(Path(paths.checkpoint_file(str(root))), fresh_checkpoint(root).encode())
+
+
+def fresh_checkpoint(root: Path) -> Checkpoint:
+    """Make the checkpoint of a store whose log, queues and Index are on disk up to the log's end."""
+    storage = LocalStorage()
     latest_ms, log_end = 0, 0
     for segment in reversed(readable_segments(storage, str(root))):
         latest_ms, end = _latest(storage, segment)
         log_end = log_end or end
         if latest_ms:
             break
-    path = Path(paths.checkpoint_file(str(root)))
-    before = _before(path)
-    fresh = Checkpoint(
+    before = _before(Path(paths.checkpoint_file(str(root))))
+    return Checkpoint(
         physic_msg_timestamp_ms=latest_ms,
         logics_msg_timestamp_ms=latest_ms,
         index_msg_timestamp_ms=min(latest_ms, _index_end_ms(storage, str(root))),
         master_flushed_offset=max(0, before.master_flushed_offset),
         confirm_physical_offset=min(max(0, before.confirm_physical_offset), log_end),
     )
-    write_forced(path, fresh.encode())
 
 
 def _before(path: Path) -> Checkpoint:

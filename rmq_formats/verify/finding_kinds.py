@@ -352,6 +352,8 @@ OFFSET_WITHOUT_QUEUE: Final = Kind(
 OFFSET_OF_DELETED: Final = Kind(
     "config.offset.deleted", _INFO, "offsets of a topic that was deleted; a topic of that name begins at 0"
 )
+# Those that are about committed offsets alone, which ``rmq offsets`` changes and no repair does.
+OF_OFFSETS: Final = frozenset({CONSUMER_OFFSET, DELAY_OFFSET, OFFSET_NEGATIVE, OFFSET_WITHOUT_QUEUE})
 
 ALL: Final[tuple[Kind, ...]] = (
     *DAMAGE.values(),

@@ -231,6 +231,8 @@ def show(facts: Facts, console: Console) -> None:
     rows += [("layout", Text(f"{name}: {path}", style="yellow")) for name, path in (facts.layouts or {}).items()]
     rows += [("error", Text(error, style="red")) for error in facts.errors]
     console.print(output.facts(*rows)) if rows else None
+    if facts.kind is PathKind.STORE and not facts.is_clean:
+        output.print_next(console, "rmq verify", facts.path)
     for table in _tables(facts):
         console.print()
         console.print(table)

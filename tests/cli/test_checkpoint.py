@@ -1,0 +1,75 @@
+"""``rmq checkpoint``: a checkpoint that makes the next start short, where the store proves it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.diagnosis import recovery
+from tests.cli.conftest import Rmq, one_line
+from tests.store_files import tree
+from tests.verified_stores import FIRST_MS, copied, patch, sound_store
+
+SIZES = ("--delay-levels", "1s 5s", "--workers", "1")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoint") / "store"
+    sound_store(root, 200)
+    (root / "checkpoint").write_bytes(Checkpoint(FIRST_MS, FIRST_MS, FIRST_MS).encode())
+    return root
+
+
+@pytest.fixture
+def store(base: Path, tmp_path: Path) -> Path:
+    root = copied(base, tmp_path / "store")
+    (root / "abort").touch()
+    return root
+
+
+def test_a_plan_writes_nothing(rmq: Rmq, store: Path) -> None:
+    before = tree(store)
+    done = rmq("checkpoint", store, *SIZES)
+    assert done.exit_code == 1
+    assert f"next: rmq checkpoint {store} --apply" in done.stdout
+    assert tree(store) == before
+
+
+def test_a_checkpoint_makes_the_next_start_short(rmq: Rmq, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_SAFETY_MS", 3)  # the messages have a millisecond each
+    former = (store / "checkpoint").read_bytes()
+    done = rmq("checkpoint", store, *SIZES, "--apply", "--json")
+    assert done.exit_code == 0
+    report = json.loads(done.stdout)
+    assert (report["before"]["files"], report["after"]["files"]) == (len(list((store / "commitlog").iterdir())), 1)
+    written = Checkpoint.decode((store / "checkpoint").read_bytes())
+    assert written.physic_msg_timestamp_ms == written.logics_msg_timestamp_ms == FIRST_MS + 199
+    assert Path(report["quarantine"]).read_bytes() == former
+    assert json.loads(rmq("inspect", store, "--json").stdout)["start"]["files"] == 1
+
+
+def test_a_store_that_does_not_prove_it_gets_none(rmq: Rmq, store: Path) -> None:
+    patch(store / "consumequeue" / "Orders" / "0" / f"{0:020d}", 7, b"\x07")
+    before = (store / "checkpoint").read_bytes()
+    done = rmq("checkpoint", store, *SIZES, "--apply")
+    assert done.exit_code == 1
+    assert "not written" in done.stdout
+    assert f"next: rmq verify {store}" in done.stdout
+    assert (store / "checkpoint").read_bytes() == before
+
+
+def test_findings_end_with_the_next_command(rmq: Rmq, store: Path) -> None:
+    patch(store / "consumequeue" / "Orders" / "0" / f"{0:020d}", 7, b"\x07")
+    (store / "config").mkdir()
+    (store / "config" / "topics.json").write_text('{"topicConfigTable":{"Clicks":{},"Orders":{}}}')
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:900}}}')
+    lines = rmq("verify", store, *SIZES).stdout.splitlines()
+    assert [line for line in lines if line.startswith("next: ")] == [
+        f"next: rmq repair {store} --plan", f"next: rmq offsets {store} clamp",
+    ]  # fmt: skip
+
+
+def test_a_uri_is_refused(rmq: Rmq) -> None:
+    assert "local disk" in one_line(rmq("checkpoint", "s3://bucket/store").stderr)
