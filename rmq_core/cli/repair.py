@@ -17,6 +17,10 @@ def repair(
     *,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be done; the default.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan.")] = False,
+    what: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="all, or config: topics.json and subscriptionGroup.json."),
+    ] = "all",
     sizes: "VerifyOptions",
     resume: Resume = False,
     start_anew: StartAnew = False,
@@ -33,9 +37,13 @@ def repair(
     """
     if plan and apply:
         raise OptionError("--plan and --apply: give one of them")
+    if what not in {"all", "config"}:
+        raise OptionError(f"--what {what}: give all or config")
     from rmq_core.cli import repair_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
 
+    if what == "config":
+        return repair_run.run_config(store, apply=apply, as_json=as_json)
     leftover = leftover_word(resume=resume, start_anew=start_anew)
     return repair_run.run(
         store, sizes, apply=apply, accept=accept or (), work=work, workers=workers, as_json=as_json, leftover=leftover

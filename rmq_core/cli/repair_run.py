@@ -12,6 +12,7 @@ from rich.text import Text
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_core.cli.rebuild_run import interruptible_workers, show_changes
+from rmq_formats.repair.config import repair_config
 from rmq_formats.repair.job import repair_store
 from rmq_formats.repair.report import RepairReport
 from rmq_formats.tasks.origin import Leftover
@@ -37,6 +38,25 @@ def run(
     else:
         show(report, output.console())
         _show_next(report, store)
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+def run_config(store: str, *, apply: bool, as_json: bool) -> int:
+    """Plan or make lost config files anew, and print the report. Returns the exit code. Raises RmqError."""
+    report = repair_config(store, apply=apply)
+    console = output.console()
+    if as_json:
+        output.print_json(report.to_dict())
+        return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+    table = output.table("file", "why", "what it has" if report.is_applied else "what it would have")
+    for step in report.steps:
+        table.add_row(step.path, printable(step.why), printable(", ".join(step.names[:LISTED])))
+    console.print(table if report.steps else "both files are there, and parse")
+    if report.directory is not None:
+        console.print(f"what did not parse is in {printable(report.directory)}", soft_wrap=True)
+    if not report.is_clean:
+        command = printable(shlex.join(["rmq", "repair", store, "--what", "config", "--apply"]))
+        console.print(f"→ {command}", soft_wrap=True, highlight=False, markup=False)
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
