@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
+from rmq_formats.repair.config import repair_config
 from rmq_formats.repair.job import repair_store
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.phases.plan import VerifyOptions
@@ -127,3 +128,28 @@ def test_consumers_of_the_original_get_every_sound_message_and_nothing_else(
     assert {item for item in given if not item[0].startswith(own)} == {
         item for item in expected if not item[0].startswith(own)
     }
+
+
+def test_java_s_consumers_get_the_same_before_and_after_a_repair_of_one_queue(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """One bad unit: its message comes back, all other queues give the original's consumers what they gave."""
+    store = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
+    sound = consumed(shutil.copytree(store, tmp_path / "sound"), "mixed")
+    path = next(path for path in sorted((store / "consumequeue" / "Orders").rglob("0*")) if path.is_file())
+    patch(path, 7, b"\xff")
+    damaged = consumed(shutil.copytree(store, tmp_path / "damaged"), "mixed")
+    assert damaged < sound
+    report = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
+    assert (report.is_clean, report.disturbed, report.outcome.taken) == (True, (), [])
+    assert consumed(store, "mixed") == sound
+
+
+def test_java_opens_topics_and_groups_that_were_made_anew(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    store = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
+    sound = consumed(shutil.copytree(store, tmp_path / "sound"), "mixed")
+    for path in (store / "config").glob("*"):
+        if path.name.startswith(("topics.json", "subscriptionGroup.json")):
+            path.unlink()
+    assert repair_config(str(store), apply=True).is_clean
+    assert consumed(store, "mixed") == sound
