@@ -22,9 +22,9 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
 )
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import LengthError, OptionError
 
-MAX_BUILT_BYTES: Final = 1 << 30  # of one queue in memory; a wild queue offset must not ask for more
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _EXT_END_MARK: Final = b"\xff\xff"
 
@@ -64,41 +64,54 @@ def goes_to_consumequeue(sys_flag: int) -> bool:
     return sys_flag & FLAG_TRANSACTION_MASK in {0, FLAG_TRANSACTION_COMMIT}
 
 
-def build_consumequeue(units: Iterable[tuple[int, Unit]], file_bytes: int) -> dict[int, bytes]:
+def build_consumequeue(
+    units: Iterable[tuple[int, Unit]],
+    file_bytes: int,
+    lost: Sequence[tuple[int, int]] = (),
+    *,
+    fills_gaps: bool = False,
+) -> dict[int, bytes]:
     """Build the files of one queue, by their start offset in bytes.
 
-    Each unit stands at its own queue offset. Places of the first file before the first unit, and gaps
-    between units, hold PRE_BLANK. (Java fills the former so, and closes a gap by appending what follows,
-    out of its place.)
+    The first unit stands at its queue offset, behind PRE_BLANK up to the begin of its file. Each later one is
+    appended: a gap is closed, a queue offset below the queue's end is skipped, 0 never is. Places of messages in
+    damaged stretches are held by PRE_BLANK.
 
     Args:
-        units: queue offset and unit, in log order; of a repeated queue offset the first counts.
+        units: queue offset and unit, in log order.
         file_bytes: size of a file, a multiple of 20 (``mappedFileSizeConsumeQueue``).
+        lost: begin and end of each damaged stretch of the log.
+        fills_gaps: fill all gaps, as ``rmq_core``'s broker does.
 
     Raises:
         OptionError: ``file_bytes`` is not a positive multiple of 20.
-        LengthError: a negative queue offset, or a queue that takes more than 1 GiB.
+        LengthError: the first queue offset is negative.
 
     Source: ``ConsumeQueue#putMessagePositionInfo``, ``#fillPreBlank``.
     """
     if file_bytes <= 0 or file_bytes % UNIT_BYTES:
         raise OptionError(f"size of a ConsumeQueue file must be a multiple of {UNIT_BYTES}, not {file_bytes}")
-    placed: dict[int, Unit] = {}
+    image, first_file, end, log_end = bytearray(), 0, None, -1
     for queue_offset, unit in units:
-        placed.setdefault(queue_offset, unit)
-    if not placed:
-        return {}
-    first, last = min(placed), max(placed)
-    if first < 0:
-        raise LengthError("negative queue offset", actual=first)
-    first_file = first * UNIT_BYTES // file_bytes * file_bytes
-    built_bytes = (last + 1) * UNIT_BYTES - first_file
-    if built_bytes > MAX_BUILT_BYTES:
-        raise LengthError("queue offsets too far apart", expected=f"within {MAX_BUILT_BYTES} bytes", actual=built_bytes)
-    image = bytearray(PRE_BLANK * (built_bytes // UNIT_BYTES))
-    for queue_offset, unit in placed.items():
-        at = queue_offset * UNIT_BYTES - first_file
-        image[at : at + UNIT_BYTES] = unit.encode()
+        if unit.physical_offset + unit.size <= log_end:
+            continue
+        if end is None:
+            if queue_offset < 0:
+                raise LengthError("negative queue offset", actual=queue_offset)
+            first_file = queue_offset * UNIT_BYTES // file_bytes * file_bytes
+            end = first_file // UNIT_BYTES
+            image += PRE_BLANK * (queue_offset - end)
+            end = queue_offset
+        elif 0 != queue_offset < end:
+            continue
+        else:
+            gap = queue_offset - end
+            damaged = sum(max(0, min(high, unit.physical_offset) - max(low, log_end)) for low, high in lost)
+            if 0 < gap and (fills_gaps or gap <= damaged // RECORD_FIXED_BYTES_V1):
+                image += PRE_BLANK * gap
+                end = queue_offset
+        image += unit.encode()
+        end, log_end = end + 1, unit.physical_offset + unit.size
     return {
         first_file + at: bytes(image[at : at + file_bytes]).ljust(file_bytes, b"\0")
         for at in range(0, len(image), file_bytes)

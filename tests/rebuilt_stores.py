@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
+from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.paths import is_safe_topic, parse_segment_name
@@ -97,9 +98,27 @@ def by_codecs(store: Path, options: RebuildOptions = SMALL) -> Built:
     files = {
         f"consumequeue/{topic}/{queue_id}/{start:020d}": image
         for (topic, queue_id), units in queues.items()
-        for start, image in build_consumequeue(units, options.sizes.consumequeue_file_bytes).items()
+        for start, image in build_consumequeue(units, options.sizes.consumequeue_file_bytes, lost_ranges(store)).items()
     }
     return Built(files, build_index(entries, options.sizes.index_slots, options.sizes.index_entries))
+
+
+def lost_ranges(store: Path) -> list[tuple[int, int]]:
+    """Begin and end of what cannot be read between the log's first byte and its last file."""
+    lost: list[tuple[int, int]] = []
+    end = None
+    for path in sorted((store / "commitlog").iterdir()):
+        start = parse_segment_name(path.name)
+        if start is None or not path.is_file():
+            continue
+        if end is not None and end < start:
+            lost.append((end, start))
+        end = start
+        for item in walk(path.read_bytes(), start):
+            end = item.physical_offset + item.size
+            if isinstance(item, Damage):
+                lost.append((item.physical_offset, end))
+    return lost
 
 
 def stored_messages(store: Path) -> Iterator[StoredMessage]:

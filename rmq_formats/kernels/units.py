@@ -1,9 +1,11 @@
-"""Groups ConsumeQueue units by queue, and encodes them at their queue offsets."""
+"""Groups ConsumeQueue units by queue, places them as a broker does, and encodes them."""
 
 from typing import Any, Final
 
+import numpy as np
 from numba import njit
 
+from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
 from rmq_formats.codecs.layout import (
     PRE_BLANK_SIZE,
     UNIT_BYTES,
@@ -11,7 +13,8 @@ from rmq_formats.codecs.layout import (
     UNIT_SIZE_AT,
     UNIT_TAGS_CODE_AT,
 )
-from rmq_formats.kernels.bytes import ALLOCATING, COMPILED, read_i32, read_i64, write_i32, write_i64
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
+from rmq_formats.kernels.bytes import ALLOCATING, COMPILED, INLINED, read_i32, read_i64, write_i32, write_i64
 from rmq_formats.kernels.dispatch import (
     UNIT_PHYSICAL_OFFSET,
     UNIT_QUEUE,
@@ -64,6 +67,80 @@ def contiguous_count(rows: Any) -> int:
         if rows[index, QUEUE_OFFSET] != rows[0, QUEUE_OFFSET] + index:
             return index
     return len(rows)
+
+
+# Places of rows that get no unit, by append_rows.
+SKIPPED: Final = -1  # its queue offset is below the queue's end
+COVERED: Final = -2  # the queue has a unit of a record that ends behind it
+IMPOSSIBLE: Final = -3  # no queue can begin at its queue offset
+NO_FILE: Final = -1  # the end of a queue that has no file
+
+
+@njit("int64(int64)", **INLINED)
+def _position(place: int) -> int:
+    """Compute where a unit stands in the queue, in bytes; unsigned, as a compiler may take signed products to fit."""
+    return np.int64(np.uint64(place) * np.uint64(UNIT_BYTES))
+
+
+@njit("int64(int64[::1], int64[::1], int64, int64)", **INLINED)
+def _lost_bytes(begins: Any, ends: Any, begin: int, end: int) -> int:
+    """Sum the bytes of damaged stretches within ``[begin, end)``."""
+    low, high = 0, len(ends)
+    while low < high:
+        middle = (low + high) // 2
+        if ends[middle] <= begin:
+            low = middle + 1
+        else:
+            high = middle
+    total = 0
+    while low < len(begins) and begins[low] < end:
+        total += min(ends[low], end) - max(begins[low], begin)
+        low += 1
+    return total
+
+
+@njit("int64(int64[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1])", **COMPILED)
+def append_rows(
+    rows: Any, end: int, end_physical_offset: int, lost_begins: Any, lost_ends: Any, places: Any
+) -> int:  # fmt: skip
+    """Append rows to a queue as a broker does that dispatches their records: a gap between queue offsets is closed.
+
+    A gap that messages in a damaged stretch of the log explain is not: the broker gave these a place each.
+
+    Args:
+        rows: int64[n, ROW_COLUMNS], in log order.
+        end: place behind the queue's last unit, or NO_FILE: then the first row begins the queue at its own offset.
+        end_physical_offset: one past the record that the last unit names; -1 if there is none.
+        lost_begins: int64[m], where each damaged stretch begins, ascending.
+        lost_ends: int64[m], one past its end.
+        places: int64[n], written: the place of each row's unit, or SKIPPED, COVERED, IMPOSSIBLE.
+
+    Returns:
+        The queue's end, or NO_FILE.
+
+    Source: ``ConsumeQueue#putMessagePositionInfo``; products of queue offsets wrap there, too.
+    """
+    for index in range(len(rows)):
+        queue_offset, physical_offset = rows[index, QUEUE_OFFSET], rows[index, PHYSICAL_OFFSET]
+        if physical_offset + rows[index, SIZE] <= end_physical_offset:
+            places[index] = COVERED
+            continue
+        if end == NO_FILE:
+            if queue_offset < 0 or queue_offset > MAX_QUEUE_OFFSET:
+                places[index] = IMPOSSIBLE
+                continue
+            end = queue_offset
+        elif queue_offset != 0 and _position(queue_offset) < _position(end):
+            places[index] = SKIPPED
+            continue
+        elif end < queue_offset <= MAX_QUEUE_OFFSET and len(lost_begins) > 0:
+            lost = _lost_bytes(lost_begins, lost_ends, max(end_physical_offset, 0), physical_offset)
+            if (queue_offset - end) <= lost // RECORD_FIXED_BYTES_V1:
+                end = queue_offset
+        places[index] = end
+        end += 1
+        end_physical_offset = physical_offset + rows[index, SIZE]
+    return end
 
 
 @njit("void(int64[:, ::1], int64, uint8[::1])", **COMPILED)

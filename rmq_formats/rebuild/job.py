@@ -22,6 +22,7 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
+from rmq_formats.rebuild.lost_ranges import write_lost_ranges
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there, plan_area
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
@@ -311,6 +312,7 @@ def _write(
     if options.index:  # largest tasks first
         waiting += tasks.index_tasks(scans, options, tasks.spilled_key(area))
     if options.consumequeue:
+        write_lost_ranges(area, splits, scans)
         waiting += range(waves.partition_count(splits))
     task = functools.partial(_write_task, split_count=len(splits), options=options, area=area)
     return (yield Wave(task, waiting, counted_progress(on_progress, "write", len(waiting))))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from rmq_formats.codecs.index import IndexBound, entry_position
 from rmq_formats.codecs.variants.batch_consumequeue import batch_images
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.rebuild import lost_ranges
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.dispatch import Dispatcher
@@ -52,6 +53,7 @@ class ScanResult:
         damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
         damage_count: all of them.
         batch_topics: that have inner batches, and so a BatchConsumeQueue.
+        has_end_mark: whether it met the file's end mark.
     """
 
     number: int
@@ -64,6 +66,7 @@ class ScanResult:
     damages: tuple[tuple[int, int, int], ...]
     damage_count: int
     batch_topics: tuple[str, ...] = ()
+    has_end_mark: bool = False
 
     def to_json(self) -> str:
         """Encode as one line of JSON."""
@@ -153,13 +156,14 @@ def scan_split(
         options.sizes.delay_levels_ms, split.size_bytes, tags_from=options.sizes.tags_from, to_light_queues=True
     )
     damages: list[Damage] = []
-    first, end = -1, -1
+    first, end, has_end_mark = -1, -1, False
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
         for batch in split_frames(file, split, begin=begin):
             first = batch.begin_physical_offset if first < 0 else first
             end = batch.next_physical_offset
             damages += batch.all_damages()
+            has_end_mark |= batch.blank_at is not None
             dispatcher.dispatch(batch)
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
@@ -167,13 +171,14 @@ def scan_split(
     if options.consumequeue:
         area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
         batch_queues.spill_batches(area, split.number, dispatcher.inner_batches())
+        lost_ranges.spill_damages(area, split.number, damages)
     if options.index:
         area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
         dispatcher.last_physical_offset if options.live_topics is None else -1, len(keys), reported, len(damages),
-        dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+        dispatcher.marked_topics(dispatch_kernel.MARK_BATCH), has_end_mark,
     )  # fmt: skip
     write_text(area, done, result.to_json())
     return result
@@ -200,12 +205,25 @@ def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placeme
                 topic, queue_id, int(row[unit_kernel.QUEUE_OFFSET]),
             )  # fmt: skip
     if placement.gap_units:
-        detail = f"{placement.gap_units} places between the first and the last unit have no record"
+        detail = f"{placement.gap_units} queue offsets between the first and the last have no record"
         yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)
 
 
-def write_queues(partition: int, split_count: int, options: RebuildOptions, area: Area) -> WriteResult:
-    """Task of the second wave: write the files of all queues of one partition."""
+Place: TypeAlias = Callable[[derived_images.Rows], derived_images.Placement]
+
+
+def write_queues(
+    partition: int, split_count: int, options: RebuildOptions, area: Area, place: Place | None = None
+) -> WriteResult:
+    """Task of the second wave: write the files of all queues of one partition.
+
+    Args:
+        partition: which.
+        split_count: of the first wave.
+        options: of the rebuild.
+        area: work area that has the spills, and takes the files.
+        place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
+    """
     done = f"done/queues-{partition:06d}.json"
     if area.exists(done):
         return WriteResult.from_json(area.read_text(done))
@@ -215,6 +233,8 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
             if len(rows) and options.rebuilds(topic, queue_id):
                 queues.setdefault((topic, queue_id), []).append(rows)
     inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
+    if place is None:
+        place = functools.partial(derived_images.place_units, lost=lost_ranges.read_lost_ranges(area))
     found: list[Finding] = []
     files: dict[str, int] = {}
     queue_count = unit_count = 0
@@ -231,7 +251,7 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
             files |= _write_batch_queue(topic, queue_id, np.concatenate(parts), inner_batches(), options, area)
             unit_count += sum(map(len, parts))
             continue
-        placement = derived_images.place_units(np.concatenate(parts))
+        placement = place(np.concatenate(parts))
         found += _queue_findings(topic, queue_id, placement)
         if len(placement.rows):
             queue_count += 1

@@ -6,6 +6,7 @@ The broker appends what they build; the rebuild of a store at rest writes whole 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,61 +24,144 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 
 Rows = NDArray[np.int64]
+LostRanges: TypeAlias = tuple[Rows, Rows]
+NOTHING_LOST: Final[LostRanges] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Units of one queue ordered by queue offset, and the rows that were left out.
+    """Units of one queue by their places, and the rows that got none.
 
     Attributes:
-        rows: int64[n, ROW_COLUMNS], ascending by queue offset, none twice.
-        repeated: rows whose queue offset an earlier record had; left out.
-        displaced: rows whose queue offset is far from all others', or one that no queue can have; left out.
-        gap_units: places between the first and the last unit that no record claims.
+        rows: int64[n, ROW_COLUMNS], ascending by place, which stands in QUEUE_OFFSET; none twice.
+        repeated: rows that a broker skips, since the queue's end was beyond their queue offset; with that offset.
+        displaced: rows with a queue offset that no queue can have, or that is far above those before; with that
+            offset. The latter have a unit all the same.
+        gaps: int64[m, 2], queue offsets that no record has: the first, and one past the last.
     """
 
     rows: Rows
     repeated: Rows
     displaced: Rows
-    gap_units: int
+    gaps: Rows
+
+    @property
+    def gap_units(self) -> int:
+        """Number of queue offsets that no record has."""
+        return int((self.gaps[:, 1] - self.gaps[:, 0]).sum())
 
 
-def place_units(rows: Rows, max_gap_units: int = MAX_GAP_UNITS) -> Placement:
-    """Order one queue's units, given in log order, by queue offset.
+NO_GAPS: Final = np.empty((0, 2), dtype=np.int64)
 
-    Of records with the same queue offset the first in the log has it, as in ``ConsumeQueue``. A few offsets
-    far from the rest come from damaged headers, which no checksum covers; they must not make a queue of a billion
-    units, so the largest run of near offsets is kept.
+
+def place_units(rows: Rows, lost: LostRanges = NOTHING_LOST) -> Placement:
+    """Place one queue's units as a broker that dispatches the log into a queue without files.
+
+    The first unit stands at its record's queue offset, and each later one behind the one before: a gap between
+    queue offsets is closed, a queue offset below the queue's end is skipped, and 0 is appended whatever stands there
+    (``ConsumeQueue#putMessagePositionInfo``). Two things are ours, for logs that no broker would read to their end:
+    messages in damaged stretches keep their places, and a first queue offset that is far above the next one is taken
+    for damaged, since no checksum covers it; a broker would skip the whole rest of the queue.
+
+    Args:
+        rows: int64[n, ROW_COLUMNS], in log order.
+        lost: damaged stretches of the log: begins and ends, int64[m] each, ascending.
     """
+    none = rows[:0]
+    if (
+        len(rows)
+        and 0 <= rows[0, unit_kernel.QUEUE_OFFSET] <= MAX_QUEUE_OFFSET - len(rows)
+        and unit_kernel.contiguous_count(rows) == len(rows)
+        and _is_ascending(rows)
+    ):
+        return Placement(rows, none, none, NO_GAPS)
+    begin = _first_near(rows[:, unit_kernel.QUEUE_OFFSET])
+    places = np.empty(len(rows), dtype=np.int64)
+    places[:begin] = unit_kernel.IMPOSSIBLE
+    unit_kernel.append_rows(rows[begin:], unit_kernel.NO_FILE, -1, *lost, places[begin:])
+    return _placement(rows, places)
+
+
+def _is_ascending(rows: Rows) -> bool:
+    ends = rows[:, unit_kernel.PHYSICAL_OFFSET] + rows[:, unit_kernel.SIZE]
+    return bool((np.diff(ends) > 0).all())
+
+
+def _first_near(offsets: Rows) -> int:
+    """Index of the first row that may begin a queue: its queue offset is possible, and not far above the next one."""
+    possible = np.flatnonzero((offsets >= 0) & (offsets <= MAX_QUEUE_OFFSET))
+    if len(possible) < 2:
+        return int(possible[0]) if len(possible) else len(offsets)
+    before, after = offsets[possible[:-1]], offsets[possible[1:]]
+    near = np.flatnonzero((before - after <= MAX_GAP_UNITS) | (after == 0))
+    return int(possible[near[0]]) if len(near) else int(possible[-1])
+
+
+def _placement(rows: Rows, places: Rows) -> Placement:
+    """Sort rows by what ``append_rows`` said of them."""
+    placed = rows[places >= 0]
+    offsets = placed[:, unit_kernel.QUEUE_OFFSET].copy()
+    placed[:, unit_kernel.QUEUE_OFFSET] = places[places >= 0]
+    gaps = closed_gaps(offsets, placed[:, unit_kernel.QUEUE_OFFSET])
+    is_wide = gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS
+    own_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
+    is_displaced = (own_offsets < 0) | (own_offsets > MAX_QUEUE_OFFSET) | (places == unit_kernel.IMPOSSIBLE)
+    is_displaced |= (places >= 0) & np.isin(own_offsets, gaps[is_wide, 1])
+    return Placement(placed, rows[(places < 0) & ~is_displaced], rows[is_displaced], gaps[~is_wide])
+
+
+def closed_gaps(offsets: Rows, places: Rows) -> Rows:
+    """Find the queue offsets that were never stored: int64[m, 2], the first and one past the last of each gap.
+
+    Args:
+        offsets: queue offsets of the records of a queue's units, in their order.
+        places: of these units.
+    """
+    leads = np.maximum(offsets - places, 0)
+    missing = np.diff(leads) + np.diff(places) - 1
+    at = np.flatnonzero(missing > 0)
+    return np.stack([offsets[at + 1] - missing[at], offsets[at + 1]], axis=1)
+
+
+def place_by_offset(rows: Rows) -> Placement:
+    """Place units, in any order, each at its own queue offset; gaps between them become pre-blanks.
+
+    Of rows with one queue offset the first has it. The largest run of near offsets is placed; the rest is left out,
+    so that no queue has a billion units.
+    """
+    return _place_by_offset(rows, MAX_GAP_UNITS)
+
+
+def place_last(rows: Rows) -> Placement:
+    """Place one queue's units in RocksDB: each at its queue offset, which the last record with it has.
+
+    A key is put again there, without a look at what was. Source: ``RocksDBConsumeQueueTable``.
+    """
+    if unit_kernel.contiguous_count(rows) == len(rows):
+        return place_by_offset(rows)
+    return _place_by_offset(np.ascontiguousarray(rows[::-1]), MAX_QUEUE_OFFSET)
+
+
+def _place_by_offset(rows: Rows, max_gap_units: int) -> Placement:
     none = rows[:0]
     offsets = rows[:, unit_kernel.QUEUE_OFFSET]
     possible = (offsets >= 0) & (offsets <= MAX_QUEUE_OFFSET)
     if possible.all() and unit_kernel.contiguous_count(rows) == len(rows):
-        return Placement(rows, none, none, 0)
+        return Placement(rows, none, none, NO_GAPS)
     impossible, rows = rows[~possible], rows[possible]
     if not len(rows):
-        return Placement(rows, none, impossible, 0)
+        return Placement(rows, none, impossible, NO_GAPS)
     rows = rows[np.argsort(rows[:, unit_kernel.QUEUE_OFFSET], kind="stable")]
-    steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
-    first = np.concatenate([[True], steps != 0])
+    first = np.concatenate([[True], np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 0])
     repeated, rows = rows[~first], rows[first]
     steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
     bounds = [0, *(np.flatnonzero(steps > max_gap_units) + 1).tolist(), len(rows)]
     begin, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     kept = np.ascontiguousarray(rows[begin:end])
     displaced = np.concatenate([rows[:begin], rows[end:], impossible])
-    span = int(kept[-1, unit_kernel.QUEUE_OFFSET] - kept[0, unit_kernel.QUEUE_OFFSET]) + 1
-    return Placement(kept, repeated, displaced, span - len(kept))
-
-
-def place_last(rows: Rows) -> Placement:
-    """Order one queue's units as ``place_units``, but for a queue in RocksDB: the last record has a queue offset.
-
-    A key is put again there, without a look at what was. Source: ``RocksDBConsumeQueueTable``.
-    """
-    if unit_kernel.contiguous_count(rows) == len(rows):
-        return place_units(rows)
-    return place_units(np.ascontiguousarray(rows[::-1]))
+    offsets = kept[:, unit_kernel.QUEUE_OFFSET]
+    at = np.flatnonzero(np.diff(offsets) > 1)
+    return Placement(kept, repeated, displaced, np.stack([offsets[at] + 1, offsets[at + 1]], axis=1))
 
 
 def consumequeue_images(rows: Rows, file_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:

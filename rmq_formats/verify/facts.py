@@ -42,6 +42,11 @@ class LogFacts:
     lost_ends: Longs
     largest_record_bytes: int = 0
 
+    @property
+    def lost_ranges(self) -> tuple[Longs, Longs]:
+        """Begins and ends of the stretches that cannot be read."""
+        return self.lost_begins, self.lost_ends
+
     def is_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these offsets stand in a stretch that cannot be read."""
         return in_stretches(self.lost_begins, self.lost_ends, physical_offsets)

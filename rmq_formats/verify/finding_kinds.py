@@ -81,20 +81,19 @@ LOG_CLOCK_STEP: Final = Kind(
     "it stamped them",
 )  # fmt: skip
 QUEUE_OFFSET_REPEATED: Final = Kind(
-    "commitlog.queue_offset.repeated",
-    _WARNING,
-    "two records claim one place in the queue; the first in the log has it",
-)
+    "commitlog.queue_offset.repeated", _WARNING,
+    "the record's queue offset was given before, as after a crash: a broker that dispatches the log skips the record, "
+    "and no consumer gets it",
+)  # fmt: skip
 QUEUE_OFFSET_DISPLACED: Final = Kind(
-    "commitlog.queue_offset.displaced",
-    _ERROR,
-    "the record's queue offset is far from its queue's others, as of a damaged header; a rebuild leaves its unit out",
-)
+    "commitlog.queue_offset.displaced", _WARNING,
+    "the record's queue offset is far from its queue's others, as of a damaged header, which no checksum covers",
+)  # fmt: skip
 QUEUE_OFFSET_GAP: Final = Kind(
-    "commitlog.queue_offset.gap",
-    _WARNING,
-    "no record claims these places in the queue; a rebuild fills them with pre-blank units, which consumers skip",
-)
+    "commitlog.queue_offset.gap", _WARNING,
+    "no record has these queue offsets: a broker closes the gap and logs \"[BUG]logic queue order maybe wrong\", or a "
+    "damaged stretch of the log had them; their messages are in no file",
+)  # fmt: skip
 
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(

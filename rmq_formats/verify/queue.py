@@ -231,9 +231,7 @@ class QueueCheck:
             self._add_gaps()
 
     def _add_gaps(self) -> None:
-        offsets = self.expected.rows[:, unit_kernel.QUEUE_OFFSET]
-        for at in np.flatnonzero(np.diff(offsets) > 1).tolist():
-            begin, end = int(offsets[at]) + 1, int(offsets[at + 1])
+        for begin, end in self.placement.gaps.tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.
             told = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > told:

@@ -27,6 +27,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult
+from rmq_formats.scan.derived_images import place_by_offset
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.segments import LocalStorage, open_storage
@@ -201,7 +202,9 @@ def _make_queues(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) ->
     for piece in pieces:
         Path(piece).rename(area.path(f"spill/units-{number:06d}.arrow"))
         number += 1
-    task = functools.partial(tasks.write_queues, split_count=number, options=write.options, area=area)
+    task = functools.partial(
+        tasks.write_queues, split_count=number, options=write.options, area=area, place=place_by_offset
+    )
     results = ProcessRunner().map(task, range(PARTITIONS))
     for result in results:
         for fields in result.findings:

@@ -1,6 +1,7 @@
 """Rebuilds against the store that the real Apache RocketMQ makes of the same CommitLog."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.interop import peer
 from tests.store_files import tree, write_commitlog
+from tests.verified_stores import patch
 
 pytestmark = pytest.mark.peer
 
@@ -73,6 +75,38 @@ def test_odd_properties_dispatch_as_in_java(tmp_path: Path) -> None:
         message(number, variants[number % 4], sys_flag=(0, 0x4, 0x8, 0xC, 0x2)[number % 5]) for number in range(120)
     ]
     write_commitlog(tmp_path / "store", messages, 16384)
+    check_equal_to_java(tmp_path / "store", tmp_path)
+
+
+OFFSETS = {
+    "Gap": [*range(50), *range(52, 100), *range(98, 110)],
+    "GapAtOnce": [7, 9, 10, 11, 12],
+    "GapAtEnd": [*range(30), 40],
+    "Gaps": [*range(5), 9, 10, 30, 11, 12, 31, 32],
+    "Repeat": [0, 1, 2, 2, 1, 3, 4, 4, 4, 5],
+    "RepeatAtOnce": [20, 20, 20, 21, 22],
+    "Restart": [*range(40), *range(25), *range(40, 45)],
+    "RestartAtOnce": [0, 0, 0, 1, 2],
+    "RestartLate": [*range(33, 60), *range(25)],
+    "RestartAtEnd": [*range(12), 0],
+    "Twice": [*range(20), *range(10, 25)],
+    "Late": [*range(45, 70)],
+    "Negative": [0, 1, -3, 2, 3],
+    "Far": [0, 1, 1 << 40, 3, 4, (1 << 63) - 1, 5, 6, 1 << 60, 8],
+}
+
+
+def test_units_of_odd_queue_offsets_stand_where_java_puts_them(tmp_path: Path) -> None:
+    """Gaps, repeats, and queues that begin again: at the begin, in the middle and at the end of a queue."""
+    rounds = [
+        (topic, offsets[number]) for number in range(max(map(len, OFFSETS.values())))
+        for topic, offsets in OFFSETS.items() if number < len(offsets)
+    ]  # fmt: skip
+    messages = [replace(message(0, {"TAGS": f"t{number}"}), topic=topic) for number, (topic, _) in enumerate(rounds)]
+    placed = write_commitlog(tmp_path / "store", messages, 16384)
+    for physical_offset, (_, queue_offset) in zip(placed, rounds, strict=True):
+        path = tmp_path / "store" / "commitlog" / f"{physical_offset // 16384 * 16384:020d}"
+        patch(path, physical_offset % 16384 + 20, queue_offset.to_bytes(8, "big", signed=True))
     check_equal_to_java(tmp_path / "store", tmp_path)
 
 

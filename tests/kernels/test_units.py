@@ -31,48 +31,87 @@ def files(rows: Any, file_bytes: int) -> dict[int, bytes]:
     return {start: image.tobytes().ljust(file_bytes, b"\0") for start, image in images}
 
 
+numbers = st.integers(0, 40)
+records = st.lists(st.tuples(numbers, st.integers(0, 9), st.integers(1, 300), st.integers(-5, 5)), max_size=40)
+"""Of one queue, in log order: queue offset, bytes between it and the one before, size, tags code."""
+
+
+def in_log(made: list[tuple[int, int, int, int]], first: int) -> list[tuple[int, Unit]]:
+    found, at = [], 0
+    for offset, space, size, tags_code in made:
+        found.append((first + offset if offset else 0, Unit(at + space, size, tags_code)))
+        at += space + size
+    return found
+
+
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 300), units), max_size=40), st.sampled_from([0, 7, 1000, 1 << 40]), file_sizes)
-def test_files_hold_each_unit_at_its_place(found: list[tuple[int, Unit]], first: int, file_bytes: int) -> None:
-    found = [(first + offset, unit) for offset, unit in found]
+@given(records, st.sampled_from([0, 7, 1000, 1 << 40]), file_sizes)
+def test_units_stand_where_a_broker_puts_them(
+    made: list[tuple[int, int, int, int]], first: int, file_bytes: int
+) -> None:
+    found = in_log(made, first if all(offset for offset, *_ in made) else 0)
     placement = derived_images.place_units(rows_of(found))
-    built = files(placement.rows, file_bytes)
-    assert built == build_consumequeue(found, file_bytes)
-    offsets = {offset for offset, _ in found}
-    assert len(placement.rows) == len(offsets)
-    assert len(placement.repeated) == len(found) - len(offsets)
-    assert placement.gap_units == (max(offsets) - min(offsets) + 1 - len(offsets) if offsets else 0)
+    assert files(placement.rows, file_bytes) == build_consumequeue(found, file_bytes)
+    assert len(placement.rows) + len(placement.repeated) == len(found)
     assert len(placement.displaced) == 0
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 20), units), max_size=40))
-def test_the_first_in_the_log_has_a_repeated_place(found: list[tuple[int, Unit]]) -> None:
-    placement = derived_images.place_units(rows_of(found))
-    first: dict[int, int] = {}
-    for number, (offset, _) in enumerate(found):
-        first.setdefault(offset, number)
-    assert dict(placement.rows[:, [kernel.QUEUE_OFFSET, kernel.STORE_TIMESTAMP]].tolist()) == first
-    repeated = placement.repeated[:, kernel.STORE_TIMESTAMP].tolist()
-    assert sorted(repeated) == sorted(set(range(len(found))) - set(first.values()))
+@given(records, st.lists(st.tuples(st.integers(0, 500), st.integers(1, 2000)), max_size=3), file_sizes)
+def test_messages_in_damaged_stretches_keep_their_places(
+    made: list[tuple[int, int, int, int]], stretches: list[tuple[int, int]], file_bytes: int
+) -> None:
+    lost, at = [], 0
+    for space, size in stretches:
+        lost.append((at + space, at + space + size))
+        at += space + size
+    found = in_log(made, 0)
+    begins, ends = (np.array([item[side] for item in lost], dtype=np.int64) for side in (0, 1))
+    placement = derived_images.place_units(rows_of(found), (begins, ends))
+    assert files(placement.rows, file_bytes) == build_consumequeue(found, file_bytes, lost)
 
 
 def placed(offsets: list[int]) -> tuple[list[int], list[int], list[int]]:
-    placement = derived_images.place_units(rows_of([(offset, Unit(offset, 1, 0)) for offset in offsets]))
-    columns = (
-        part[:, kernel.QUEUE_OFFSET].tolist() for part in (placement.rows, placement.repeated, placement.displaced)
+    """Physical offsets of the units by their order, queue offsets of what was skipped, and of what was left out."""
+    placement = derived_images.place_units(
+        rows_of([(offset, Unit(10 * number, 10, 0)) for number, offset in enumerate(offsets)])
     )
-    kept, repeated, displaced = columns
-    return kept, repeated, displaced
+    first = int(placement.rows[0, kernel.QUEUE_OFFSET]) if len(placement.rows) else 0
+    assert placement.rows[:, kernel.QUEUE_OFFSET].tolist() == list(range(first, first + len(placement.rows)))
+    kept = [offsets[at // 10] for at in placement.rows[:, kernel.PHYSICAL_OFFSET].tolist()]
+    return (
+        kept, placement.repeated[:, kernel.QUEUE_OFFSET].tolist(), placement.displaced[:, kernel.QUEUE_OFFSET].tolist()
+    )  # fmt: skip
 
 
-def test_an_offset_far_from_the_others_is_left_out() -> None:
-    assert placed([5, 6, 1 << 40, 7]) == ([5, 6, 7], [], [1 << 40])
-    assert placed([1 << 40, (1 << 40) + 1, 3]) == ([1 << 40, (1 << 40) + 1], [], [3])
-    assert placed([0, 1, (1 << 63) - 1]) == ([0, 1], [], [(1 << 63) - 1])
+def gaps(offsets: list[int]) -> list[list[int]]:
+    rows = rows_of([(offset, Unit(10 * number, 10, 0)) for number, offset in enumerate(offsets)])
+    return derived_images.place_units(rows).gaps.tolist()
+
+
+def test_a_gap_is_closed_a_repeat_is_skipped_and_zero_is_appended() -> None:
+    assert placed([5, 6, 9, 10]) == ([5, 6, 9, 10], [], [])
+    assert placed([5, 6, 60, 7]) == ([5, 6, 60], [7], [])
+    assert placed([5, 6, 60, 8]) == ([5, 6, 60, 8], [], [])
+    assert placed([3, 4, 4, 3, 5]) == ([3, 4, 5], [4, 3], [])
+    assert placed([3, 4, 0, 1, 6]) == ([3, 4, 0, 6], [1], [])
+    assert gaps([0, 1, 4, 5, 4, 5]) == [[2, 4]]
+    assert gaps([0, 1, 4, 5, 9, 10]) == [[2, 4], [6, 9]]
+    assert gaps([5, 6, 0, 8]) == []
+
+
+def test_a_first_offset_that_is_far_above_the_next_is_left_out() -> None:
     far = derived_images.MAX_GAP_UNITS
-    assert placed([0, far]) == ([0, far], [], [])
-    assert placed([0, 1, far + 2]) == ([0, 1], [], [far + 2])
+    assert placed([1 << 40, 3, 4]) == ([3, 4], [], [1 << 40])
+    assert placed([1 << 40, (1 << 40) + 1, 3]) == ([1 << 40, (1 << 40) + 1], [3], [])
+    assert placed([far + 3, 3]) == ([far + 3], [3], [])
+    assert placed([far + 4, 3]) == ([3], [], [far + 4])
+    assert placed([1 << 40, 0]) == ([1 << 40, 0], [], []), "a queue that was made again"
+
+
+def test_an_offset_that_is_far_above_those_before_is_told_and_appended() -> None:
+    assert placed([5, 6, 1 << 40, 8]) == ([5, 6, 1 << 40, 8], [], [1 << 40])
+    assert gaps([5, 6, 1 << 40, 8]) == []
 
 
 def test_an_offset_that_no_queue_can_have_is_left_out() -> None:
@@ -83,6 +122,15 @@ def test_an_offset_that_no_queue_can_have_is_left_out() -> None:
         assert placed([offset]) == ([], [], [offset]), "its place in bytes is no 64-bit number"
         assert placed([offset - 1, offset]) == ([], [], [offset - 1, offset])
         assert files(derived_images.place_units(rows_of([(offset, Unit(0, 1, 0))])).rows, 400) == {}
+
+
+def test_the_last_record_with_a_queue_offset_has_it_in_rocksdb() -> None:
+    rows = rows_of([(offset, Unit(10 * number, 10, 0)) for number, offset in enumerate([3, 4, 6, 4, -1])])
+    placement = derived_images.place_last(rows)
+    assert placement.rows[:, [kernel.QUEUE_OFFSET, kernel.PHYSICAL_OFFSET]].tolist() == [[3, 0], [4, 30], [6, 20]]
+    assert placement.repeated[:, kernel.PHYSICAL_OFFSET].tolist() == [10]
+    assert placement.displaced[:, kernel.QUEUE_OFFSET].tolist() == [-1]
+    assert placement.gaps.tolist() == [[5, 6]]
 
 
 def test_the_last_offset_that_a_queue_can_have_is_written() -> None:

@@ -50,7 +50,7 @@ def expected(config: StoreConfig, batch_topics: Collection[str] = ()) -> Expecte
     queues = {
         f"{topic}/{queue_id}/{start:020d}": image
         for (topic, queue_id), own in units.items()
-        for start, image in build_consumequeue(own, config.consumequeue_file_bytes).items()
+        for start, image in build_consumequeue(own, config.consumequeue_file_bytes, fills_gaps=True).items()
     }
     index = build_index(entries, config.index_slots, config.index_entries) if config.index_enabled else []
     return queues, index

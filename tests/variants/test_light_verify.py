@@ -126,7 +126,7 @@ def test_a_broker_without_light_queues_has_none_to_lose(tmp_path: Path) -> None:
 
 
 def test_a_gap_and_a_place_that_is_taken_twice_are_told(tmp_path: Path) -> None:
-    stored = [message(names="%LMQ%a", places=str(place)) for place in (0, 1, 4, 4, 5)]
+    stored = [message(names="%LMQ%a", places=str(place)) for place in (0, 1, 4, 2, 5)]
     write_commitlog(tmp_path, stored, 65536)
     rebuild(tmp_path)
     report = verify(tmp_path)

@@ -240,7 +240,7 @@ class _PartitionCheck:
             return
         self.queue_count += 1
         check = QueueCheck(
-            name, derived_images.place_units(rows), self.facts, self.findings, self.excused, self._ext(name),
+            name, derived_images.place_units(rows, self.facts.lost_ranges), self.facts, self.findings, self.excused, self._ext(name),
             is_known=not self._is_deleted(name.topic),
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)

@@ -39,7 +39,7 @@ def images(queue: ConsumeQueue) -> dict[str, bytes]:
 
 def built(*numbers: int) -> dict[str, bytes]:
     units = [(number, Unit(1000 + 100 * number, 100, number)) for number in numbers]
-    return {f"{start:020d}": image for start, image in build_consumequeue(units, FILE_BYTES).items()}
+    return {f"{start:020d}": image for start, image in build_consumequeue(units, FILE_BYTES, fills_gaps=True).items()}
 
 
 @pytest.mark.parametrize(

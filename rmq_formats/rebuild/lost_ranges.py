@@ -1,0 +1,79 @@
+"""Damaged and missing ranges of a CommitLog, for the tasks that place units: their messages had places in queues."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.damage import Damage
+from rmq_formats.scan.derived_images import NOTHING_LOST, LostRanges
+from rmq_formats.scan.splits import Split
+from rmq_formats.tasks.waves import Area
+from rmq_formats.tasks.workspace import read_longs, write_longs
+
+_LOST = "spill/lost.msgpack"
+
+
+class ScannedSplit(Protocol):
+    """What the scan of a split tells of the log's ranges."""
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Where its walk ended; -1 if nothing was there."""
+        ...
+
+    @property
+    def has_end_mark(self) -> bool:
+        """Whether it met the file's end mark."""
+        ...
+
+    @property
+    def damage_count(self) -> int:
+        """Number of damaged stretches."""
+        ...
+
+
+def _damages(number: int) -> str:
+    return f"spill/damages-{number:06d}.msgpack"
+
+
+def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> None:
+    """Write the damaged stretches of a split; of most splits there is nothing to write."""
+    if damages:
+        rows = [(item.physical_offset, item.physical_offset + item.size) for item in damages]
+        write_longs(area, _damages(split_number), rows=np.array(rows, dtype=np.int64).reshape(-1))
+
+
+def write_lost_ranges(area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> None:
+    """Write the ranges between the first and the last record that cannot be read: damage, missing and cut files."""
+    ranges = [_file_gaps(splits, scans)]
+    for split, scan in zip(splits, scans, strict=True):
+        if scan.damage_count:
+            ranges.append(read_longs(area, _damages(split.number))["rows"].reshape(-1, 2))
+    rows = np.concatenate(ranges)
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    if len(rows):
+        write_longs(area, _LOST, begins=rows[:, 0], ends=rows[:, 1])
+
+
+def _file_gaps(splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> NDArray[np.int64]:
+    """Find ranges from where one file's walk ended without an end mark, or from one file's end, to the next record."""
+    gaps: list[tuple[int, int]] = []
+    before: int | None = None
+    for split, scan in zip(splits, scans, strict=True):
+        if before is not None and split.start == 0 and before < split.file_offset:
+            gaps.append((before, split.file_offset))
+        if scan.has_end_mark:
+            before = split.file_offset + split.file_bytes
+        else:
+            before = max(scan.end_physical_offset, split.file_offset)
+    return np.array(gaps, dtype=np.int64).reshape(-1, 2)
+
+
+def read_lost_ranges(area: Area) -> LostRanges:
+    """Read what ``write_lost_ranges`` wrote."""
+    if not area.exists(_LOST):
+        return NOTHING_LOST
+    arrays = read_longs(area, _LOST)
+    return arrays["begins"], arrays["ends"]
