@@ -107,7 +107,7 @@ def build_consumequeue(
         else:
             gap = queue_offset - end
             damaged = sum(max(0, min(high, unit.physical_offset) - max(low, log_end)) for low, high in lost)
-            if 0 < gap and (fills_gaps or gap <= damaged // RECORD_FIXED_BYTES_V1):
+            if gap > 0 and (fills_gaps or gap <= damaged // RECORD_FIXED_BYTES_V1):
                 image += PRE_BLANK * gap
                 end = queue_offset
         image += unit.encode()

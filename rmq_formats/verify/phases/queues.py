@@ -240,8 +240,8 @@ class _PartitionCheck:
             return
         self.queue_count += 1
         check = QueueCheck(
-            name, derived_images.place_units(rows, self.facts.lost_ranges), self.facts, self.findings, self.excused, self._ext(name),
-            is_known=not self._is_deleted(name.topic),
+            name, derived_images.place_units(rows, self.facts.lost_ranges), self.facts, self.findings, self.excused,
+            self._ext(name), is_known=not self._is_deleted(name.topic),
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
         self._check_claims(claims, rows, check.end_offset)
