@@ -37,6 +37,7 @@ def parser() -> JobParser:
     )
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all", help="what to rebuild")
     add_sizes(job)
+    job.add_argument("--from-log-alone", action="store_true", help="make queues of the log, whatever the store's know")
     job.add_argument("--resume", action="store_true", help="complete what an interrupted run has left, whoever left it")
     job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
@@ -55,7 +56,9 @@ def parser() -> JobParser:
 def options(given: argparse.Namespace, store: str) -> RebuildOptions:
     """Build the options of rebuilding a store from the arguments. Raises OptionError, StoreError."""
     live_topics_of = live_topics_path(given.only_live_topics, given.topics_json, store)
-    return options_from_arguments(given.what, store_sizes(given), store, live_topics_of)
+    return options_from_arguments(
+        given.what, store_sizes(given), store, live_topics_of, from_log_alone=given.from_log_alone
+    )
 
 
 def leftover(given: argparse.Namespace) -> Leftover:

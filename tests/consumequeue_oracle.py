@@ -102,7 +102,7 @@ def build_consumequeue(
             end = first_file // UNIT_BYTES
             image += PRE_BLANK * (queue_offset - end)
             end = queue_offset
-        elif 0 != queue_offset < end:
+        elif queue_offset != 0 and _wrap_64(queue_offset * UNIT_BYTES) < end * UNIT_BYTES:
             continue
         else:
             gap = queue_offset - end

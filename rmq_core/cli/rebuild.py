@@ -35,6 +35,9 @@ def rebuild(
     only_live_topics: Annotated[
         bool, typer.Option("--only-live-topics", help="Leave out topics that topics.json lacks: the deleted ones.")
     ] = False,
+    from_log_alone: Annotated[
+        bool, typer.Option("--from-log-alone", help="Make queues of the log, whatever the store's queues know.")
+    ] = False,
     resume: Resume = False,
     start_anew: StartAnew = False,
     plan: Annotated[
@@ -46,7 +49,7 @@ def rebuild(
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Rebuild ConsumeQueue and Index files from the CommitLog.
+    """Rebuild ConsumeQueue and Index files from the CommitLog, and from what the store's queues know.
 
     The files are byte for byte those of a broker, and replace the old ones atomically: killed at any
     instant, this leaves the old state or the new one. The old ones stay in STORE/quarantine. What takes a message
@@ -60,7 +63,8 @@ def rebuild(
     leftover = leftover_word(resume=resume, start_anew=start_anew)
 
     def options_of(store: str) -> "RebuildOptions":
-        return options_from_arguments(what, sizes, store, live_topics_path(only_live_topics, topics_json, store))
+        live_topics_of = live_topics_path(only_live_topics, topics_json, store)
+        return options_from_arguments(what, sizes, store, live_topics_of, from_log_alone=from_log_alone)
 
     terms = terms_from_arguments(plan=plan, accept=accept, work=work, out=out)
     given = several(stores)

@@ -69,6 +69,18 @@ def contiguous_count(rows: Any) -> int:
     return len(rows)
 
 
+@njit("boolean(int64[:, ::1])", **COMPILED)
+def are_plain(rows: Any) -> bool:
+    """Return whether rows are as nearly all are: queue offsets go up by one, records do not overlap."""
+    for index in range(1, len(rows)):
+        if (
+            rows[index, QUEUE_OFFSET] != rows[0, QUEUE_OFFSET] + index
+            or rows[index, PHYSICAL_OFFSET] < rows[index - 1, PHYSICAL_OFFSET] + rows[index - 1, SIZE]
+        ):
+            return False
+    return len(rows) == 0 or 0 <= rows[0, QUEUE_OFFSET] <= MAX_QUEUE_OFFSET - len(rows)
+
+
 # Places of rows that get no unit, by append_rows.
 SKIPPED: Final = -1  # its queue offset is below the queue's end
 COVERED: Final = -2  # the queue has a unit of a record that ends behind it

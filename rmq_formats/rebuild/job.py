@@ -22,11 +22,13 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
-from rmq_formats.rebuild.lost_ranges import write_lost_ranges
+from rmq_formats.rebuild.log_facts import write_log_facts
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there, plan_area
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_formats.rebuild.report import RebuildReport
+from rmq_formats.rebuild.standing_database import opened_witness, standing_database, write_standing_database
+from rmq_formats.rebuild.standing_queues import list_standing, write_standing
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import store_variants
@@ -144,18 +146,28 @@ def rebuild_steps(
         ends = known_ends((yield from find_ends(storage, segments)))
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
         _prepare(area, segments, splits, options, leftover)
+        standing = yield from list_standing(
+            storage, root, store_variants.recognise(storage, root), options, waves.partition_count(splits)
+        )
+        partitions = waves.partition_count(splits) if standing is None else len(standing)
         clock.mark("plan")
-        scans = yield from _scan(splits, options, area, on_progress)
+        scans = yield from _scan(splits, options, area, partitions, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
         directories = _directories(options)
         if faulty is None:
             refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
         findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
-        written = yield from _write(scans, splits, options, area, on_progress)
+        former = standing_database(storage, root, options)
+        if options.consumequeue and not area.exists(_WRITTEN):
+            write_log_facts(area, splits, scans)
+            write_standing(area, storage, root, store, standing)
+            write_standing_database(area, former)
+        written = yield from _write(scans, len(splits), partitions, options, area, on_progress)
         _note_written(area, written)
         if options.queue_database:
-            make_queue_database(Path(area.path("")), segments, frozen_end(storage, segments))
+            with opened_witness(former) as witness:
+                make_queue_database(Path(area.path("")), segments, frozen_end(storage, segments), witness)
         clock.mark("write")
         still_alone()
         outcome = yield from publication.publish(directories, None if options.queue_database else options.queues)
@@ -282,12 +294,12 @@ def _scan(
     splits: Sequence[Split],
     options: RebuildOptions,
     area: WorkArea,
+    partitions: int,
     on_progress: OnProgress | None,
 ) -> Steps[list[ScanResult]]:
     total = sum(split.size_bytes for split in splits)
     sizes = {split.number: split.size_bytes for split in splits}
     tell = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
-    partitions = waves.partition_count(splits)
     task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
     results: list[ScanResult] = yield Wave(task, splits, tell)
     return waves.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
@@ -301,7 +313,8 @@ def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions
 
 def _write(
     scans: Sequence[ScanResult],
-    splits: Sequence[Split],
+    split_count: int,
+    partitions: int,
     options: RebuildOptions,
     area: WorkArea,
     on_progress: OnProgress | None,
@@ -312,9 +325,8 @@ def _write(
     if options.index:  # largest tasks first
         waiting += tasks.index_tasks(scans, options, tasks.spilled_key(area))
     if options.consumequeue:
-        write_lost_ranges(area, splits, scans)
-        waiting += range(waves.partition_count(splits))
-    task = functools.partial(_write_task, split_count=len(splits), options=options, area=area)
+        waiting += range(partitions)
+    task = functools.partial(_write_task, split_count=split_count, options=options, area=area)
     return (yield Wave(task, waiting, counted_progress(on_progress, "write", len(waiting))))
 
 

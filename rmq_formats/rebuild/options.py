@@ -42,6 +42,7 @@ class RebuildOptions:
         batch_topics: whose queues are BatchConsumeQueues.
         queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
         queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
+        from_log_alone: make queues of the log, whatever stands in the store.
     """
 
     consumequeue: bool
@@ -52,6 +53,7 @@ class RebuildOptions:
     batch_topics: frozenset[str] = frozenset()
     queue_database: bool = False
     queues: frozenset[tuple[str, int]] | None = None
+    from_log_alone: bool = False
 
     def rebuilds(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue is rebuilt. A RocksDB is made anew whole."""
@@ -59,7 +61,12 @@ class RebuildOptions:
 
 
 def options_from_arguments(
-    what: str, sizes: VerifyOptions, store: str, live_topics_of: str | None = None
+    what: str,
+    sizes: VerifyOptions,
+    store: str,
+    live_topics_of: str | None = None,
+    *,
+    from_log_alone: bool = False,
 ) -> RebuildOptions:
     """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
 
@@ -68,6 +75,7 @@ def options_from_arguments(
         sizes: the broker's; those that are None are the sizes that the store's files have.
         store: the store; empty for a new one, of which sizes that are None are the defaults.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+        from_log_alone: make queues of the log, whatever stands in the store.
 
     Raises:
         OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.
@@ -82,8 +90,9 @@ def options_from_arguments(
             raise OptionError(f"--topics-json {live_topics_of}: names no topic, so that all queues would be left out")
     resolved, tags_reason = _resolve_sizes(store, sizes) if store else (_default_sizes(sizes), "")
     return RebuildOptions(
-        what != "index", what != "consumequeue", resolved, live_topics, tags_reason, queue_database=sizes.queue_database
-    )
+        what != "index", what != "consumequeue", resolved, live_topics, tags_reason,
+        queue_database=sizes.queue_database, from_log_alone=from_log_alone,
+    )  # fmt: skip
 
 
 def _default_sizes(sizes: VerifyOptions) -> StoreSizes:

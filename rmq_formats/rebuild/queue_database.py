@@ -5,6 +5,7 @@ A unit of RocksDB has the store timestamp of its record as well, which the Commi
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,10 @@ from rmq_formats.codecs.variants.rocksdb_queue import (
     encode_units,
     queue_prefix,
 )
-from rmq_formats.errors import StoreError, StoreLockedError
+from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
+from rmq_formats.rebuild.standing_database import Units, expired_units
 from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
@@ -39,7 +42,9 @@ Bound = tuple[bytes, bytes]
 _Maps = dict[str, NDArray[np.uint8]]
 
 
-def make_queue_database(work: Path, segments: Sequence[Segment], log_end: int) -> None:
+def make_queue_database(
+    work: Path, segments: Sequence[Segment], log_end: int, former: QueueDatabase | None = None
+) -> None:
     """Replace the queue files that a rebuild has made by a RocksDB of the same units.
 
     A run that was killed goes on where it was; the database is made anew, and gets its name when it is whole.
@@ -48,6 +53,7 @@ def make_queue_database(work: Path, segments: Sequence[Segment], log_end: int) -
         work: the work directory; the queues are in ``new/consumequeue``.
         segments: of the CommitLog, on this machine.
         log_end: physical offset of the end of its last record.
+        former: the database that stands in the store: units whose records have expired are taken from it.
 
     Raises:
         StoreError: the library is not installed, or the disk does not take the database.
@@ -60,7 +66,7 @@ def make_queue_database(work: Path, segments: Sequence[Segment], log_end: int) -
         new.rename(files)
     shutil.rmtree(database, ignore_errors=True)
     bounds: list[Bound] = []
-    units = _units(storage, str(files), segments, bounds)
+    units = _units(storage, str(files), segments, bounds, former)
     make_rocksdb(database, {UNITS_FAMILY: units, OFFSETS_FAMILY: _bounds(bounds, log_end)})
     shutil.rmtree(new, ignore_errors=True)
     database.rename(new)
@@ -73,29 +79,66 @@ def refuse_open_database(directory: str) -> None:
         raise StoreLockedError(f"{directory}: a running broker has this RocksDB open")
 
 
-def _units(storage: LocalStorage, tree: str, segments: Sequence[Segment], bounds: list[Bound]) -> Iterator[Pairs]:
+def _units(
+    storage: LocalStorage, tree: str, segments: Sequence[Segment], bounds: list[Bound], former: QueueDatabase | None
+) -> Iterator[Pairs]:
     """Encode all units in the order of the keys; bounds of the queues are added to a list."""
-    queues = sorted(walk_queues(storage, tree), key=_order)
+    made = {(queue.topic, queue.queue_id): queue for queue in walk_queues(storage, tree)}
+    names = set(made)
+    names.update(_listed(former))
     maps: _Maps = {}
-    for queue in queues:
-        prefix = queue_prefix(queue.topic, queue.queue_id)
+    for topic, queue_id in sorted(names, key=_order):
+        prefix = queue_prefix(topic, queue_id)
+        queue = made.get((topic, queue_id))
+        new = [] if queue is None else _queue_units(storage, queue, segments, maps)
         last: QueueBound | None = None
-        for first, units in _pieces(storage, queue):
-            wanted = message_units(units)
-            offsets = first + np.flatnonzero(wanted)
-            if not len(offsets):
-                continue
-            values = _values(units[wanted], segments, maps)
+        for offsets, values in _with_expired(former, topic, queue_id, iter(new), segments[0].start_offset):
             keys, encoded = encode_units(prefix, offsets, values)
             yield Pairs(keys, len(prefix) + 8, encoded, UNIT_VALUE_BYTES)
             last = QueueBound(int(values[-1]["physical_offset"]), int(offsets[-1]))
+        if last is None and former is not None:
+            with suppress(FormatError):
+                last = former.bound(topic, queue_id)
         if last is not None:
-            bounds.append((bound_key(queue.topic, queue.queue_id), last.encode()))
+            bounds.append((bound_key(topic, queue_id), last.encode()))
 
 
-def _order(queue: QueueFiles) -> tuple[int, bytes, int]:
-    topic = queue.topic.encode()
-    return len(topic), topic, queue.queue_id & 0xFFFFFFFF
+def _listed(database: QueueDatabase | None) -> set[tuple[str, int]]:
+    """List the queues that a database has units or an end of, as far as it can be read."""
+    with suppress(FormatError):
+        return set() if database is None else database.all_queues()
+    return set()
+
+
+def _with_expired(
+    former: QueueDatabase | None, topic: str, queue_id: int, new: Iterator[Units], log_start: int
+) -> Iterator[Units]:
+    """Yield a queue's units in the order of their queue offsets, those of expired records first."""
+    first = next(new, None)
+    if former is not None:
+        with suppress(FormatError):  # of damage there, the log tells what it can
+            expired = expired_units(former, topic, queue_id, None if first is None else int(first[0][0]), log_start)
+            if len(expired[0]):
+                yield expired
+    if first is not None:
+        yield first
+        yield from new
+
+
+def _queue_units(
+    storage: LocalStorage, queue: QueueFiles, segments: Sequence[Segment], maps: _Maps
+) -> Iterator[Units]:  # fmt: skip
+    """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
+    for first, units in _pieces(storage, queue):
+        wanted = message_units(units)
+        offsets = first + np.flatnonzero(wanted)
+        if len(offsets):
+            yield offsets, _values(units[wanted], segments, maps)
+
+
+def _order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
+    topic = queue[0].encode()
+    return len(topic), topic, queue[1] & 0xFFFFFFFF
 
 
 def _pieces(storage: LocalStorage, queue: QueueFiles) -> Iterator[tuple[int, NDArray[np.void]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,8 +25,10 @@ from rmq_formats.codecs.index import IndexBound, entry_position
 from rmq_formats.codecs.variants.batch_consumequeue import batch_images
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.rebuild import lost_ranges
+from rmq_formats.rebuild import log_facts
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.standing_database import noted_database, opened_witness, place_by_database
+from rmq_formats.rebuild.standing_queues import StandingQueue, StandingQueues
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.light_units import drop_light_units, own_queues
@@ -171,7 +173,7 @@ def scan_split(
     if options.consumequeue:
         area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
         batch_queues.spill_batches(area, split.number, dispatcher.inner_batches())
-        lost_ranges.spill_damages(area, split.number, damages)
+        log_facts.spill_damages(area, split.number, damages)
     if options.index:
         area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
@@ -209,6 +211,7 @@ def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placeme
         yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)
 
 
+_NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
 Place: TypeAlias = Callable[[derived_images.Rows], derived_images.Placement]
 
 
@@ -233,32 +236,61 @@ def write_queues(
             if len(rows) and options.rebuilds(topic, queue_id):
                 queues.setdefault((topic, queue_id), []).append(rows)
     inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
+    standing: StandingQueues | None = None
+    placements: dict[tuple[str, int], derived_images.Placement] = {}
     if place is None:
-        place = functools.partial(derived_images.place_units, lost=lost_ranges.read_lost_ranges(area))
+        facts = log_facts.read_log_facts(area)
+        place = functools.partial(derived_images.place_units, lost=facts.lost_ranges)
+        if StandingQueues.exist(area, partition):
+            standing = StandingQueues(area, partition, options, facts)
+            for queue in standing.queues:
+                queues.setdefault(queue, [])
+        if options.queue_database:
+            with opened_witness(noted_database(area)) as database:
+                for name, parts in queues.items():
+                    placements[name] = place_by_database(database, *name, np.concatenate(parts), facts)
     found: list[Finding] = []
+    counts: Counter[str] = Counter()
     files: dict[str, int] = {}
     queue_count = unit_count = 0
     for (topic, queue_id), parts in sorted(queues.items()):
+        rows = np.concatenate([_NO_ROWS, *parts])
         if not paths.is_safe_topic(topic) or "\ufffd" in topic:
-            first = parts[0][0]
             found.append(
                 Finding(finding_kinds.LOG_TOPIC, "topic is no directory name", None,
-                        int(first[unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
+                        int(rows[0, unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
             )  # fmt: skip
+            counts[finding_kinds.LOG_TOPIC.code] += 1
             continue
         if topic in options.batch_topics:
-            queue_count += 1
-            files |= _write_batch_queue(topic, queue_id, np.concatenate(parts), inner_batches(), options, area)
-            unit_count += sum(map(len, parts))
+            units = batch_queues.units_of(rows, inner_batches() if len(rows) else rows)
+            carried = None if standing is None else standing.merge_batches((topic, queue_id), units)
+            if carried is None:
+                made = _write_batch_queue(topic, queue_id, units, options, area)
+            else:
+                made = _write_merged_queue(topic, queue_id, carried, options, area)
+            queue_count += bool(made)
+            files |= made
+            unit_count += len(units)
             continue
-        placement = place(np.concatenate(parts))
-        found += _queue_findings(topic, queue_id, placement)
+        merged = None if standing is None else standing.merge((topic, queue_id), rows)
+        if merged is not None:
+            made = _write_merged_queue(topic, queue_id, merged, options, area)
+            queue_count += bool(made)
+            files |= made
+            unit_count += 0 if merged.state is None else len(merged.state.rows)
+            found += merged.findings.kept
+            counts.update({kind.code: count for kind, count in merged.findings.counts.items()})
+            continue
+        placement = placements.pop((topic, queue_id)) if (topic, queue_id) in placements else place(rows)
+        own = list(_queue_findings(topic, queue_id, placement))
+        found += own
+        counts.update(finding.kind.code for finding in own)
         if len(placement.rows):
             queue_count += 1
             files |= _write_queue(topic, queue_id, placement.rows, options, area)
             unit_count += len(placement.rows)
     reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
-    counts = Counter(finding.kind.code for finding in found)
     result = WriteResult(queue_count, len(files), unit_count, 0, reported, dict(counts))
     area.note_files(f"queues-{partition:06d}", files)
     write_text(area, done, result.to_json())
@@ -268,7 +300,27 @@ def write_queues(
 Files = dict[str, int]  # sizes in bytes, by names in the store
 
 
-def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area) -> Files:
+def _write_merged_queue(
+    topic: str, queue_id: int, merged: StandingQueue, options: RebuildOptions, area: Area
+) -> Files:  # fmt: skip
+    """Carry a queue over, or write what its files and its records give together."""
+    sizes, files = options.sizes, Files()
+    sizes_of = {
+        "consumequeue": sizes.consumequeue_file_bytes, "consumequeue_ext": sizes.consumequeue_ext_file_bytes,
+        "batchconsumequeue": sizes.batchconsumequeue_file_bytes,
+    }  # fmt: skip
+    if merged.files is not None:
+        for file in merged.files:
+            files |= _write_image(area, file.tree, file.start_offset, file.image, sizes_of[file.tree.split("/")[0]])
+        return files
+    if merged.state is None:
+        return files
+    return _write_queue(topic, queue_id, merged.state.rows, options, area, end=merged.state.end)
+
+
+def _write_queue(
+    topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area, *, end: int = 0
+) -> Files:
     files: Files = {}
     if options.sizes.consumequeue_ext_file_bytes:
         rows, ext_images = derived_images.ext_images(rows, options.sizes.consumequeue_ext_file_bytes)
@@ -277,22 +329,17 @@ def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: 
             start = number * options.sizes.consumequeue_ext_file_bytes
             files |= _write_image(area, directory, start, image, options.sizes.consumequeue_ext_file_bytes)
     directory = paths.queue_dir("consumequeue", topic, queue_id)
-    for start, units in derived_images.consumequeue_images(rows, options.sizes.consumequeue_file_bytes):
+    for start, units in derived_images.consumequeue_images(rows, options.sizes.consumequeue_file_bytes, end):
         files |= _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
     return files
 
 
 def _write_batch_queue(
-    topic: str,
-    queue_id: int,
-    rows: derived_images.Rows,
-    batches: NDArray[np.int64],
-    options: RebuildOptions,
-    area: Area,
-) -> Files:
+    topic: str, queue_id: int, units: NDArray[np.void], options: RebuildOptions, area: Area
+) -> Files:  # fmt: skip
     file_bytes, files = options.sizes.batchconsumequeue_file_bytes, Files()
     directory = paths.queue_dir("batchconsumequeue", topic, queue_id)
-    for start, image in batch_images(batch_queues.units_of(rows, batches), file_bytes):
+    for start, image in batch_images(units, file_bytes):
         files |= _write_image(area, directory, start, image, file_bytes)
     return files
 

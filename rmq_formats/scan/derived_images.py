@@ -68,23 +68,13 @@ def place_units(rows: Rows, lost: LostRanges = NOTHING_LOST) -> Placement:
         lost: damaged stretches of the log: begins and ends, int64[m] each, ascending.
     """
     none = rows[:0]
-    if (
-        len(rows)
-        and 0 <= rows[0, unit_kernel.QUEUE_OFFSET] <= MAX_QUEUE_OFFSET - len(rows)
-        and unit_kernel.contiguous_count(rows) == len(rows)
-        and _is_ascending(rows)
-    ):
+    if unit_kernel.are_plain(rows):
         return Placement(rows, none, none, NO_GAPS)
     begin = _first_near(rows[:, unit_kernel.QUEUE_OFFSET])
     places = np.empty(len(rows), dtype=np.int64)
     places[:begin] = unit_kernel.IMPOSSIBLE
     unit_kernel.append_rows(rows[begin:], unit_kernel.NO_FILE, -1, *lost, places[begin:])
     return _placement(rows, places)
-
-
-def _is_ascending(rows: Rows) -> bool:
-    ends = rows[:, unit_kernel.PHYSICAL_OFFSET] + rows[:, unit_kernel.SIZE]
-    return bool((np.diff(ends) > 0).all())
 
 
 def _first_near(offsets: Rows) -> int:
@@ -129,20 +119,28 @@ def place_by_offset(rows: Rows) -> Placement:
     Of rows with one queue offset the first has it. The largest run of near offsets is placed; the rest is left out,
     so that no queue has a billion units.
     """
-    return _place_by_offset(rows, MAX_GAP_UNITS)
+    return _place_by_offset(rows)
 
 
-def place_last(rows: Rows) -> Placement:
+def place_last(rows: Rows, is_named: NDArray[np.bool_] | None = None) -> Placement:
     """Place one queue's units in RocksDB: each at its queue offset, which the last record with it has.
 
-    A key is put again there, without a look at what was. Source: ``RocksDBConsumeQueueTable``.
+    A key is put again there, without a look at what was, and of the records of one batch the first is put last. So of
+    several records with one queue offset any may have it. Source: ``RocksDBConsumeQueueStore#putMessagePosition0``.
+
+    Args:
+        rows: int64[n, ROW_COLUMNS], in log order.
+        is_named: bool[n], which records a unit at their queue offset names: these have it.
     """
     if unit_kernel.contiguous_count(rows) == len(rows):
         return place_by_offset(rows)
-    return _place_by_offset(np.ascontiguousarray(rows[::-1]), MAX_QUEUE_OFFSET)
+    rows = rows[::-1]
+    if is_named is not None:
+        rows = rows[np.argsort(~is_named[::-1], kind="stable")]
+    return _place_by_offset(np.ascontiguousarray(rows))
 
 
-def _place_by_offset(rows: Rows, max_gap_units: int) -> Placement:
+def _place_by_offset(rows: Rows) -> Placement:
     none = rows[:0]
     offsets = rows[:, unit_kernel.QUEUE_OFFSET]
     possible = (offsets >= 0) & (offsets <= MAX_QUEUE_OFFSET)
@@ -155,7 +153,7 @@ def _place_by_offset(rows: Rows, max_gap_units: int) -> Placement:
     first = np.concatenate([[True], np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 0])
     repeated, rows = rows[~first], rows[first]
     steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
-    bounds = [0, *(np.flatnonzero(steps > max_gap_units) + 1).tolist(), len(rows)]
+    bounds = [0, *(np.flatnonzero(steps > MAX_GAP_UNITS) + 1).tolist(), len(rows)]
     begin, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     kept = np.ascontiguousarray(rows[begin:end])
     displaced = np.concatenate([rows[:begin], rows[end:], impossible])
@@ -164,25 +162,31 @@ def _place_by_offset(rows: Rows, max_gap_units: int) -> Placement:
     return Placement(kept, repeated, displaced, np.stack([offsets[at] + 1, offsets[at + 1]], axis=1))
 
 
-def consumequeue_images(rows: Rows, file_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+def consumequeue_images(rows: Rows, file_bytes: int, end: int = 0) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Build the files of one queue: start offset in bytes, and the used bytes from the file's start on.
 
     Args:
         rows: placed rows, see ``Placement``.
         file_bytes: size of a whole file, a multiple of UNIT_BYTES; bytes behind an image are zeros.
+        end: one past the queue's last place, where that is behind the last row: pre-blanks hold the places between.
+            Of a queue without rows that ends where a file begins, the file is empty.
     """
-    if not len(rows):
-        return
     units_per_file = file_bytes // UNIT_BYTES
+    if not len(rows):
+        if end > 0:
+            blanks = np.frombuffer(PRE_BLANK * (end % units_per_file), dtype=np.uint8)
+            yield end // units_per_file * file_bytes, blanks
+        return
     first = int(rows[0, unit_kernel.QUEUE_OFFSET]) // units_per_file
-    last = int(rows[-1, unit_kernel.QUEUE_OFFSET]) // units_per_file
+    end = max(end, int(rows[-1, unit_kernel.QUEUE_OFFSET]) + 1)
+    last = (end - 1) // units_per_file
     starts = np.arange(first, last + 2, dtype=np.int64) * units_per_file
     bounds = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], starts)
     for number in range(first, last + 1):
         own = rows[bounds[number - first] : bounds[number - first + 1]]
         start = number * units_per_file
         # All files but the last are full: what no record claims is pre-blank up to the end.
-        used = units_per_file if number < last else int(own[-1, unit_kernel.QUEUE_OFFSET]) - start + 1
+        used = units_per_file if number < last else end - start
         image = np.empty(used * UNIT_BYTES, dtype=np.uint8)
         unit_kernel.encode_units(own, start, image)
         written = int(own[-1, unit_kernel.QUEUE_OFFSET]) - start + 1 if len(own) else 0

@@ -82,14 +82,14 @@ class ExtTable:
         self._parts = []
         self._named = np.zeros(len(self._units), dtype=bool)
 
-    def resolve(self, view: FileView) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Replace ext addresses in the view's actual rows by the tags codes that they lead to.
+    def resolve(self, units: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Replace ext addresses in a file's units, int64[n, ROW_COLUMNS], by the tags codes that they lead to.
 
         Returns:
             Which units have an address, and which of these have one that leads to no unit, or to the one of
             another unit of the queue.
         """
-        tags = view.actual[:, unit_kernel.TAGS_CODE]
+        tags = units[:, unit_kernel.TAGS_CODE]
         is_address = tags <= EXT_MAX_ADDRESS
         is_bad = is_address.copy()
         places = np.flatnonzero(is_address)
@@ -102,8 +102,8 @@ class ExtTable:
         good, at = places[found], at[found]
         self._named[at] = True
         is_bad[good] = False
-        view.actual[good, unit_kernel.TAGS_CODE] = self._units[at, 1]
-        view.actual[good, unit_kernel.STORE_TIMESTAMP] = self._units[at, 2]
+        units[good, unit_kernel.TAGS_CODE] = self._units[at, 1]
+        units[good, unit_kernel.STORE_TIMESTAMP] = self._units[at, 2]
         return is_address, is_bad
 
     def check_surplus(self) -> None:

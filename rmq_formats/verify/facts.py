@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import MAX_RECORD_BYTES
+from rmq_formats.scan.queue_witness import LogBounds
 
 Longs = NDArray[np.int64]
 
@@ -41,6 +42,11 @@ class LogFacts:
     lost_begins: Longs
     lost_ends: Longs
     largest_record_bytes: int = 0
+
+    @property
+    def bounds(self) -> LogBounds:
+        """The facts that a merge of units and records needs."""
+        return LogBounds(self.start, self.end, self.lost_ranges, self.largest_record_bytes)
 
     @property
     def lost_ranges(self) -> tuple[Longs, Longs]:

@@ -162,6 +162,25 @@ QUEUE_MINIMUM: Final = Kind(
     "consumequeue.minimum", _ERROR,
     f"the queue begins after its first message in the log; consumers cannot reach those before; {_REBUILD_QUEUE}",
 )  # fmt: skip
+QUEUE_FORMER: Final = Kind(
+    "consumequeue.former", _INFO,
+    "messages of a former life: their topic was deleted and made again; the log keeps them until they expire, and no "
+    "consumer gets them",
+)  # fmt: skip
+QUEUE_PASSED_OVER: Final = Kind(
+    "consumequeue.passed_over", _WARNING,
+    "a broker never put the message into its queue, as after a crash that lost the queue's last units, and never will: "
+    "no consumer gets it; replay it if it is wanted",
+)  # fmt: skip
+QUEUE_ABSENT: Final = Kind(
+    "consumequeue.absent", _WARNING,
+    "messages of the log in a queue without files, of which no consumer offset tells: the topic was deleted and made "
+    f"again, or its directory is lost; in the second case {_REBUILD_QUEUE}",
+)  # fmt: skip
+FORMER_DELAY: Final = Kind(
+    "consumequeue.former_delay", _INFO,
+    "the delay of this level was another one when these messages were stored; they are delivered by it",
+)  # fmt: skip
 UNIT_MISSING: Final = Kind(
     "consumequeue.unit.missing", _ERROR,
     "messages of the log that the queue does not name; a broker that was killed adds those at the queue's end when "

@@ -8,17 +8,36 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE, SCHEDULE_TOPIC, UNIT_BYTES
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.scan import used_bytes
-from rmq_formats.scan.derived_images import Placement, Rows
+from rmq_formats.scan.derived_images import Rows
+from rmq_formats.scan.queue_witness import merge_queue
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.ext import ExtTable, judge_ext
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
-from rmq_formats.verify.units import KINDS, Expected, FileView, Status, UnitJudge, rows_between, runs, view_file
+from rmq_formats.verify.former_settings import former_delays
+from rmq_formats.verify.queue_state import (
+    RECORD_DETAILS,
+    RECORD_KINDS,
+    QueueState,
+    kinds_of_records,
+    record_gaps,
+    state_by_log,
+)
+from rmq_formats.verify.units import (
+    KINDS,
+    FileView,
+    Status,
+    UnitJudge,
+    read_units,
+    rows_between,
+    runs,
+    view_file,
+)
 
 MAX_TOLD: Final = 1000  # records of one queue and fault that are reported one by one
 
@@ -52,28 +71,31 @@ class QueueName:
         return Finding(kind, detail, topic=self.topic, queue_id=self.queue_id, **more)  # type: ignore[arg-type]
 
 
-def expected_of(placement: Placement) -> Expected:
-    """Build the expected units of a queue from what ``derived_images.place_units`` made of its records."""
-    rows = placement.rows
-    if len(placement.repeated) or len(placement.displaced):
-        rows = np.concatenate([rows, placement.repeated, placement.displaced])
-    physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
-    if len(physical) > 1 and (np.diff(physical) < 0).any():
-        rows = rows[np.argsort(physical, kind="stable")]
-    return Expected(placement.rows, rows[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
+@dataclass(slots=True)
+class _FileUnits:
+    """Units of one file, with what is known of their addresses in ConsumeQueueExt."""
+
+    file: QueueFile
+    first_offset: int
+    data: NDArray[np.uint8]
+    is_expected: bool
+    units: Rows | None = None
+    is_address: NDArray[np.bool_] | None = None
+    is_bad: NDArray[np.bool_] | None = None
 
 
 class QueueCheck:
     """Check of the files of one queue.
 
     Attributes:
+        state: what the queue should hold; by the log alone, until its files are checked.
         end_offset: one past the last place in use, by the log or by the files.
     """
 
     def __init__(
         self,
         name: QueueName,
-        placement: Placement,
+        rows: Rows,
         facts: LogFacts,
         findings: FindingList,
         excused: FindingList,
@@ -85,7 +107,7 @@ class QueueCheck:
 
         Args:
             name: of the queue.
-            placement: its records.
+            rows: its records, in log order.
             facts: of the log.
             findings: added to.
             excused: takes findings that are none if a broker wrote on meanwhile.
@@ -94,8 +116,8 @@ class QueueCheck:
                 that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
         """
         self.name = name
-        self.placement = placement
-        self.expected = expected_of(placement)
+        self.state = state_by_log(rows, facts)
+        self.expected = self.state.expected()
         self.facts = facts
         self.findings = findings
         self.excused = excused
@@ -108,17 +130,67 @@ class QueueCheck:
     def check(self, files: Sequence[QueueFile], file_bytes: int) -> None:
         """Check all files of the queue, in ascending order of start."""
         usable = [file for file in files if self._is_usable(file, file_bytes)]
+        unit_count = file_bytes // UNIT_BYTES
+        read = [found for file in usable if (found := self._read(file, unit_count)) is not None]
+        covered = sum(
+            len(rows_between(self.state.rows, item.first_offset, item.first_offset + unit_count)) for item in read
+        )
+        if files and not (covered == len(self.state.rows) and all(item.is_expected for item in read)):
+            self._merge(read, unit_count)
         self._check_missing_files([file.start_offset for file in usable], file_bytes, any_file=bool(files))
-        for file in usable:
-            try:
-                data = file.read()
-            except StoreError as error:
-                self.findings.add(self.name.finding(finding_kinds.QUEUE_UNREADABLE, str(error), path=file.path))
-                continue
-            self._check_file(file, data, file_bytes // UNIT_BYTES, last=file is usable[-1])
-        self._add_placement_findings()
+        for item in read:
+            self._check_file(item, unit_count, last=item.file is usable[-1])
+        self._add_record_findings()
         if self.ext is not None:
             self.ext.check_surplus()
+
+    def _read(self, file: QueueFile, unit_count: int) -> _FileUnits | None:
+        try:
+            data = file.read()
+        except StoreError as error:
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_UNREADABLE, str(error), path=file.path))
+            return None
+        first = file.start_offset // UNIT_BYTES
+        return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
+
+    def _merge(self, read: Sequence[_FileUnits], unit_count: int) -> None:
+        """Merge the units of the files with the records, where they are not those of the log alone."""
+        for item in read:
+            item.units = read_units(item.first_offset, unit_count, item.data)
+            if self.ext is not None:
+                item.is_address, item.is_bad = self.ext.resolve(item.units)
+        none = self.state.rows[:0]
+        units = np.concatenate([none, *(item.units for item in read if item.units is not None)])
+        used = np.flatnonzero(units[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
+        units = units[: int(used[-1]) + 1 if len(used) else 0]
+        records = self.state.records
+        merged = merge_queue(read[0].first_offset if read else 0, units, records, self.facts.bounds)
+        rows = merged.rows
+        if self.name.topic == SCHEDULE_TOPIC:
+            rows = self._with_former_delays(rows, units)
+        self.state = QueueState(rows, merged.end, records, merged.places, merged.is_former)
+        self.expected = self.state.expected()
+        self._judge = UnitJudge(self.expected, self.facts)
+        self.end_offset = max(self.end_offset if not read else 0, merged.end)
+
+    def _with_former_delays(self, rows: Rows, units: Rows) -> Rows:
+        """Keep the times of delivery of messages whose level had another delay when they were dispatched."""
+        at = np.searchsorted(units[:, unit_kernel.QUEUE_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
+        at = np.minimum(at, max(0, len(units) - 1))
+        columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]
+        same = np.flatnonzero((units[at][:, columns] == rows[:, columns]).all(axis=1)) if len(units) else at[:0]
+        same = same[rows[same, unit_kernel.STORE_TIMESTAMP] > 0]
+        tags_codes, own = units[at[same], unit_kernel.TAGS_CODE], rows[same]
+        runs_of = former_delays(tags_codes, own[:, unit_kernel.TAGS_CODE], own[:, unit_kernel.STORE_TIMESTAMP])
+        kept = rows.copy()
+        for begin, end, delay_ms in runs_of:
+            kept[same[begin:end], unit_kernel.TAGS_CODE] = tags_codes[begin:end]
+            first, last = own[[begin, end - 1], unit_kernel.QUEUE_OFFSET].tolist()
+            detail = f"queue offsets {first} to {last} have a delay of {delay_ms // 1000} s"
+            self.findings.add(
+                self.name.finding(finding_kinds.FORMER_DELAY, detail, queue_offset=first, count=end - begin)
+            )
+        return kept
 
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
         if file.start_offset % file_bytes:
@@ -166,22 +238,20 @@ class QueueCheck:
             physical_offset=int(rows[0, unit_kernel.PHYSICAL_OFFSET]), count=len(rows),
         )  # fmt: skip
 
-    def _check_file(self, file: QueueFile, data: NDArray[np.uint8], unit_count: int, *, last: bool) -> None:
-        first_offset = file.start_offset // UNIT_BYTES
-        if self.ext is None and self._is_as_expected(first_offset, unit_count, data):
+    def _check_file(self, item: _FileUnits, unit_count: int, *, last: bool) -> None:
+        if item.is_expected and self._is_as_expected(item.first_offset, unit_count, item.data):
             return
-        view = view_file(self.expected, first_offset, unit_count, data, last=last)
-        if self.ext is not None:
-            is_address, is_bad = self.ext.resolve(view)
+        actual = item.units if item.units is not None else read_units(item.first_offset, unit_count, item.data)
+        view = view_file(self.expected, actual, last=last)
         status = self._judge.judge(view)
-        if self.ext is not None:
-            judge_ext(view, status, is_address, is_bad)
+        if item.is_address is not None and item.is_bad is not None:
+            judge_ext(view, status, item.is_address, item.is_bad)
         used = np.flatnonzero(view.actual[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
         if len(used):
-            self.end_offset = max(self.end_offset, first_offset + int(used[-1]) + 1)
-            self._check_expired(file, view, used, last=last)
+            self.end_offset = max(self.end_offset, item.first_offset + int(used[-1]) + 1)
+            self._check_expired(item.file, view, used, last=last)
         for begin, end, kind in runs(status):
-            self._add_run(file.path, view, begin, end, kind)
+            self._add_run(item.file.path, view, begin, end, kind)
 
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
         """Return whether a file is as nearly all are: the expected units from its first place on, zeros behind them."""
@@ -195,7 +265,7 @@ class QueueCheck:
 
     def _check_expired(self, file: QueueFile, view: FileView, used: NDArray[np.int64], *, last: bool) -> None:
         physical, size = (view.actual[used, column] for column in (unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE))
-        if not last and not view.claims.any() and bool(self.facts.is_old(physical, size).all()):
+        if not last and bool(self.facts.is_old(physical, size).all()):
             detail = "every unit names a record that is older than the log's first file"
             self.findings.add(self.name.finding(finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1))
 
@@ -218,20 +288,20 @@ class QueueCheck:
         excusable = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
         (self.excused if excusable else self.findings).add(finding)
 
-    def _add_placement_findings(self) -> None:
-        """Report repeated, displaced and missing queue offsets of the records, which show without any file."""
-        for kind, rows, detail in (
-            (finding_kinds.QUEUE_OFFSET_REPEATED, self.placement.repeated, "an earlier record has this queue offset"),
-            (finding_kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
-        ):
+    def _add_record_findings(self) -> None:
+        """Report records without a unit, and queue offsets that no record has."""
+        if self.state.is_plain:
+            return
+        state, kinds = self.state, kinds_of_records(self.state)
+        for kind, detail in RECORD_DETAILS.items():
+            rows = state.records[kinds == RECORD_KINDS.index(kind)]
+            if kind is finding_kinds.QUEUE_FORMER and len(rows):
+                self.findings.add(self._range_finding(kind, detail, rows))
+                continue
             for row in rows[:MAX_TOLD]:
                 self.findings.add(self._range_finding(kind, detail, row[None]))
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_TOLD))
-        if self.placement.gap_units:
-            self._add_gaps()
-
-    def _add_gaps(self) -> None:
-        for begin, end in self.placement.gaps.tolist():
+        for begin, end in record_gaps(state).tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.
             told = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > told:

@@ -56,35 +56,37 @@ KINDS: dict[Status, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Units that a queue should hold, as the log demands.
+    """Units that a queue should hold, by its records and by what stands in its files.
 
     Attributes:
-        rows: int64[n, ROW_COLUMNS], placed: ascending by queue offset, none twice.
-        physical_offsets: of all records of the queue, including those left out; ascending.
-        queue_offsets: queue offset that each of these has recorded.
+        rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET, none twice.
+        physical_offsets: of all records of the queue, including those without a unit; ascending.
+        places: of the unit of each of these; of one without, its queue offset.
+        end: one past the last place.
     """
 
     rows: Longs
     physical_offsets: Longs
-    queue_offsets: Longs
+    places: Longs
+    end: int
 
     @property
     def first(self) -> int:
-        """Queue offset of the first message; of a queue without one, behind everything."""
+        """Place of the first message; of a queue without one, behind everything."""
         return int(self.rows[0, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else 1 << 62
 
     @property
     def last(self) -> int:
-        """Queue offset of the last message; -1 in a queue without one."""
+        """Place of the last message; -1 in a queue without one."""
         return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
 
     def claimed(self, physical_offsets: Longs) -> Longs:
-        """Return the queue offset that the record at each of these offsets has; -1 where none of the queue is."""
+        """Return the place of the record at each of these offsets; -1 where none of the queue is."""
         at = np.searchsorted(self.physical_offsets, physical_offsets)
         at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
         if not len(self.physical_offsets):
             return np.full(len(physical_offsets), -1, dtype=np.int64)
-        return np.where(self.physical_offsets[at] == physical_offsets, self.queue_offsets[at], -1)
+        return np.where(self.physical_offsets[at] == physical_offsets, self.places[at], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +108,35 @@ class FileView:
     is_last_file: bool
 
 
-def view_file(
-    expected: Expected, first_offset: int, unit_count: int, data: NDArray[np.uint8], *, last: bool
-) -> FileView:
-    """Align a file's units with the expected ones.
+def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> Longs:
+    """Decode a file's units, int64[unit_count, ROW_COLUMNS], with their places in QUEUE_OFFSET.
 
     Args:
-        expected: of the queue.
-        first_offset: queue offset of the file's first unit.
+        first_offset: place of the file's first unit.
         unit_count: units of a whole file.
         data: the file's bytes; what it lacks of a whole file is zeros.
-        last: no file of the queue is behind this one.
     """
     padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
     padded[: min(len(data), len(padded))] = data[: len(padded)]
     actual = np.zeros((unit_count, unit_kernel.ROW_COLUMNS), dtype=np.int64)
     unit_kernel.decode_units(padded, actual)
-    offsets = np.arange(first_offset, first_offset + unit_count, dtype=np.int64)
-    actual[:, unit_kernel.QUEUE_OFFSET] = offsets
-    own = rows_between(expected.rows, first_offset, first_offset + unit_count)
+    actual[:, unit_kernel.QUEUE_OFFSET] = np.arange(first_offset, first_offset + unit_count)
+    return actual
+
+
+def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
+    """Align a file's units with the expected ones.
+
+    Args:
+        expected: of the queue.
+        actual: see ``read_units``.
+        last: no file of the queue is behind this one.
+    """
+    offsets = actual[:, unit_kernel.QUEUE_OFFSET]
+    own = rows_between(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     wanted = np.zeros_like(actual)
-    claims = np.zeros(unit_count, dtype=bool)
-    places = own[:, unit_kernel.QUEUE_OFFSET] - first_offset
+    claims = np.zeros(len(actual), dtype=bool)
+    places = own[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
     wanted[places], claims[places] = own, True
     return FileView(offsets, actual, wanted, claims, last)
 
@@ -175,8 +184,8 @@ class UnitJudge:
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
         self._judge_front(view, status, front, is_zero, is_filler)
-        gap = ~view.claims & ~front & ~behind
-        status[gap & is_filler] = Status.FINE
+        held = ~view.claims & ~front & (view.offsets < self._expected.end)  # by fillers, for messages that are lost
+        status[held & is_filler] = Status.FINE
         messages = np.flatnonzero(view.claims & (status == Status.FINE))
         first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
         status[view.claims & is_filler] = Status.MISSING

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.scan import derived_images
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.spill import read_partition
 from rmq_formats.tasks.store_sizes import StoreSizes
@@ -36,7 +35,7 @@ class Caught(ProcessRunner):
     sizes: StoreSizes | None = None
     keys: SpilledKeys | None = None
     tasks: list[IndexFileTask] = field(default_factory=list)
-    placements: dict[tuple[str, int], derived_images.Placement] = field(default_factory=dict)
+    records: dict[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict)
     parallelism: int = 1
 
     def map(self, function: Any, arguments: Sequence[Any], on_done: Callable[[Any], None] | None = None) -> list[Any]:
@@ -51,9 +50,7 @@ class Caught(ProcessRunner):
                 for partition in (task for task in arguments if isinstance(task, int)):
                     for topic, queue_id, rows in read_partition(path, partition):
                         queues.setdefault((topic, queue_id), []).append(rows)
-            self.placements = {
-                name: derived_images.place_units(np.concatenate(parts)) for name, parts in queues.items()
-            }
+            self.records = {name: np.concatenate(parts) for name, parts in queues.items()}
         return super().map(function, arguments, on_done)
 
 
@@ -103,7 +100,7 @@ def queue_check(
     """A function that judges a queue's bytes, as they are when it is called."""
     assert runner.sizes is not None
     assert runner.facts is not None
-    sizes, facts, placement = runner.sizes, runner.facts, runner.placements[name]
+    sizes, facts, records = runner.sizes, runner.facts, runner.records[name]
 
     def judge() -> int:
         found, ext = FindingList(), None
@@ -112,7 +109,7 @@ def queue_check(
             for path, data in ext_files.items():
                 ext.add_file(str(path), int(path.name), data, is_last=path == list(ext_files)[-1])
             ext.freeze()
-        check = QueueCheck(QueueName(*name), placement, facts, found, found, ext)
+        check = QueueCheck(QueueName(*name), records, facts, found, found, ext)
         own = [QueueFile(str(path), int(path.name), len(data), lambda data=data: data) for path, data in files.items()]
         check.check(own, sizes.consumequeue_file_bytes)
         return faults(found)

@@ -35,8 +35,8 @@ def test_of_an_index_file(exotic: tuple[Path, Caught], number: int) -> None:
 
 def test_of_the_queues(exotic: tuple[Path, Caught]) -> None:
     store, runner = exotic
-    assert len(runner.placements) == 6
-    for topic, queue_id in runner.placements:
+    assert len(runner.records) == 6
+    for topic, queue_id in runner.records:
         files = {path: read(path) for path in sorted((store / "consumequeue" / topic / str(queue_id)).iterdir())}
         judge = queue_check(runner, (topic, queue_id), files, {})
         assert judge() == 0
@@ -47,7 +47,7 @@ def test_of_the_queues(exotic: tuple[Path, Caught]) -> None:
 def test_of_a_queue_and_its_ext_files(golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     store = golden("exotic_crc") / "store"
     runner = caught(store, monkeypatch)
-    topic, queue_id = sorted(runner.placements)[0]
+    topic, queue_id = sorted(runner.records)[0]
     files, ext_files = (
         {path: read(path) for path in sorted((store / tree / topic / str(queue_id)).iterdir())}
         for tree in ("consumequeue", "consumequeue_ext")

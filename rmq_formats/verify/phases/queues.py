@@ -10,32 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
-from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
-from rmq_formats.scan import derived_images
-from rmq_formats.storage.segments import Storage, open_storage, opened
+from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_formats.verify.checkpoint_and_config import Claim
-from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
-from rmq_formats.verify.findings import FindingList, Kind
+from rmq_formats.verify.findings import FindingList
 from rmq_formats.verify.offset_claims import claim_findings, queueless_finding
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
-from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
+from rmq_formats.verify.phases.stored_files import StoredFiles
+from rmq_formats.verify.queue import QueueCheck, QueueName
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
 
 _NO_ROWS = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
-_NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +174,8 @@ class _PartitionCheck:
         self.queue_count = 0
         topics = json.loads(work.read_text("topics.json"))
         self.known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
+        self.stored = StoredFiles(self.storage, root, sizes, self.findings)
+        self.absent_queues = AbsentQueues(self.storage, root, self.known_topics)
         self.batch_topics = frozenset(topics["batch_topics"])
         self.database_note = None if topics["database"] is None else DatabaseNote(*topics["database"])
         self.has_files = topics["has_files"]
@@ -220,7 +219,7 @@ class _PartitionCheck:
 
     def _check_files(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         directory = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
-        files = self._files(
+        files = self.stored.files(
             name,
             directory,
             finding_kinds.QUEUE_UNREADABLE,
@@ -229,27 +228,26 @@ class _PartitionCheck:
         )
         if files is None:
             return
-        if not files and len(rows) and is_broker_topic(name.topic) and self._is_deleted(name.topic):
+        if not files and len(rows) and is_broker_topic(name.topic) and is_deleted(name.topic, self.known_topics):
             detail = f"{len(rows)} messages of the log"
             self.findings.add(name.finding(finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows)))
             self._check_claims(claims, rows, int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1)
             return
-        if not files and len(rows) and self._is_deleted(name.topic):
-            detail = f"{len(rows)} messages of a topic that is not known, and no files"
-            self.findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
+        missing_kind = finding_kinds.QUEUE_MISSING
+        if not files and len(rows):
+            is_claimed = any(claim.queue_offset > 0 for _, claim in claims)
+            missing_kind = self.absent_queues.kind(name.topic, rows, is_claimed=is_claimed)
+        if missing_kind in {finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT}:
+            detail = f"{len(rows)} messages of the log, and no files"
+            self.findings.add(name.finding(missing_kind, detail, count=len(rows)))
             return
         self.queue_count += 1
         check = QueueCheck(
-            name, derived_images.place_units(rows, self.facts.lost_ranges), self.facts, self.findings, self.excused,
-            self._ext(name), is_known=not self._is_deleted(name.topic),
+            name, rows, self.facts, self.findings, self.excused, self.stored.ext(name),
+            is_known=not is_deleted(name.topic, self.known_topics),
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
         self._check_claims(claims, rows, check.end_offset)
-
-    def _is_deleted(self, topic: str) -> bool:
-        """Whether a topic is not known. No list has light queues, and no clean-up takes them (``cleanUnusedTopic``)."""
-        is_light = topic.startswith(LIGHT_QUEUE_PREFIX)
-        return self.known_topics is not None and topic not in self.known_topics and not is_light
 
     def _tell_light_name(self, name: QueueName, rows: NDArray[np.int64]) -> None:
         """Report a light queue's name that no directory can have; the scan has done so for each record of a topic."""
@@ -265,7 +263,7 @@ class _PartitionCheck:
             self.findings.add(name.finding(finding_kinds.QUEUE_OF_OTHER_KIND, "a plain queue's directory", path=plain))
         directory = paths.queue_dir(paths.batch_consumequeue_dir(self.root), name.topic, name.queue_id)
         file_bytes = self.sizes.batchconsumequeue_file_bytes
-        files = self._files(
+        files = self.stored.files(
             name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
         )  # fmt: skip
         if files is None:
@@ -288,72 +286,3 @@ class _PartitionCheck:
             finding = queueless_finding(claim, path, self.known_topics)
             if finding is not None:
                 self.excused.add(finding)
-
-    def _files(
-        self, name: QueueName, directory: str, unreadable: Kind, foreign: Kind, file_bytes: int
-    ) -> list[QueueFile] | None:
-        """List the files of a queue; None where the directory cannot be read."""
-        try:
-            entries = self.storage.entries(directory)
-        except StoreError as error:
-            self.findings.add(name.finding(unreadable, str(error), path=directory))
-            return None
-        files = []
-        for entry in entries:
-            path = f"{directory}/{entry.name}"
-            start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
-            if entry.is_directory:
-                self.findings.add(name.finding(finding_kinds.STRAY, "a directory among a queue's files", path=path))
-            elif start_offset is None:
-                self.findings.add(name.finding(foreign, "no name of a queue's file", path=path, size=entry.size_bytes))
-            else:
-                reader = _QueueFileReader(self.storage, path, file_bytes)
-                files.append(QueueFile(path, start_offset, entry.size_bytes, reader.read))
-        return files
-
-    def _ext(self, name: QueueName) -> ExtTable | None:
-        """Read the queue's ConsumeQueueExt units, if any queue of the store has such."""
-        file_bytes = self.sizes.consumequeue_ext_file_bytes
-        if not file_bytes:
-            return None
-        directory = paths.queue_dir(paths.consumequeue_ext_dir(self.root), name.topic, name.queue_id)
-        table = ExtTable(name.topic, name.queue_id, self.findings)
-        files = self._files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, file_bytes) or []
-        for file in files:
-            if file.size_bytes != file_bytes:
-                self.findings.add(
-                    name.finding(finding_kinds.EXT_FILE_SIZE, "file of another size than the others", path=file.path,
-                                 expected=str(file_bytes), actual=str(file.size_bytes))
-                )  # fmt: skip
-            try:
-                data = np.zeros(file_bytes, dtype=np.uint8)
-                used = file.read()[:file_bytes]
-                data[: len(used)] = used
-                table.add_file(file.path, file.start_offset, data, is_last=file is files[-1])
-            except StoreError as error:
-                self.findings.add(name.finding(finding_kinds.EXT_UNREADABLE, str(error), path=file.path))
-        table.freeze()
-        return table
-
-
-@dataclass(frozen=True, slots=True)
-class _QueueFileReader:
-    """Reader of the used bytes of one file."""
-
-    storage: Storage
-    path: str
-    file_bytes: int
-
-    def read(self) -> NDArray[np.uint8]:
-        """Read the used bytes. Raises StoreError."""
-        try:
-            with opened(self.storage, self.path) as file:
-                end = min(file.data_end(), self.file_bytes)
-                if not end:
-                    return _NO_BYTES
-                data = np.empty(-(-end // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
-                got = file.read_into(0, data.data)
-                data[got:] = 0
-                return data
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot be read ({error.strerror or error})") from error

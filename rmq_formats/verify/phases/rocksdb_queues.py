@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
-from rmq_formats.scan.derived_images import place_last
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants
@@ -112,7 +111,7 @@ def check_stored_queue(
         excused: takes findings that are none if a broker wrote on meanwhile.
         is_known: whether the broker knows the topic, or that cannot be told.
     """
-    check = RocksDbQueueCheck(name, place_last(rows), facts, findings, excused)
+    check = RocksDbQueueCheck(name, rows, facts, findings, excused)
     try:
         parts = list(database.units(name.topic, name.queue_id))
         last = database.bound(name.topic, name.queue_id)

@@ -144,7 +144,11 @@ class BatchQueueCheck:
         return finding_kinds.UNIT_DANGLING
 
     def _add_missing(self) -> None:
-        missing = np.flatnonzero(~self._seen)
+        is_former = self._former()
+        if is_former.any():
+            detail = "the log has them, and the queue begins behind them"
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_FORMER, detail, count=int(is_former.sum())))
+        missing = np.flatnonzero(~self._seen & ~is_former)
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
             first = self.expected[run[0]]
             finding: Finding = self.name.finding(
@@ -153,6 +157,16 @@ class BatchQueueCheck:
                 expected=_told(first), count=len(run),
             )  # fmt: skip
             (self.excused if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
+
+    def _former(self) -> NDArray[np.bool_]:
+        """Return which records are of a former life: before the queue's first unit, and not below its offset."""
+        numbers = np.arange(len(self.expected))
+        first = int(np.flatnonzero(self._seen)[0]) if self._seen.any() else 0
+        if not first:
+            return np.zeros(len(self.expected), dtype=bool)
+        bases = self.expected["base_offset"].astype(np.int64)
+        is_former: NDArray[np.bool_] = (numbers < first) & (bases >= bases[first])
+        return is_former
 
 
 def _end(units: NDArray[np.void]) -> int:

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.scan.derived_images import Placement
+from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList
 from rmq_formats.verify.queue import MAX_TOLD, QueueName
+from rmq_formats.verify.queue_state import in_log_order
 
 _FINE: Final = 0
 _KINDS: Final = (
@@ -57,25 +58,36 @@ class RocksDbQueueCheck:
     """
 
     def __init__(
-        self, name: QueueName, placement: Placement, facts: LogFacts, findings: FindingList, excused: FindingList
+        self, name: QueueName, rows: Longs, facts: LogFacts, findings: FindingList, excused: FindingList
     ) -> None:
         """Create the check of one queue.
 
         Args:
             name: of the queue.
-            placement: its records, see ``derived_images.place_last``.
+            rows: its records, int64[n, ROW_COLUMNS], in log order.
             facts: of the log.
             findings: added to.
             excused: takes findings that are none if a broker wrote on meanwhile.
         """
-        self.name, self.placement, self.facts = name, placement, facts
+        self.name, self.facts = name, facts
         self.findings, self.excused = findings, excused
+        self._records = in_log_order(rows)
+        self._set_placement(place_last(self._records))
+
+    def _set_placement(self, placement: Placement) -> None:
+        self.placement = placement
         self._rows = placement.rows
         self.end_offset = int(self._rows[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(self._rows) else 0
+
+    def place(self, stored: StoredQueue) -> Placement:
+        """Place the records by what the database has, without those of a former life."""
+        self._merge(stored, stored.units["physical_offset"].astype(np.int64))
+        return self.placement
 
     def check(self, stored: StoredQueue) -> None:
         """Compare what the database has."""
         physical = stored.units["physical_offset"].astype(np.int64)
+        former = self._merge(stored, physical)
         wanted = self._rows[:, unit_kernel.QUEUE_OFFSET]
         places = np.minimum(np.searchsorted(wanted, stored.offsets), max(0, len(wanted) - 1))
         is_wanted = wanted[places] == stored.offsets if len(wanted) else np.zeros(len(physical), dtype=bool)
@@ -85,6 +97,35 @@ class RocksDbQueueCheck:
         self._add_missing(stored, has_unit)
         self._check_last(stored, physical)
         self._add_placement_findings(stored.path)
+        if former:
+            detail = "the log has them, and units of later records stand before their places"
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_FORMER, detail, path=stored.path, count=former))
+
+    def _merge(self, stored: StoredQueue, physical: Longs) -> int:
+        """Place the records by the units that name them, and leave out those of a former life; return their number.
+
+        Such a record has no unit, and one of a later record stands at its queue offset or before.
+        """
+        records = self._records
+        if not len(records) or not len(physical):
+            return 0
+        at = np.minimum(np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], physical), len(records) - 1)
+        is_own = (records[at, unit_kernel.PHYSICAL_OFFSET] == physical) & (
+            records[at, unit_kernel.QUEUE_OFFSET] == stored.offsets
+        )
+        is_named = np.zeros(len(records), dtype=bool)
+        is_named[at[is_own]] = True
+        offsets, latest = stored.offsets[is_own], np.maximum.accumulate(physical[is_own])
+        before = np.searchsorted(offsets, records[:, unit_kernel.QUEUE_OFFSET], side="right") - 1
+        is_former = ~is_named & (before >= 0)
+        if len(latest):
+            is_former &= latest[np.maximum(before, 0)] > records[:, unit_kernel.PHYSICAL_OFFSET]
+        else:
+            is_former[:] = False
+        if not is_former.any() and not len(self.placement.repeated):
+            return 0
+        self._set_placement(place_last(np.ascontiguousarray(records[~is_former]), is_named[~is_former]))
+        return int(is_former.sum())
 
     def _judge(self, stored: StoredQueue, physical: Longs, places: Longs, is_wanted: NDArray[np.bool_]) -> Longs:
         """Return the fault of each unit, a place in ``_KINDS``."""

@@ -1,4 +1,7 @@
-"""Damaged and missing ranges of a CommitLog, for the tasks that place units: their messages had places in queues."""
+"""Facts of a CommitLog for the tasks that make queues: its bounds, and its damaged and missing ranges.
+
+Messages in such a range had places in queues.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.damage import Damage
-from rmq_formats.scan.derived_images import NOTHING_LOST, LostRanges
 from rmq_formats.scan.splits import Split
 from rmq_formats.tasks.waves import Area
 from rmq_formats.tasks.workspace import read_longs, write_longs
+from rmq_formats.verify.facts import LogFacts
 
-_LOST = "spill/lost.msgpack"
+_FACTS = "spill/facts.msgpack"
 
 
 class ScannedSplit(Protocol):
@@ -45,16 +48,18 @@ def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> N
         write_longs(area, _damages(split_number), rows=np.array(rows, dtype=np.int64).reshape(-1))
 
 
-def write_lost_ranges(area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> None:
-    """Write the ranges between the first and the last record that cannot be read: damage, missing and cut files."""
+def write_log_facts(area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> None:
+    """Write the log's bounds, and the ranges of it that cannot be read: damage, missing and cut files."""
     ranges = [_file_gaps(splits, scans)]
+    end = start = splits[0].file_offset if splits else 0
     for split, scan in zip(splits, scans, strict=True):
         if scan.damage_count:
             ranges.append(read_longs(area, _damages(split.number))["rows"].reshape(-1, 2))
+        end = max(end, split.file_offset + split.file_bytes if scan.has_end_mark else scan.end_physical_offset)
     rows = np.concatenate(ranges)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    if len(rows):
-        write_longs(area, _LOST, begins=rows[:, 0], ends=rows[:, 1])
+    bounds = np.array([start, end], dtype=np.int64)
+    write_longs(area, _FACTS, bounds=bounds, begins=rows[:, 0], ends=rows[:, 1])
 
 
 def _file_gaps(splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> NDArray[np.int64]:
@@ -71,9 +76,8 @@ def _file_gaps(splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> NDArra
     return np.array(gaps, dtype=np.int64).reshape(-1, 2)
 
 
-def read_lost_ranges(area: Area) -> LostRanges:
-    """Read what ``write_lost_ranges`` wrote."""
-    if not area.exists(_LOST):
-        return NOTHING_LOST
-    arrays = read_longs(area, _LOST)
-    return arrays["begins"], arrays["ends"]
+def read_log_facts(area: Area) -> LogFacts:
+    """Read what ``write_log_facts`` wrote."""
+    arrays = read_longs(area, _FACTS)
+    start, end = arrays["bounds"].tolist()
+    return LogFacts(start, end, arrays["begins"], arrays["ends"])

@@ -1,0 +1,224 @@
+"""Queues that stand in a store that is rebuilt: the witness of what its log does not know.
+
+A queue without a fault is carried over as it stands. Of one with faults, the units that are right stay where they
+stand, and the rest comes from the log. What a log does not know: the end of a queue whose messages have expired,
+which life of a topic is live, where a gap was closed, and former delays.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.scan.derived_images import Rows
+from rmq_formats.storage.segments import Storage, open_storage
+from rmq_formats.storage.store_variants import StoreVariants
+from rmq_formats.tasks import spill
+from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.waves import Area, write_text
+from rmq_formats.verify import checkpoint_and_config, finding_kinds
+from rmq_formats.verify.absent_queues import AbsentQueues, is_deleted
+from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import FindingList, Severity
+from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
+from rmq_formats.verify.phases.stored_files import StoredFiles
+from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
+from rmq_formats.verify.queue_state import QueueState, record_gaps
+from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
+
+Queue = tuple[str, int]
+_OF_RECORDS: Final = (
+    finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_PASSED_OVER,
+)  # fmt: skip
+
+
+def list_standing(
+    storage: Storage, root: str, variants: StoreVariants, options: RebuildOptions, least: int
+) -> Steps[QueuesByPartition | None]:
+    """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        variants: its layouts.
+        options: of the rebuild.
+        least: partitions, at least.
+    """
+    if not options.consumequeue or options.from_log_alone or options.queue_database:
+        return None
+    if not storage.entries(paths.consumequeue_dir(root)):
+        return None
+    queues = yield from list_queues(storage, root, variants, FindingList())
+    return queues.by_partition(least)
+
+
+def write_standing(area: Area, storage: Storage, root: str, store: str, queues: QueuesByPartition | None) -> None:
+    """Write the queues of each partition for its task, with what config files say of them."""
+    if queues is None:
+        return
+    known = stored_topics(storage, root)
+    claimed: list[list[Queue]] = [[] for _ in range(len(queues))]
+    for topic, queue_id in _claimed_queues(storage, root):
+        claimed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
+    for partition in range(len(queues)):
+        note = {
+            "store": store, "queues": queues.of(partition), "claimed": claimed[partition],
+            "known_topics": None if known is None else sorted(known),
+        }  # fmt: skip
+        write_text(area, _note_name(partition), json.dumps(note))
+
+
+def _note_name(partition: int) -> str:
+    return f"spill/standing-{partition:06d}.json"
+
+
+def _claimed_queues(storage: Storage, root: str) -> Iterator[Queue]:
+    """Yield the queues of which a consumer offset above 0 tells."""
+    texts = config_texts(storage, paths.config_dir(root), FindingList())
+    for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
+        for claim in checkpoint_and_config.consumer_claims(texts.get(name, "{}")):
+            if claim.queue_offset > 0:
+                yield claim.topic, claim.queue_id
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedFile:
+    """A queue's file that is carried over.
+
+    Attributes:
+        tree: directory below the root.
+        start_offset: of the file, in bytes.
+        image: its used bytes.
+    """
+
+    tree: str
+    start_offset: int
+    image: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class StandingQueue:
+    """A queue as its files and its records give it.
+
+    Attributes:
+        files: to be carried over as they are; None where the queue is to be made of its state.
+        state: what the queue should hold; None where it should have no files.
+        findings: about its records.
+    """
+
+    files: Sequence[CarriedFile] | None
+    state: QueueState | None
+    findings: FindingList
+
+
+class StandingQueues:
+    """The queues of one partition that stand in the store."""
+
+    def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
+        note: dict[str, Any] = json.loads(area.read_text(_note_name(partition)))
+        self.storage, self.root = open_storage(note["store"])
+        known = note["known_topics"]
+        self.known_topics = None if known is None else frozenset(known)
+        self.sizes, self.facts = options.sizes, facts
+        live = options.live_topics
+        self.queues: list[Queue] = [
+            (topic, queue_id) for topic, queue_id in note["queues"]
+            if options.rebuilds(topic, queue_id)
+            and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
+        ]  # fmt: skip
+        self._claimed = {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._absent = AbsentQueues(self.storage, self.root, self.known_topics)
+
+    @staticmethod
+    def exist(area: Area, partition: int) -> bool:
+        """Return whether the store's queues are a witness of this rebuild."""
+        return area.exists(_note_name(partition))
+
+    def merge(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+        """Merge the files of a queue with its records; None where the log alone tells.
+
+        Args:
+            queue: topic and id.
+            rows: its records, in log order.
+        """
+        name, findings = QueueName(*queue), FindingList()
+        stored = StoredFiles(self.storage, self.root, self.sizes, findings)
+        directory = paths.queue_dir(paths.consumequeue_dir(self.root), *queue)
+        files = stored.files(
+            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN,
+            self.sizes.consumequeue_file_bytes,
+        )  # fmt: skip
+        if not files:
+            return self._without_files(queue, rows)
+        ext = stored.ext(name)
+        is_known = not is_deleted(name.topic, self.known_topics)
+        check = QueueCheck(name, rows, self.facts, findings, findings, ext, is_known=is_known)
+        check.check(files, self.sizes.consumequeue_file_bytes)
+        own = FindingList()
+        is_sound = True
+        for finding in findings.kept:
+            if finding.kind in _OF_RECORDS:
+                own.add(finding)
+            elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
+                is_sound = False
+        # Units of lost messages explain their gaps to a verification; here such units become pre-blanks.
+        for begin, end in record_gaps(check.state).tolist():
+            detail = f"no record has the queue offsets {begin} to {end - 1}"
+            own.add(name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin))
+        for kind in _OF_RECORDS:
+            own.add_uncounted(kind, findings.counts.get(kind, 0) - own.counts.get(kind, 0))
+        carried = list(self._carried(name, "consumequeue", files)) if is_sound else None
+        if carried is not None and ext is not None:
+            carried += self._carried_ext(name, stored)
+        return StandingQueue(carried, check.state, own)
+
+    def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> StandingQueue | None:
+        """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
+
+        Args:
+            queue: topic and id.
+            units: BATCH_UNIT_DTYPE[n], of its records, in log order.
+        """
+        name, findings = QueueName(*queue), FindingList()
+        stored = StoredFiles(self.storage, self.root, self.sizes, findings)
+        directory = paths.queue_dir(paths.batch_consumequeue_dir(self.root), *queue)
+        file_bytes = self.sizes.batchconsumequeue_file_bytes
+        files = stored.files(
+            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
+        )  # fmt: skip
+        if not files:
+            return None if len(units) else StandingQueue(None, None, findings)
+        check = BatchQueueCheck(name, units, self.facts, findings, findings)
+        check.check(files, file_bytes)
+        if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
+            return None
+        return StandingQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
+
+    def _without_files(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+        if not len(rows):
+            return StandingQueue(None, None, FindingList())
+        kind = self._absent.kind(queue[0], rows, is_claimed=queue in self._claimed)
+        if kind is finding_kinds.QUEUE_MISSING:
+            return None
+        findings = FindingList()
+        if kind.severity is not Severity.INFO:
+            findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
+        return StandingQueue(None, None, findings)
+
+    def _carried(self, name: QueueName, tree: str, files: Sequence[QueueFile]) -> Iterator[CarriedFile]:
+        for file in files:
+            yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, file.read().data)
+
+    def _carried_ext(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
+        directory = paths.queue_dir(paths.consumequeue_ext_dir(self.root), name.topic, name.queue_id)
+        size = self.sizes.consumequeue_ext_file_bytes
+        files = stored.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, size) or []
+        return list(self._carried(name, "consumequeue_ext", files))

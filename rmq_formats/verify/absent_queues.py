@@ -1,0 +1,72 @@
+"""Tells queues without files that were deleted in order from those that are lost.
+
+A broker that deletes a topic removes its queues and the consumer offsets of its groups, and keeps its messages in the
+log. Made again under its name, the topic has no file until its next message.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, SYSTEM_TOPICS, lite_parts
+from rmq_formats.errors import StoreError
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.queues import first_offset_since
+from rmq_formats.scan.derived_images import Rows
+from rmq_formats.storage.queue_files import topic_queues
+from rmq_formats.storage.segments import Storage
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Kind
+
+
+def is_deleted(topic: str, known_topics: Collection[str] | None) -> bool:
+    """Return whether a topic is not known. No list has light queues, and no clean-up deletes them."""
+    return known_topics is not None and topic not in known_topics and not topic.startswith(LIGHT_QUEUE_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentQueues:
+    """Looks for what tells of a queue that has no file.
+
+    Attributes:
+        storage: where the store is.
+        root: its root.
+        known_topics: of ``config/topics.json``; None without one.
+    """
+
+    storage: Storage
+    root: str
+    known_topics: Collection[str] | None
+
+    def kind(self, topic: str, records: Rows, *, is_claimed: bool) -> Kind:
+        """Return the kind of finding about a queue without files.
+
+        Args:
+            topic: of the queue.
+            records: its records, ascending by physical offset; at least one.
+            is_claimed: whether a consumer offset above 0 tells of the queue.
+        """
+        if is_deleted(topic, self.known_topics):
+            return finding_kinds.TOPIC_DELETED
+        if is_claimed or topic in SYSTEM_TOPICS:
+            return finding_kinds.QUEUE_MISSING
+        if lite_parts(topic) is not None:
+            return finding_kinds.TOPIC_DELETED
+        if topic.startswith(LIGHT_QUEUE_PREFIX) or self.known_topics is None:
+            return finding_kinds.QUEUE_MISSING
+        last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
+        return finding_kinds.QUEUE_ABSENT if self._begins_behind(topic, last) else finding_kinds.QUEUE_MISSING
+
+    def _begins_behind(self, topic: str, physical_offset: int) -> bool:
+        """Return whether no queue of the topic names a record up to this one, as after it was made again."""
+        directory = paths.consumequeue_dir(self.root)
+        try:
+            if not self.storage.entries(directory):
+                return False
+            for queue in topic_queues(self.storage, directory, topic):
+                first = first_offset_since(self.storage, queue, 0)
+                if first is not None and first != first_offset_since(self.storage, queue, physical_offset + 1):
+                    return False
+        except StoreError:
+            return False
+        return True

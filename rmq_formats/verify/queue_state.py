@@ -1,0 +1,111 @@
+"""What a ConsumeQueue should hold, and what is to be said of its records: by the log, or merged with its files."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan.derived_images import NO_GAPS, Rows, closed_gaps, place_units
+from rmq_formats.scan.queue_witness import NOT_PLACED
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.units import Expected
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What a queue should hold, and where its records are.
+
+    Attributes:
+        rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET.
+        end: one past the last place.
+        records: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their queue offsets.
+        places: int64[k], of their units, or NOT_PLACED.
+        is_former: bool[k], which records are of a former life of the topic.
+        is_plain: whether each record has its unit at its queue offset, as nearly all have.
+    """
+
+    rows: Rows
+    end: int
+    records: Rows
+    places: Rows
+    is_former: NDArray[np.bool_]
+    is_plain: bool = False
+
+    def expected(self) -> Expected:
+        """Return it in the form that units are compared with."""
+        own = self.records[:, unit_kernel.QUEUE_OFFSET]
+        if self.is_plain:
+            return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], own, self.end)
+        places = np.where(self.places >= 0, self.places, own)
+        return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], places, self.end)
+
+
+def state_by_log(rows: Rows, facts: LogFacts) -> QueueState:
+    """Return what a broker makes of a queue's records, in log order, where no file is."""
+    if unit_kernel.are_plain(rows):
+        own = rows[:, unit_kernel.QUEUE_OFFSET]
+        end = int(own[-1]) + 1 if len(own) else 0
+        return QueueState(rows, end, rows, own, np.zeros(len(rows), dtype=bool), is_plain=True)
+    records = in_log_order(rows)
+    placement = place_units(records, facts.lost_ranges)
+    rows = placement.rows
+    places = np.full(len(records), NOT_PLACED, dtype=np.int64)
+    at = np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.PHYSICAL_OFFSET])
+    places[at] = rows[:, unit_kernel.QUEUE_OFFSET]
+    end = int(rows[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(rows) else 0
+    return QueueState(rows, end, records, places, np.zeros(len(records), dtype=bool))
+
+
+def in_log_order(rows: Rows) -> Rows:
+    """Return a queue's records ascending by physical offset, none twice, as overlapping files may have them."""
+    physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+    if len(rows) < 2 or bool((np.diff(physical) > 0).all()):
+        return rows
+    rows = rows[np.argsort(physical, kind="stable")]
+    is_first = np.concatenate([[True], np.diff(rows[:, unit_kernel.PHYSICAL_OFFSET]) != 0])
+    return np.ascontiguousarray(rows[is_first])
+
+
+RECORD_KINDS: Final = (
+    None, finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_FORMER,
+    finding_kinds.QUEUE_PASSED_OVER,
+)  # fmt: skip
+_REPEATED, _DISPLACED, _FORMER, _PASSED_OVER = 1, 2, 3, 4
+RECORD_DETAILS: Final = {
+    finding_kinds.QUEUE_OFFSET_REPEATED: "the log has it, the queue does not: it was beyond this queue offset",
+    finding_kinds.QUEUE_OFFSET_DISPLACED: "its queue offset is not that of a record of its place",
+    finding_kinds.QUEUE_FORMER: "the log has them, and the queue begins behind them",
+    finding_kinds.QUEUE_PASSED_OVER: "the log has it, and the queue names those before and behind it",
+}
+
+
+def kinds_of_records(state: QueueState) -> Rows:
+    """Return what is to be said of each record, int64[k]: a place in ``RECORD_KINDS``."""
+    own, places = state.records[:, unit_kernel.QUEUE_OFFSET], state.places
+    kinds = np.zeros(len(own), dtype=np.int64)
+    is_placed = places >= 0
+    ends = np.maximum.accumulate(np.concatenate([[0], places + 1]))[:-1]  # of the queue, before each record
+    kinds[~is_placed] = np.where((own != 0) & (own < ends), _REPEATED, _PASSED_OVER)[~is_placed]
+    kinds[state.is_former] = _FORMER
+    is_impossible = (own < 0) | (own > MAX_QUEUE_OFFSET)
+    is_far = np.isin(own, _closed_gaps(state, is_wide=True)[:, 1])
+    kinds[is_impossible | (is_placed & ((is_far & (own != places)) | ((own != 0) & (own < places))))] = _DISPLACED
+    return kinds
+
+
+def record_gaps(state: QueueState) -> Rows:
+    """Find the queue offsets that no record has, int64[m, 2]: the first and one past the last of each gap."""
+    return _closed_gaps(state, is_wide=False)
+
+
+def _closed_gaps(state: QueueState, *, is_wide: bool) -> Rows:
+    if state.is_plain:
+        return NO_GAPS
+    placed = np.flatnonzero(state.places >= 0)
+    gaps: Rows = closed_gaps(state.records[placed, unit_kernel.QUEUE_OFFSET], state.places[placed])
+    chosen: Rows = gaps[(gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS) == is_wide]
+    return chosen

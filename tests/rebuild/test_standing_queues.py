@@ -1,0 +1,116 @@
+"""A rebuild leaves queues without a fault as they stand, and merges those that have one with the log."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.tasks.runner import ProcessRunner
+from tests.store_files import tree, write_commitlog
+from tests.store_with_queues import write_config, write_log, write_queue
+from tests.verified_stores import FILE_BYTES, FIRST_MS, REBUILT, log_path, message, patch
+
+
+def rebuild(store: Path, out: Path | None = None, options: RebuildOptions = REBUILT) -> dict[str, int]:
+    return rebuild_store(str(store), None if out is None else str(out), options, ProcessRunner(1)).finding_counts
+
+
+def queue_path(store: Path, start: int = 0, topic: str = "Orders") -> Path:
+    return store / "consumequeue" / topic / "0" / f"{start:020d}"
+
+
+def lives() -> list[tuple[str, Callable[[Path], None]]]:
+    def made_again(store: Path) -> None:
+        units = write_log(store, [*range(40), *range(25)])
+        write_queue(store, dict(enumerate(units[40:])))
+
+    def gap(store: Path) -> None:
+        write_queue(store, dict(enumerate(write_log(store, [*range(50), *range(52, 100), *range(98, 110)]))))
+
+    def passed_over(store: Path) -> None:
+        units = write_log(store, [*range(40), *range(35, 50)])
+        write_queue(store, dict(enumerate([*units[:35], *units[40:]])))
+
+    def expired(store: Path) -> None:
+        write_queue(store, dict(enumerate(write_log(store, range(90)))))
+        sorted((store / "commitlog").iterdir())[0].unlink()
+
+    def former_delay(store: Path) -> None:
+        messages = [
+            message(n, topic="SCHEDULE_TOPIC_XXXX", queue_id=0, properties_bytes=b"DELAY\x012\x02") for n in range(40)
+        ]
+        units = []
+        for number, physical_offset in enumerate(write_commitlog(store, messages, FILE_BYTES, FIRST_MS)):
+            path, position = log_path(store, physical_offset)
+            size = int.from_bytes(path.read_bytes()[position : position + 4], "big")
+            units.append(Unit(physical_offset, size, FIRST_MS + number + (8000 if number < 15 else 5000)))
+        write_queue(store, dict(enumerate(units)), "SCHEDULE_TOPIC_XXXX")
+
+    return [(made.__name__, made) for made in (made_again, gap, passed_over, expired, former_delay)]
+
+
+def with_idle(store: Path) -> None:
+    """A queue whose messages have all expired, of which one file of zeros is left."""
+    write_queue(store, {100: Unit(0, 0, 0)}, "Zeros")
+
+
+@pytest.mark.parametrize(("name", "make"), lives())
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_queues_without_a_fault_stay_byte_for_byte(
+    tmp_path: Path, name: str, make: Callable[[Path], None], is_in_place: bool
+) -> None:
+    store, out = tmp_path / "store", tmp_path / "out"
+    make(store)
+    with_idle(store)
+    write_config(store, "Orders", "Zeros")
+    before = tree(store / "consumequeue")
+    out.mkdir()
+    rebuild(store, None if is_in_place else out)
+    assert tree((store if is_in_place else out) / "consumequeue") == before, name
+
+
+@pytest.mark.parametrize("numbers", [[3], [20, 21], [0], [24], [5, 6, 7, 8]])
+def test_bad_units_are_made_again_and_the_others_stay(tmp_path: Path, numbers: Sequence[int]) -> None:
+    units = write_log(tmp_path, [*range(40), *range(25)])
+    write_queue(tmp_path, dict(enumerate(units[40:])))
+    write_config(tmp_path, "Orders")
+    before = tree(tmp_path / "consumequeue")
+    for number in numbers:
+        patch(queue_path(tmp_path, number // 20 * 400), number % 20 * UNIT_BYTES, Unit(77, 99, 1).encode())
+    assert rebuild(tmp_path) == {}
+    assert tree(tmp_path / "consumequeue") == before
+
+
+def test_the_log_alone_makes_what_a_broker_makes_of_it(tmp_path: Path) -> None:
+    units = write_log(tmp_path / "store", [*range(40), *range(25)])
+    write_queue(tmp_path / "store", dict(enumerate(units[40:])))
+    (tmp_path / "out").mkdir()
+    alone = replace(REBUILT, from_log_alone=True)
+    assert rebuild(tmp_path / "store", tmp_path / "out", alone) == {"commitlog.queue_offset.repeated": 24}
+    made = tree(tmp_path / "out" / "consumequeue")
+    image = b"".join(made[name] for name in sorted(made))
+    assert image == b"".join(unit.encode() for unit in units[:41]) + bytes(19 * UNIT_BYTES)
+
+
+def test_a_deleted_topic_stays_deleted_and_a_lost_queue_comes_back(tmp_path: Path) -> None:
+    units = write_log(tmp_path, range(30))
+    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
+    write_config(tmp_path, "Others")
+    rebuild(tmp_path)
+    assert tree(tmp_path / "consumequeue") == {}
+    shutil.rmtree(tmp_path / "config")
+    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
+    write_config(tmp_path, "Orders")
+    assert rebuild(tmp_path) == {"consumequeue.absent": 30}
+    assert tree(tmp_path / "consumequeue") == {}
+    shutil.rmtree(tmp_path / "config")
+    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
+    write_config(tmp_path, "Orders", offsets={"Orders@g": {"0": 7}})
+    assert rebuild(tmp_path) == {}
+    assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units[:20])

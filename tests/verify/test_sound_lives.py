@@ -1,0 +1,104 @@
+"""Stores that a broker leaves as they are have no error, whatever their log says."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.layout import UNIT_BYTES
+from tests.store_files import write_commitlog
+from tests.store_with_queues import write_config, write_log, write_queue
+from tests.verified_stores import FILE_BYTES, FIRST_MS, SIZES, codes, log_path, message, only, patch, verify
+
+
+def faults(store: Path) -> dict[str, int]:
+    return {code: count for code, count in codes(verify(store)).items() if code != "index.missing"}
+
+
+def told(store: Path, code: str) -> int:
+    return codes(verify(store), informing=True).get(code, 0)
+
+
+def test_a_topic_that_was_made_again(tmp_path: Path) -> None:
+    units = write_log(tmp_path, [*range(40), *range(25)])
+    write_queue(tmp_path, dict(enumerate(units[40:])))
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {}
+    found = only(verify(tmp_path), "consumequeue.former")
+    assert (found.topic, found.queue_id, found.count) == ("Orders", 0, 40)
+
+
+def test_a_gap_that_was_closed(tmp_path: Path) -> None:
+    units = write_log(tmp_path, [*range(50), *range(52, 100), *range(98, 110)])
+    write_queue(tmp_path, dict(enumerate(units)))
+    assert faults(tmp_path) == {"commitlog.queue_offset.gap": 2}
+
+
+def test_records_that_the_queue_passed_over(tmp_path: Path) -> None:
+    units = write_log(tmp_path, [*range(40), *range(35, 50)])
+    write_queue(tmp_path, dict(enumerate([*units[:35], *units[40:]])))
+    assert faults(tmp_path) == {"consumequeue.passed_over": 5}
+
+
+def test_a_queue_whose_first_records_have_expired_behind_a_closed_gap(tmp_path: Path) -> None:
+    units = write_log(tmp_path, [*range(30), *range(33, 90)])
+    write_queue(tmp_path, dict(enumerate(units)))
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    assert set(faults(tmp_path)) <= {"commitlog.queue_offset.gap"}
+
+
+@pytest.mark.parametrize("wrong", [7, 33, 38])
+def test_a_wrong_unit_beside_a_closed_gap_is_still_one(tmp_path: Path, wrong: int) -> None:
+    units = write_log(tmp_path, [*range(30), *range(33, 45)])
+    write_queue(tmp_path, dict(enumerate(units)) | {wrong: replace(units[wrong], physical_offset=5)})
+    assert faults(tmp_path) == {"commitlog.queue_offset.gap": 3, "consumequeue.unit.dangling": 1}
+
+
+def test_a_queue_of_zeros_ends_where_its_file_begins(tmp_path: Path) -> None:
+    units = write_log(tmp_path, range(9))
+    write_queue(tmp_path, dict(enumerate(units)))
+    write_queue(tmp_path, {100: Unit(0, 0, 0)}, "Idle")
+    write_config(tmp_path, "Orders", "Idle", offsets={"Idle@g": {"0": 100}})
+    assert faults(tmp_path) == {}
+    shutil.rmtree(tmp_path / "config")
+    write_config(tmp_path, "Orders", "Idle", offsets={"Idle@g": {"0": 101}})
+    assert faults(tmp_path) == {"config.consumer_offset": 1}
+
+
+def test_a_topic_without_files_was_deleted_unless_something_tells_of_its_queue(tmp_path: Path) -> None:
+    write_log(tmp_path, range(9))
+    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {"consumequeue.absent": 9}
+    shutil.rmtree(tmp_path / "config")
+    write_config(tmp_path, "Orders", offsets={"Orders@g": {"0": 4}})
+    assert faults(tmp_path)["consumequeue.missing"] == 9
+    shutil.rmtree(tmp_path / "config")
+    write_config(tmp_path, "Others")
+    assert faults(tmp_path) == {}
+    assert told(tmp_path, "consumequeue.topic.deleted") == 9
+
+
+def test_a_former_delay_is_told_and_no_error(tmp_path: Path) -> None:
+    messages = [
+        message(n, topic="SCHEDULE_TOPIC_XXXX", queue_id=1, properties_bytes=b"DELAY\x012\x02") for n in range(40)
+    ]
+    placed = write_commitlog(tmp_path, messages, FILE_BYTES, FIRST_MS)
+    units = []
+    for number, physical_offset in enumerate(placed):
+        path, position = log_path(tmp_path, physical_offset)
+        size = int.from_bytes(path.read_bytes()[position : position + 4], "big")
+        units.append(Unit(physical_offset, size, FIRST_MS + number + (8000 if number < 15 else 5000)))
+    write_queue(tmp_path, dict(enumerate(units)), "SCHEDULE_TOPIC_XXXX", 1)
+    assert faults(tmp_path) == {}
+    found = only(verify(tmp_path), "consumequeue.former_delay")
+    assert (found.count, found.queue_offset) == (15, 0)
+    assert "8 s" in found.detail
+    path = tmp_path / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "1" / f"{0:020d}"
+    for number, byte in ((3, 19), (18, 18)):  # of each delay one
+        data = path.read_bytes()
+        patch(path, number * UNIT_BYTES + byte, bytes([data[number * UNIT_BYTES + byte] ^ 0x55]))
+    assert faults(tmp_path) == {"consumequeue.unit.tags_code": 2}
+    assert SIZES.delay_levels_ms is not None
