@@ -68,3 +68,19 @@ def test_a_full_disk_leaves_no_file_and_nothing_is_closed_twice(
     assert raised.value.errno == errno.ENOSPC
     assert len(closed) == 2, "the file without a name, then the one with it"
     assert not (tmp_path / "f").exists()
+
+
+def test_a_link_in_a_file_s_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"the only copy")
+    for target in ("outside", "made"):
+        (tmp_path / f"to-{target}").symlink_to(target)
+        for write in (Disk().write_file, Disk().replace):
+            beside = tmp_path / f"to-{target}.new"
+            beside.unlink(missing_ok=True)
+            beside.symlink_to(target)
+            with pytest.raises(OSError, match="Too many levels of symbolic links"):
+                write(str(tmp_path / f"to-{target}"), b"of a stranger")
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            Disk().open(str(tmp_path / f"to-{target}"))
+    assert (tmp_path / "outside").read_bytes() == b"the only copy"
+    assert not (tmp_path / "made").exists()

@@ -12,8 +12,8 @@ class Disk:
     """The real file system. Methods raise OSError; paths are strings, offsets and sizes bytes."""
 
     def open(self, path: str) -> int:
-        """Open a file for reading and writing."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """Open a file for reading and writing; a link in its place, which may lead out of the store, is refused."""
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self, descriptor: int) -> None:
         """Close a file."""
@@ -145,8 +145,11 @@ class Disk:
         return Path(path).read_bytes()
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a whole small file and force it, not its name; after a crash it may have any part of the data."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        """Write a whole small file and force it, not its name; after a crash it may have any part of the data.
+
+        A link in its place, which may lead out of the store, is refused.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
         try:
             self.write(descriptor, data, 0)
             self.sync(descriptor)
