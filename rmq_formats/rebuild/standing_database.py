@@ -83,7 +83,8 @@ def read_queue(database: QueueDatabase, topic: str, queue_id: int) -> Units:
     """Read all units of a queue. Raises FormatError."""
     parts = list(database.units(topic, queue_id))
     offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
-    return offsets, np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+    return offsets, units.astype(UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
 
 
 def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int | None, log_start: int) -> Units:

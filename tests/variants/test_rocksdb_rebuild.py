@@ -1,7 +1,8 @@
 """ConsumeQueues in RocksDB are rebuilt: the pairs that Java's rebuild has, in a database that Java opens."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,16 @@ from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
 from rmq_formats.rebuild import queue_database
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.verify.findings import Severity
 from tests.cli.conftest import Rmq
+from tests.commitlog_walk_oracle import Frame, walk
 from tests.conftest import VARIANTS
 from tests.interop import peer
 from tests.rebuilt_stores import built, golden_options, rebuild
+from tests.store_with_queues import write_log
 from tests.variants.conftest import Untouched, held, refusal
 from tests.variants.test_rocksdb_verify import verified
+from tests.verified_stores import REBUILT
 
 Variant = Callable[[str], Path]
 NAMES = ("rocksdb", "rocksdb_lmq", "rocksdb_crash")
@@ -56,6 +61,47 @@ def test_the_pairs_are_those_of_java_s_rebuild(
     assert built(store).index == built(golden(name) / "expected").index
     assert not (store / ".rmq-rebuild").exists()
     assert not (store / "consumequeue" / "rocksdict-config.json").exists()
+
+
+def test_units_of_expired_records_stay(variant: Variant, golden: Variant) -> None:
+    store = variant("rocksdb")
+    files = sorted((store / "commitlog").iterdir())
+    for path in files[: len(files) // 2]:
+        path.unlink()
+    assert verified(store).total(Severity.ERROR) == 0
+    rebuild(store, None, golden_options(VARIANTS["rocksdb"]))
+    assert pairs(store) == expected(golden("rocksdb"))
+
+
+def test_a_topic_that_was_made_again_has_its_second_life(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write_log(store, [*range(40), *range(25)])
+    path = store / "commitlog" / f"{0:020d}"
+    whole = {path: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
+    second = next(at for at, data in log_records(whole) if data == 40)
+    options = replace(REBUILT, queue_database=True, index=False)
+    for path, data in whole.items():
+        begin = max(0, second - int(path.name))
+        path.write_bytes(data[:begin].replace(b"\x06Orders", b"\x06Others") + data[begin:])
+    rebuild(store, None, options)
+    for path, data in whole.items():
+        path.write_bytes(data)
+    before = {pair for pair in pairs(store) if b"Orders".hex() in pair}
+    report = verified(store)
+    assert {finding.topic for finding in report.findings if finding.kind.severity is Severity.ERROR} <= {"Others"}
+    assert [found.count for found in report.findings if found.kind.code == "consumequeue.former"] == [40]
+    rebuild(store, None, replace(options, queue_database=False))
+    assert {pair for pair in pairs(store) if b"Orders".hex() in pair} == before
+
+
+def log_records(files: dict[Path, bytes]) -> Iterator[tuple[int, int]]:
+    """Physical offset and number of each record of a small log."""
+    number = 0
+    for path, data in files.items():
+        for item in walk(data, int(path.name)):
+            if isinstance(item, Frame):
+                yield item.physical_offset, number
+                number += 1
 
 
 def test_a_damaged_database_is_rebuilt(variant: Variant, golden: Variant) -> None:
