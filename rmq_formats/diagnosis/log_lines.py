@@ -115,6 +115,17 @@ KNOWN_LINES: Final = (
         "iostat -x 1",
     ),
     KnownLine(
+        "correctMinOffset|load consume queue failed", Question.START,
+        "a queue's newest file has no unit, as after a kill that lost the log's last pages; the broker does not start",
+        "rmq verify {store}",
+    ),
+    KnownLine(
+        "DupInfo in properties check failed", Question.MESSAGES,
+        "the broker takes records of the log for damaged (duplicationEnable with DLedger), ends the log before them "
+        "and cuts the queues there",
+        "rmq verify {store}",
+    ),
+    KnownLine(
         "subscription group no permission|consumer's group info not exist", Question.MESSAGES,
         "the group may not consume (consumeEnable=false), or subscriptionGroup.json does not know it",
         "rmq dump {store}/config/subscriptionGroup.json",

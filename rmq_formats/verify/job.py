@@ -357,7 +357,8 @@ class _Verification:
         indexes = [result for result in results if isinstance(result, IndexResult)]
         last_offset = max((check.last_physical_offset for check in checks), default=-1)
         for finding in job_index.index_findings(indexes, SpilledKeys(self.work), last_offset, self.excused):
-            self.findings.add(finding)
+            if finding.kind != finding_kinds.INDEX_MISSING or self.options.has_index:
+                self.findings.add(finding)
         path = paths.checkpoint_file(self.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
         for finding in checkpoint_and_config.index_findings(read_checkpoint(self.storage, path)[0], path, ends_ms):

@@ -101,6 +101,13 @@ def test_a_size_option_wins_over_the_file(rmq: Rmq, store: Path, tmp_path: Path)
     assert won.exit_code == 0
 
 
+def test_a_broker_without_an_index_lacks_none(rmq: Rmq, store: Path, tmp_path: Path) -> None:
+    shutil.rmtree(store / "index")
+    assert rmq("verify", store, "--workers", 1).exit_code == 1
+    conf = write_conf(tmp_path / "broker.conf", messageIndexEnable="false")
+    assert rmq("verify", store, "-c", conf, "--workers", 1).exit_code == 0
+
+
 def test_a_rebuild_without_sizes_takes_those_of_the_files(rmq: Rmq, store: Path) -> None:
     before = tree(store / "consumequeue")
     done = rmq("rebuild", store, "--workers", 1)

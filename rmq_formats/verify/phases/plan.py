@@ -48,6 +48,7 @@ class VerifyOptions:
 
     Attributes:
         tier: ``tieredStoreFilePath``, whose part of this broker is verified too; None where it is not.
+        has_index: ``messageIndexEnable``: without it no Index is no finding.
         queue_database: ``storeType=defaultRocksDB``: a rebuild makes the ConsumeQueue as a RocksDB.
     """
 
@@ -61,6 +62,7 @@ class VerifyOptions:
     batchconsumequeue_file_bytes: int | None = None
     tier: str | None = None
     queue_database: bool = False
+    has_index: bool = True
 
     @classmethod
     def from_arguments(
@@ -74,7 +76,8 @@ class VerifyOptions:
             values["tags_from"] = parse_index_tags(values.pop("index_tags"))
         settings = {} if conf is None else conf.sizes
         has_database = conf is not None and conf.has_rocksdb_queues
-        return cls(**{**settings, **values}, tier=tier, queue_database=has_database)
+        has_index = conf is None or conf.has_index
+        return cls(**{**settings, **values}, tier=tier, queue_database=has_database, has_index=has_index)
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
