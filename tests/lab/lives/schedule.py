@@ -79,9 +79,8 @@ def _demand_sound(one: Round, name: str, root: Path) -> None:
 
 def _repair(one: Round, name: str, life: Life) -> bool:
     """Damage one message of the topic that is there for it, and repair the store; False where it has none."""
-    before = life.before
-    shutil.rmtree(before)
-    shutil.copytree(life.root, before)
+    before, life.root = life.root, life.root.with_name(f"{name}.repaired")  # Java still has the files of its own open
+    shutil.copytree(before, life.root)
     target = _body_of_fault(one, life.root)
     if target is None:
         return False
