@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -154,24 +154,52 @@ class QueueCheck:
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
 
     def _merge(self, read: Sequence[_FileUnits], unit_count: int) -> None:
-        """Merge the units of the files with the records, where they are not those of the log alone."""
-        for item in read:
+        """Merge the units of the files with the records, where they are not those of the log alone.
+
+        Of most queues that is where the log begins: files behind those that differ are left as they are.
+        """
+        by_log = self.state
+        stop = self._files_to_merge(read, unit_count)
+        for item in read[:stop]:
             item.units = read_units(item.first_offset, unit_count, item.data)
             if self.ext is not None:
                 item.is_address, item.is_bad = self.ext.resolve(item.units)
-        none = self.state.rows[:0]
-        units = np.concatenate([none, *(item.units for item in read if item.units is not None)])
+        rest = by_log.rows[:0]
+        count = len(by_log.records)
+        if stop < len(read):
+            at = int(np.searchsorted(by_log.rows[:, unit_kernel.QUEUE_OFFSET], read[stop].first_offset))
+            rest = by_log.rows[at:]
+            physical = by_log.records[:, unit_kernel.PHYSICAL_OFFSET]
+            count = int(np.searchsorted(physical, rest[0, unit_kernel.PHYSICAL_OFFSET])) + 1
+        units = np.concatenate([rest[:0], *(item.units for item in read if item.units is not None), rest[:1]])
         used = np.flatnonzero(units[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
         units = units[: int(used[-1]) + 1 if len(used) else 0]
-        records = self.state.records
+        records = by_log.records[:count]
         merged = merge_queue(read[0].first_offset if read else 0, units, records, self.facts.bounds)
-        rows = merged.rows
+        rows, places, is_former = merged.rows, merged.places, merged.is_former
         if self.name.topic == SCHEDULE_TOPIC:
             rows = self._with_former_delays(rows, units)
-        self.state = QueueState(rows, merged.end, records, merged.places, merged.is_former)
+        end = merged.end
+        if len(rest):
+            rows, end = np.concatenate([rows, rest[1:]]), by_log.end
+            places = np.concatenate([places, by_log.places[count:]])
+            is_former = np.concatenate([is_former, by_log.is_former[count:]])
+        is_plain = by_log.is_plain and np.array_equal(merged.places, records[:, unit_kernel.QUEUE_OFFSET])
+        self.state = QueueState(rows, end, by_log.records, places, is_former, is_plain=is_plain)
         self.expected = self.state.expected()
         self._judge = UnitJudge(self.expected, self.facts)
-        self.end_offset = max(self.end_offset if not read else 0, merged.end)
+        self.end_offset = max(self.end_offset if not read else 0, end)
+
+    def _files_to_merge(self, read: Sequence[_FileUnits], unit_count: int) -> int:
+        """Return how many files are merged: those behind are as the log alone makes them, up to its end."""
+        differing = [number for number, item in enumerate(read) if not item.is_expected]
+        stop = differing[-1] + 1 if differing else len(read)
+        rest = read[stop:]
+        is_whole = all(after.first_offset - item.first_offset == unit_count for item, after in pairwise(rest))
+        is_at_end = bool(rest) and rest[-1].first_offset < self.state.end <= rest[-1].first_offset + unit_count
+        if self.ext is not None or self.name.topic == SCHEDULE_TOPIC or not is_whole or not is_at_end:
+            return len(read)
+        return stop
 
     def _with_former_delays(self, rows: Rows, units: Rows) -> Rows:
         """Keep the times of delivery of messages whose level had another delay when they were dispatched."""
