@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
 from rmq_formats.errors import NotAcceptedError, OptionError
 from rmq_formats.rebuild.changes import QueueChange, compare_views
 from rmq_formats.rebuild.job import rebuild_store
@@ -22,7 +23,9 @@ from rmq_formats.storage.segments import LocalStorage, list_segments
 from rmq_formats.tasks.former_files import FormerFiles
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.tasks.store_sizes import StoreSizes
 from tests import warm_processes
+from tests.conftest import MIXED_DELAY_LEVELS
 from tests.rebuilt_stores import SMALL, built, live, rebuild, small_store
 from tests.store_files import tree
 
@@ -238,3 +241,20 @@ def test_a_change_is_one_line() -> None:
     assert life.text() == (
         "T/0: 2 -> 3; messages 2 -> 3; 1 leave, of the queue offsets 1 to 1; 2 come back; 1 get another queue offset"
     )
+
+
+@pytest.mark.parametrize(("name", "topic"), [("bcq", "BatchOrders"), ("rocksdb", "Orders"), ("lmq", "Payments")])
+def test_other_layouts_are_compared_as_well(golden: Callable[[str], Path], name: str, topic: str) -> None:
+    """Batch queues, queues in RocksDB, light queues."""
+    store = golden(name) / "store"
+    sizes = StoreSizes(
+        1 << 30, 2000, 0, 500, 2000, delay_levels_ms(MIXED_DELAY_LEVELS), batchconsumequeue_file_bytes=920
+    )
+    options = RebuildOptions(True, False, sizes)
+    report = planned(store, options)
+    assert report.to_dict()["changes"]["queues"] == []
+    with opened_tree(str(store)) as queues:
+        topics = {queue.topic for queue in queues.names} - {topic}
+    taken = planned(store, replace(options, live_topics=frozenset(topics))).to_dict()["changes"]
+    assert topic in {change["topic"] for change in taken["queues"]}
+    assert {change["messages_after"] for change in taken["queues"] if change["topic"] == topic} == {0}
