@@ -28,9 +28,10 @@ from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import Task, plan_read
-from rmq_formats.read.query import COMMITLOG_ONLY, LogKind, Logs, Queue, ReadOptions
+from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import open_storage
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
@@ -102,7 +103,7 @@ def count(replay: Replay) -> Counts:
         StoreError: the store cannot be read, or the checkpoint is that of another replay.
     """
     progress = None if replay.checkpoint is None else replay.checkpoint.load()
-    counts = Counts(begin=0 if progress is None else progress.next_physical_offset, end=_log_end(replay.store))
+    counts = Counts(begin=0 if progress is None else progress.next_physical_offset, end=_log_end(replay))
     columns = {"topic", "queue_id", "size", "record_error", *replay.choice.columns()}
     for rows in read_chosen(replay.store, *read_plan(replay, counts, tuple(columns)), replay.choice):
         sound = _sound(rows, counts)
@@ -281,6 +282,8 @@ def _sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
     return sound
 
 
-def _log_end(store: str) -> int:
-    storage, root = open_storage(store)
-    return frozen_end(storage, readable_segments(storage, root))
+def _log_end(replay: Replay) -> int:
+    """Find where the log ends; where messages in no queue are replayed, where the leftovers behind it end."""
+    storage, root = open_storage(replay.store)
+    is_unqueued = replay.choice.query.included is Include.UNQUEUED
+    return frozen_end(storage, (commitlog_segments if is_unqueued else readable_segments)(storage, root))
