@@ -110,11 +110,14 @@ def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
 def show_changes(outcome: Outcome, console: Console) -> None:
     """Print what consumers get, or would get, other than before, and how the former files come back."""
     changes = outcome.changes
-    if changes is not None:
+    if changes is not None and (outcome.is_plan or outcome.former is not None or changes.queues):
         console.print()
         console.print(_changes_title(outcome, changes))
-        for line in [change.text() for change in changes.queues] + [change.text() for change in changes.groups]:
+        lines = [change.text() for change in changes.queues] + [change.text() for change in changes.groups]
+        for line in lines[:LISTED]:
             console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
+        if len(lines) > LISTED:
+            console.print(f"… {len(lines) - LISTED:,} more; --json lists them")
     if outcome.bring_back is not None:
         console.print("→ The former files stay until you delete them. With the broker stopped this brings them back:")
         console.print(printable(outcome.bring_back), soft_wrap=True, highlight=False, markup=False)

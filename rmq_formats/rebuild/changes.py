@@ -206,6 +206,8 @@ def find_changes(
     after: str,
     compared: Compared,
     lost: Sequence[tuple[int, int]] = (),
+    *,
+    lists_new: bool = True,
 ) -> QueueChanges:
     """Compare the queues below one directory with those below another.
 
@@ -217,6 +219,7 @@ def find_changes(
         after: likewise.
         compared: which queues.
         lost: physical offsets of ranges whose records are lost, each with its end; they count on neither side.
+        lists_new: list the new queues as changes even if there was none before, from which something could be taken.
 
     Raises:
         StoreError: a file cannot be read.
@@ -224,6 +227,8 @@ def find_changes(
     heads = RecordHeads(segments, frozen_end(storage, segments), is_local=storage.is_local, lost=lost)
     found: list[Change] = []
     with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
+        if not old_tree.names and not lists_new:
+            return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
             change = _compare(name, old_tree, new_tree, heads) if name in compared else None
             found += [] if change is None else [change]

@@ -188,7 +188,9 @@ class Publication:
 
     def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
         lost = () if self._terms.repair is None else self._terms.repair.lost
-        return find_changes(self._storage, self._root, self._segments, before, after, compared, lost)
+        return find_changes(
+            self._storage, self._root, self._segments, before, after, compared, lost, lists_new=self._terms.is_plan
+        )
 
 
 def plan_area(work: str | None) -> WorkArea:

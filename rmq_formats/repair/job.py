@@ -24,6 +24,7 @@ from rmq_formats.repair.report import RepairReport, steps, without_quarantined
 from rmq_formats.repair.touched import lost_ranges
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
+from rmq_formats.tasks.former_files import bring_back_some_command
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.progress import OnProgress
 from rmq_formats.tasks.runner import Runner
@@ -176,10 +177,12 @@ class _Repair:
             )  # fmt: skip
             former = report.outcome
             if rebuild.consumequeue:
-                outcome = replace(former, planned=None, accept=self.accept | set(plan.accept), bring_back=None)
+                outcome = replace(former, planned=None, accept=self.accept | set(plan.accept))
             else:
                 outcome = replace(outcome, former=former.former, former_bytes=former.former_bytes)
-        return outcome
+        replaced = directory / REPLACED
+        command = bring_back_some_command(Path(self.root), replaced) if replaced.is_dir() else None
+        return replace(outcome, bring_back=command)
 
     def _repair_terms(self, plan: RepairPlan) -> RepairTerms:
         storage, sizes = open_storage(self.root)[0], dict(plan.sizes)

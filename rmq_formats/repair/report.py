@@ -110,6 +110,7 @@ class RepairReport:
             "taken_unaccepted": self.outcome.taken,
             "replaced": self.outcome.former,
             "replaced_bytes": self.outcome.former_bytes,
+            "bring_back": self.outcome.bring_back,
             "queues_disturbed": list(self.disturbed),
         }
 

@@ -103,6 +103,17 @@ def _files(directory: Path) -> Iterator[Path]:
         yield from (Path(path) / name for name in names)
 
 
+def bring_back_some_command(root: Path, directory: Path) -> str:
+    """Return the shell command that exchanges single queues, and the Index, for those that a repair has replaced."""
+    former = shlex.quote(str(directory.relative_to(root)))
+    undone = shlex.quote(str((directory.parent / "undone").relative_to(root)))
+    return (
+        f"cd {shlex.quote(str(root))} && (cd {former} && find . -type f -printf '%h\\n' | sort -u) | "
+        f'while read -r d; do mkdir -p {undone}/"${{d%/*}}" "${{d%/*}}"; mv "$d" {undone}/"${{d%/*}}"/; '
+        f'mv {former}/"$d" "${{d%/*}}"/; done'
+    )
+
+
 def bring_back_command(root: Path, directory: Path) -> str:
     """Return the shell command that exchanges what stands in a store for what a rebuild has replaced."""
     names = sorted(path.name for path in directory.iterdir() if path.is_dir())

@@ -1,6 +1,7 @@
 """A repair replaces the queues and IndexFiles that have findings, says what that takes, and nothing else changes."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,16 @@ def test_a_damaged_message_touches_its_own_queue_and_the_index_of_its_keys(store
     changed = {str(Path(name).parent) for name in before if before[name] != after.get(name)}
     assert len(changed - {"index"}) == 1
     assert replaced(store) == changed
+
+
+def test_the_command_of_the_report_brings_the_former_queues_back(store: Path) -> None:
+    flip_a_unit(store)
+    flip_a_body(store)
+    former = {name: data for name, (_, _, data) in identities(store).items()}
+    report = repair(store)
+    assert report.outcome.bring_back is not None
+    subprocess.run(["/bin/sh", "-c", report.outcome.bring_back], check=True)
+    assert {name: data for name, (_, _, data) in identities(store).items()} == former
 
 
 def test_a_unit_that_comes_back_needs_no_word(store: Path) -> None:
