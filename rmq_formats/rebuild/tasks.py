@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.index import IndexBound, entry_position
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import batch_images
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -282,7 +283,10 @@ def write_queues(
             found += merged.findings.kept
             counts.update({kind.code: count for kind, count in merged.findings.counts.items()})
             continue
-        placement = placements.pop((topic, queue_id)) if (topic, queue_id) in placements else place(rows)
+        placement = placements.pop((topic, queue_id), None)
+        if placement is None:
+            is_cut = options.live_topics is not None and topic.startswith(LIGHT_QUEUE_PREFIX)  # of units left out
+            placement = derived_images.place_by_offset(rows) if is_cut else place(rows)
         own = list(_queue_findings(topic, queue_id, placement))
         found += own
         counts.update(finding.kind.code for finding in own)

@@ -51,7 +51,7 @@ class MergedQueue:
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place, which stands in QUEUE_OFFSET. Places between them without a
-            row are pre-blanks. Of units whose records have expired, STORE_TIMESTAMP is 0.
+            row are pre-blanks. Units whose records have expired are as they stand.
         end: one past the last place; the queue's largest offset.
         is_right: bool[m], which of the standing units are right where they stand.
         places: int64[k], the place of each record of the log, or NOT_PLACED.
@@ -73,7 +73,7 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
     Args:
         first_place: of the queue's first file: the end of a queue without a unit.
         units: int64[m, ROW_COLUMNS], what stands in its files, ascending by place in QUEUE_OFFSET; zeros at the end may
-            be left out. Tags codes are resolved; STORE_TIMESTAMP is not looked at.
+            be left out. Addresses in ConsumeQueueExt are resolved; of other units STORE_TIMESTAMP is 0.
         rows: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their own queue offsets.
         log: bounds of the log.
     """
@@ -91,6 +91,8 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
     places[names[named]] = at[named]
     is_blank = (physical == 0) & (size == PRE_BLANK_SIZE) & (units[:, unit_kernel.TAGS_CODE] == 0)
     keeps_end = is_right | is_blank | (~is_right & _in_ranges(log.lost, physical) & (size > 0))
+    if not len(rows):  # its messages are lost or quarantined: the next ones must not get their offsets
+        keeps_end |= (physical >= 0) & (size > 0) & (physical < log.end)
     kept = np.flatnonzero(keeps_end)
     end = int(at[kept[-1]]) + 1 if len(kept) else first_place
     if not len(right) and (~is_blank & (physical + size != 0)).any():
@@ -232,7 +234,6 @@ def _merged(units: Rows, rows: Rows, places: Rows, is_old: Mask, is_right: Mask,
     merged = rows[placed].copy()
     merged[:, unit_kernel.QUEUE_OFFSET] = places[placed]
     old = units[is_old].copy()
-    old[:, unit_kernel.STORE_TIMESTAMP] = 0
     merged = np.ascontiguousarray(np.concatenate([old, merged]))
     end = max(end, int(merged[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(merged) else end)
     is_before = np.arange(len(rows)) < (int(placed[0]) if len(placed) else len(rows))

@@ -225,7 +225,7 @@ def play(script: Sequence[tuple[str, int]]) -> Life:
             life.store_all(range(following, following + count))
             following += count
         elif step == "gap":
-            following += count
+            following += count if life.end else 0  # the first offset of a queue that is made again is 0
         elif step == "repeat":
             following = max(1, following - count) if following else 0
         elif step == "restart":

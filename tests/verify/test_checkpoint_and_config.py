@@ -172,6 +172,7 @@ def test_consumers_ahead_of_their_queue_are_told(store: Path) -> None:
 
 def test_an_offset_whose_queue_is_gone_is_told(store: Path) -> None:
     shutil.rmtree(store / "commitlog")
+    shutil.rmtree(store / "consumequeue")
     sound_store(store, [message(number) for number in range(COUNT) if number % 4 != 3])
     (store / "checkpoint").unlink()
     (store / "config" / "consumerOffset.json").write_text(
