@@ -101,6 +101,9 @@ def show(report: VerifyReport, console: Console) -> None:
 
 def _print_next_commands(findings: list[Finding], store: str, console: Console) -> None:
     """Print the commands that deal with findings, to be copied."""
+    if any(finding.kind == finding_kinds.LOG_MISSING for finding in findings):
+        output.print_next(console, "rmq verify", store, "-c broker.conf")
+        return
     if any(finding.kind not in finding_kinds.OF_OFFSETS for finding in findings):
         output.print_next(console, "rmq repair", store, "--plan")
     if any(finding.kind in finding_kinds.OF_OFFSETS for finding in findings):
