@@ -4,6 +4,7 @@ So whole directories can be exchanged at one instant, and the bytes of queues th
 Links and former files are told apart afterwards, see ``tasks.former_files``.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -32,7 +33,9 @@ def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt
             for topic, queue in _queue_directories(root / name):
                 queue_id = parse_queue_id(queue)
                 if queue_id is None or (topic, queue_id) not in rebuilt:
-                    _link_files(root / name / topic / queue, new / name / topic / queue)
+                    source = root / name / topic / queue
+                    is_elsewhere = any(path.is_symlink() for path in (source, source.parent, root / name))
+                    _take_files(source, new / name / topic / queue, copies=is_elsewhere)
 
 
 def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
@@ -41,12 +44,22 @@ def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
             yield from ((topic.name, queue.name) for queue in topic.iterdir() if queue.is_dir())
 
 
-def _link_files(source: Path, target: Path) -> None:
+def _take_files(source: Path, target: Path, *, copies: bool) -> None:
+    """Link a queue's files, or copy them: those that a symbolic link leads to are not the store's to link."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
+        if copies:
+            _copy_file(file, target / file.name)
+            continue
         try:
             os.link(file, target / file.name, follow_symlinks=False)
         except FileExistsError:  # an earlier run, which was killed
             pass
         except OSError:  # a file system without hard links
-            shutil.copy2(file, target / file.name, follow_symlinks=False)
+            _copy_file(file, target / file.name)
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    if not file.is_symlink() and not file.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    shutil.copy2(file, target, follow_symlinks=False)
