@@ -12,6 +12,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, SYSTEM_TOPICS, lite_pa
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.queues import first_offset_since
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage
@@ -38,13 +39,19 @@ class AbsentQueues:
     root: str
     known_topics: Collection[str] | None
 
-    def kind(self, topic: str, records: Rows, *, is_claimed: bool) -> Kind:
-        """Return the kind of finding about a queue without files.
+    def kind(
+        self, topic: str, records: Rows, *, is_claimed: bool, database: QueueDatabase | None = None
+    ) -> Kind:  # fmt: skip
+        """Return the kind of finding about a queue without files, or without units in RocksDB.
 
         Args:
             topic: of the queue.
             records: its records, ascending by physical offset; at least one.
             is_claimed: whether a consumer offset above 0 tells of the queue.
+            database: that has the queues of the topic; None where they are files.
+
+        Raises:
+            FormatError: a damaged database.
         """
         if is_deleted(topic, self.known_topics):
             return finding_kinds.TOPIC_DELETED
@@ -52,16 +59,19 @@ class AbsentQueues:
             return finding_kinds.QUEUE_MISSING
         if lite_parts(topic) is not None:
             return finding_kinds.TOPIC_DELETED
-        if topic.startswith(LIGHT_QUEUE_PREFIX) or self.known_topics is None:
+        if self.known_topics is None:
             return finding_kinds.QUEUE_MISSING
         last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
-        return finding_kinds.QUEUE_ABSENT if self._begins_behind(topic, last) else finding_kinds.QUEUE_MISSING
+        is_behind = self._begins_behind(topic, last) if database is None else _begins_behind(database, topic, last)
+        return finding_kinds.QUEUE_ABSENT if is_behind else finding_kinds.QUEUE_MISSING
 
     def _begins_behind(self, topic: str, physical_offset: int) -> bool:
         """Return whether no queue of the topic names a record up to this one, as after it was made again."""
         directory = paths.consumequeue_dir(self.root)
         try:
-            if not self.storage.entries(directory):
+            topics = [entry.name for entry in self.storage.entries(directory)]
+            is_light = topic.startswith(LIGHT_QUEUE_PREFIX)  # which are deleted one by one
+            if not topics or (is_light and not any(name.startswith(LIGHT_QUEUE_PREFIX) for name in topics)):
                 return False
             for queue in topic_queues(self.storage, directory, topic):
                 first = first_offset_since(self.storage, queue, 0)
@@ -70,3 +80,12 @@ class AbsentQueues:
         except StoreError:
             return False
         return True
+
+
+def _begins_behind(database: QueueDatabase, topic: str, physical_offset: int) -> bool:
+    """Return whether no queue of the topic in RocksDB begins with a record up to this one. Raises FormatError."""
+    for _, queue_id in database.queues(topic):
+        units = next((units for _, units in database.units(topic, queue_id)), None)
+        if units is not None and int(units["physical_offset"][0]) <= physical_offset:
+            return False
+    return True

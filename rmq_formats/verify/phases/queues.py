@@ -209,11 +209,11 @@ class _PartitionCheck:
         dispatched: int,
     ) -> None:
         self.queue_count += 1
-        is_light = name.topic.startswith(LIGHT_QUEUE_PREFIX)  # which no table of topics has
-        is_known = self.known_topics is None or is_light or name.topic in self.known_topics
+        is_claimed = any(claim.queue_offset > 0 for _, claim in claims)
         end_offset = check_stored_queue(
-            name, rows, database, dispatched, self.facts, self.findings, self.excused, is_known=is_known
-        )
+            name, rows, database, dispatched, self.facts, self.findings, self.excused,
+            absent=self.absent_queues, is_claimed=is_claimed,
+        )  # fmt: skip
         if not self.has_files:
             self._check_claims(claims, rows, end_offset)
 

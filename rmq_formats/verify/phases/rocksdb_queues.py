@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants
 from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.absent_queues import AbsentQueues
 from rmq_formats.verify.delay_levels import database_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
@@ -97,7 +99,8 @@ def check_stored_queue(
     findings: FindingList,
     excused: FindingList,
     *,
-    is_known: bool,
+    absent: AbsentQueues,
+    is_claimed: bool,
 ) -> int:
     """Compare a queue in the database with its records; return its end, one past the last place in use.
 
@@ -109,7 +112,8 @@ def check_stored_queue(
         facts: of the log.
         findings: added to.
         excused: takes findings that are none if a broker wrote on meanwhile.
-        is_known: whether the broker knows the topic, or that cannot be told.
+        absent: tells queues that were deleted from those that are lost.
+        is_claimed: whether a consumer offset above 0 tells of the queue.
     """
     check = RocksDbQueueCheck(name, rows, facts, findings, excused)
     try:
@@ -120,10 +124,11 @@ def check_stored_queue(
         findings.add(name.finding(kind, error.reason, path=database.path))
         return check.end_offset
     offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
-    if not len(offsets) and len(rows) and not is_known:
-        detail = f"{len(rows)} messages of a topic that is not known, and no units"
-        findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
-        return check.end_offset
+    if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < dispatched:
+        kind = absent.kind(name.topic, rows, is_claimed=is_claimed, database=database)
+        if kind is not finding_kinds.QUEUE_MISSING:
+            findings.add(name.finding(kind, f"{len(rows)} messages of the log, and no units", count=len(rows)))
+            return check.end_offset
     units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
     check.check(StoredQueue(database.path, offsets, units, last, dispatched))
     return check.end_offset
