@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import RmqError
+from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan.derived_images import Placement, Rows, place_last
@@ -73,6 +74,9 @@ def place_by_database(
     if database is not None:
         with suppress(RmqError):
             offsets, units = read_queue(database, topic, queue_id)
+            is_dispatched = len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < database.checkpoint()
+            if not len(offsets) and is_dispatched and database.bound(topic, queue_id) is None:
+                return place_last(rows[:0])  # deleted in order, units and end
             findings = FindingList()
             check = RocksDbQueueCheck(QueueName(topic, queue_id), rows, facts, findings, findings)
             return check.place(StoredQueue(database.path, offsets, units, None, 0))
