@@ -160,7 +160,10 @@ class StandingQueues:
             return self._without_files(queue, rows)
         ext = stored.ext(name)
         is_known = not is_deleted(name.topic, self.known_topics)
-        check = QueueCheck(name, rows, self.facts, findings, findings, ext, is_known=is_known)
+        check = QueueCheck(
+            name, rows, self.facts, findings, findings, ext, is_known=is_known,
+            log_file_bytes=self.sizes.commitlog_file_bytes,
+        )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
         own = FindingList()
         is_sound = True

@@ -14,10 +14,11 @@ an inner batch of no messages, compressed: clients unwrap it to nothing (``PullA
 Of a batch queue it keeps the places of all messages of the lost record, and it keeps the places in light queues too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from rmq_formats.codecs.compression import Compression, compress
@@ -46,6 +47,9 @@ MAX_BYTES: Final = MAX_BODY_BYTES  # a broker's buffers for records are no small
 _NOWHERE: Final = Host.parse("0.0.0.0:0")
 _PLACEHOLDER_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
 _NO_MESSAGES: Final = compress(b"", Compression.ZLIB)
+# Without it the log of a broker with duplicationEnable would end there (CommitLog#checkMessageAndReturnSize).
+_DUP_INFO: Final = {"DUP_INFO": "0_0"}
+_DUP_INFO_BYTES: Final = encode_properties(_DUP_INFO)
 
 
 class Fill(StrEnum):
@@ -173,16 +177,18 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     Args:
         physical_offset: where it will stand.
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
-            ``forceVerifyPropCRC`` ask for; in the smallest places the topic is cut.
+            ``forceVerifyPropCRC`` ask for, and DUP_INFO; in the smallest places the topic is cut.
         store_timestamp_ms: its time.
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES
     topic = TOPIC[: room - MIN_BODY_BYTES]
+    properties_bytes = _DUP_INFO_BYTES if size >= WHOLE_BYTES + len(_DUP_INFO_BYTES) else b""
+    body_bytes = room - len(topic) - with_crc * CRC_PROPERTY_BYTES - len(properties_bytes)
     message = MessageToStore(
-        topic=topic, queue_id=0, body=bytes(room - len(topic) - with_crc * CRC_PROPERTY_BYTES),
-        sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE,
-        store_host=_NOWHERE,
+        topic=topic, queue_id=0, body=bytes(body_bytes), sys_flag=FLAG_TRANSACTION_ROLLBACK,
+        born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+        properties_bytes=properties_bytes,
     )  # fmt: skip
     return encode_record(
         message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms,
@@ -203,7 +209,9 @@ def _least_bytes(topic: str, properties_bytes: bytes, *, with_crc: bool = False)
 
 def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
     """Encode a placeholder, which keeps a lost message's place in its queue; at least ``placeholder_bytes`` long."""
-    properties_bytes = _properties(place)
+    properties_bytes = _properties(place, _DUP_INFO)
+    if place.size < _least_bytes(place.topic, properties_bytes):
+        properties_bytes = _properties(place)
     with_crc = place.size >= _least_bytes(place.topic, properties_bytes, with_crc=True)
     spare = place.size - _least_bytes(place.topic, properties_bytes, with_crc=with_crc)
     message = _placeholder_message(place, properties_bytes, store_timestamp_ms, spare)
@@ -213,9 +221,9 @@ def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
     )  # fmt: skip
 
 
-def _properties(place: Place) -> bytes:
+def _properties(place: Place, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """Properties by which a rebuild gives a place its unit in a batch queue, or more units in light queues."""
-    properties: dict[str, str] = {}
+    properties = dict(more)
     if place.batch_size:
         properties |= {"INNER_BASE": str(place.queue_offset), "INNER_NUM": str(place.batch_size)}
     if place.light:

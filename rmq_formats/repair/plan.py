@@ -53,6 +53,7 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.QUEUE_OFFSET_REPEATED,
         finding_kinds.QUEUE_OFFSET_DISPLACED,
         finding_kinds.QUEUE_OFFSET_GAP,
+        finding_kinds.QUEUE_BEGINS_LATE,
         finding_kinds.SEGMENT_UNREADABLE,
         finding_kinds.SEGMENT_COMPRESSED,
         finding_kinds.LOG_MISSING,

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE
 from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.lost_units import read_all_units
 from rmq_formats.storage.segments import LocalStorage, opened, read_range
@@ -33,8 +34,18 @@ def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
     return {
         (units.topic, units.queue_id)
         for units in read_all_units(root)
-        if _overlap(ranges, units.physical_offsets, units.physical_offsets + np.maximum(units.sizes, 1)).any()
+        if _overlap(
+            ranges,
+            units.physical_offsets,
+            units.physical_offsets + _record_sizes(units.physical_offsets, units.sizes),
+        ).any()
     }
+
+
+def _record_sizes(physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sizes of the records that units name; pre-blanks name none."""
+    is_blank = (physical_offsets == 0) & (sizes == PRE_BLANK_SIZE)
+    return np.where(is_blank, 0, np.maximum(sizes, 1))
 
 
 def is_index_touched(root: str, ranges: Ranges, index_slots: int) -> bool:

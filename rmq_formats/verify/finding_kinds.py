@@ -162,6 +162,11 @@ QUEUE_MINIMUM: Final = Kind(
     "consumequeue.minimum", _ERROR,
     f"the queue begins after its first message in the log; consumers cannot reach those before; {_REBUILD_QUEUE}",
 )  # fmt: skip
+QUEUE_BEGINS_LATE: Final = Kind(
+    "consumequeue.begins_late", _WARNING,
+    "the queue begins with its first message in one of the log's files: a broker that was killed dispatched the log "
+    "from that file on. Where the topic was not deleted before, rmq rebuild STORE brings the messages back",
+)  # fmt: skip
 QUEUE_FORMER: Final = Kind(
     "consumequeue.former", _INFO,
     "messages of a former life: their topic was deleted and made again; the log keeps them until they expire, and no "
@@ -264,7 +269,10 @@ EXT_UNIT: Final = Kind(
     "consumequeue_ext.unit", _ERROR, f"the ConsumeQueueExt unit is not that of its message; {_REBUILD_QUEUE}"
 )
 EXT_FORMAT: Final = Kind("consumequeue_ext.format", _ERROR, f"no ConsumeQueueExt unit is here; {_REBUILD_QUEUE}")
-EXT_SURPLUS: Final = Kind("consumequeue_ext.surplus", _WARNING, f"no unit of the queue names it; {_REBUILD_QUEUE}")
+EXT_SURPLUS: Final = Kind(
+    "consumequeue_ext.surplus", _INFO,
+    "no unit of the queue names it, as where a broker that was killed dispatches messages again; it does no harm",
+)  # fmt: skip
 EXT_FILE_SIZE: Final = Kind(
     "consumequeue_ext.file.size", _ERROR,
     f"a broker does not start with a file of another size than mappedFileSizeConsumeQueueExt; {_REBUILD_QUEUE}",

@@ -14,7 +14,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.scan.derived_images import Rows
-from rmq_formats.scan.queue_witness import merge_queue
+from rmq_formats.scan.queue_witness import MergedQueue, merge_queue
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.ext import ExtTable, judge_ext
 from rmq_formats.verify.facts import LogFacts
@@ -102,6 +102,7 @@ class QueueCheck:
         ext: ExtTable | None = None,
         *,
         is_known: bool = True,
+        log_file_bytes: int = 0,
     ) -> None:
         """Create the check of one queue.
 
@@ -114,6 +115,7 @@ class QueueCheck:
             ext: its ConsumeQueueExt units.
             is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
                 that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
+            log_file_bytes: size of the log's files; 0 where that is of no use.
         """
         self.name = name
         self.state = state_by_log(rows, facts)
@@ -124,6 +126,7 @@ class QueueCheck:
         self.ext = ext
         self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
         self.end_offset = self.expected.last + 1
+        self._log_file_bytes = log_file_bytes
         self._judge = UnitJudge(self.expected, facts)
         self._lost: list[tuple[int, int]] = []
 
@@ -176,6 +179,8 @@ class QueueCheck:
         units = units[: int(used[-1]) + 1 if len(used) else 0]
         records = by_log.records[:count]
         merged = merge_queue(read[0].first_offset if read else 0, units, records, self.facts.bounds)
+        if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units):
+            self._late_kind = finding_kinds.QUEUE_BEGINS_LATE
         rows, places, is_former = merged.rows, merged.places, merged.is_former
         if self.name.topic == SCHEDULE_TOPIC:
             rows = self._with_former_delays(rows, units)
@@ -189,6 +194,19 @@ class QueueCheck:
         self.expected = self.state.expected()
         self._judge = UnitJudge(self.expected, self.facts)
         self.end_offset = max(self.end_offset if not read else 0, end)
+
+    def _begins_with_log_file(self, merged: MergedQueue, units: Rows) -> bool:
+        """Return whether the queue's first unit names its first record in a file of the log.
+
+        A broker that was killed dispatches whole files (``CommitLog#recoverAbnormally``), up to the log's end: also to
+        queues that were deleted with their topic.
+        """
+        right = np.flatnonzero(merged.is_right)
+        if not len(right) or not self._log_file_bytes:
+            return False
+        at = int(np.searchsorted(merged.rows[:, unit_kernel.QUEUE_OFFSET], units[right[0], unit_kernel.QUEUE_OFFSET]))
+        physical = merged.rows[max(0, at - 1) : at + 1, unit_kernel.PHYSICAL_OFFSET] - self.facts.start
+        return at > 0 and int(physical[0]) // self._log_file_bytes < int(physical[1]) // self._log_file_bytes
 
     def _files_to_merge(self, read: Sequence[_FileUnits], unit_count: int) -> int:
         """Return how many files are merged: those behind are as the log alone makes them, up to its end."""

@@ -244,7 +244,7 @@ class _PartitionCheck:
         self.queue_count += 1
         check = QueueCheck(
             name, rows, self.facts, self.findings, self.excused, self.stored.ext(name),
-            is_known=not is_deleted(name.topic, self.known_topics),
+            is_known=not is_deleted(name.topic, self.known_topics), log_file_bytes=self.sizes.commitlog_file_bytes,
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
         self._check_claims(claims, rows, check.end_offset)
