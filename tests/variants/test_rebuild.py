@@ -40,10 +40,14 @@ def test_a_rebuild_in_place_leaves_the_other_layouts_files(name: str, variant: V
     before = tree(store)
     rebuild(store, None, golden_options(VARIANTS[name]))
     assert built(store) == built(golden(name) / "expected")
-    made = ("consumequeue/", "batchconsumequeue/", "index/", "lock")
-    assert {path: data for path, data in tree(store).items() if not path.startswith(made)} == {
+    after = tree(store)
+    made, former = ("consumequeue/", "batchconsumequeue/", "index/", "lock"), "quarantine/0001/"
+    assert {path: data for path, data in after.items() if not path.startswith((*made, former))} == {
         path: data for path, data in before.items() if not path.startswith(made)
     }
+    replaced = {path.removeprefix(former): data for path, data in after.items() if path.startswith(former)}
+    assert replaced
+    assert replaced.items() <= {path: data for path, data in before.items() if path.startswith(made)}.items()
 
 
 @pytest.mark.parametrize(("name", "words"), [("bcq", "inner batches")])
