@@ -165,3 +165,24 @@ async def test_a_change_registers_what_it_is_and_a_new_connection_all(
         await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"enableSingleTopicRegister=true\n")
         await asker.send("E")
         assert registered[1] == own | {"B", "C", "D", "E"}
+
+
+async def test_a_broker_registers_all_its_topics_again_after_each_period(
+    namesrvs: list[str], store_config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[set[str]] = []
+
+    def encode(body: RegisterBrokerBody, compressed: bool) -> bytes:
+        registered.append(set(body.topic_config_serialize_wrapper.topic_config_table))
+        return encode_registration(body, compressed)
+
+    monkeypatch.setattr(registration, "encode_registration", encode)
+    config = BrokerConfig(listen_port=0, namesrv_addr=namesrvs[0])
+    object.__setattr__(config, "register_name_server_period_ms", 20)  # less than settings may say
+
+    async def is_repeated() -> bool:
+        return len(registered) >= 4
+
+    async with Broker(config, store_config) as broker:
+        await eventually(is_repeated)
+        assert all(topics == set(broker.state.topics.table) for topics in registered)

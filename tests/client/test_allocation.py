@@ -78,6 +78,14 @@ def test_each_queue_has_one_owner(strategy: Allocation, count: int) -> None:
     assert sorted(shares) == everything
 
 
+@pytest.mark.parametrize(("queue_count", "client_count", "sizes"), [(5, 2, [3, 2]), (10, 20, [1] * 10 + [0] * 10)])
+def test_shares_differ_by_one_queue_and_members_beyond_the_queues_have_none(
+    queue_count: int, client_count: int, sizes: list[int]
+) -> None:
+    clients = [f"192.0.2.1@{number:02}" for number in range(client_count)]
+    assert [len(averagely(client, queues(f"a:{queue_count}"), clients)) for client in clients] == sizes
+
+
 def test_a_queue_without_a_room_is_refused() -> None:
     with pytest.raises(OptionError, match="no machine room"):
         MachineRoomNearby(averagely, lambda _: "", room)("r1-a", queues("x:1"), IN_ROOMS)

@@ -1,5 +1,6 @@
 """Clients of one process that would be the same member of a group, and those that would not."""
 
+import asyncio
 import re
 
 import pytest
@@ -16,6 +17,7 @@ from rmq_core.client import (
     TransactionState,
 )
 from rmq_core.client.options import DEFAULT_INSTANCE
+from rmq_core.remoting.bodies import ConsumerIdList, encode_body
 from rmq_core.remoting.errors import ConnectError
 from rmq_formats.errors import OptionError
 from tests.client.conftest import FakeCluster
@@ -103,3 +105,21 @@ async def test_a_start_that_fails_gives_its_place_up(fakes: FakeCluster) -> None
     for _ in range(2):
         with pytest.raises(ConnectError, match="cannot connect"):
             await consumer_of(fakes, "g", "one", MessageModel.CLUSTERING).start()
+
+
+async def test_heartbeats_go_to_masters_again_and_again_and_those_of_consumers_to_slaves(fakes: FakeCluster) -> None:
+    master, slave = fakes.brokers["a"], fakes.brokers["b"]
+    fakes.slaves["a"] = fakes.addresses.pop("b")
+    body = encode_body(ConsumerIdList(consumer_id_list=["another"]))  # which has all queues
+    master.answer = slave.answer = lambda command, _: command.response(0, None, None, body)
+    async with Producer(fakes.namesrv, "pg", ProducerOptions(heartbeat_interval_s=0.01)) as producer:
+        await producer.queues("T")
+        async with asyncio.timeout(60):
+            while master.heartbeats < 3:
+                await asyncio.sleep(0.005)
+    assert slave.heartbeats == 0
+    consumer = PushConsumer(fakes.namesrv, "g", lambda _: None, PushOptions(heartbeat_interval_s=0.01))
+    consumer.subscribe("T")
+    async with consumer, asyncio.timeout(60):
+        while slave.heartbeats < 3:
+            await asyncio.sleep(0.005)

@@ -1,11 +1,14 @@
 """The routes that a client keeps."""
 
+import asyncio
+
 import pytest
 
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.cluster.routes import Route
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import TopicRouteData
+from tests.client.conftest import FakeCluster
 
 
 async def test_routes_are_refreshed_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +28,25 @@ async def test_routes_are_refreshed_in_the_order_in_which_they_came(monkeypatch:
         asked.clear()
         await cluster.refresh_routes()
         assert asked == topics
+
+
+async def test_a_route_is_cached_and_fetched_again_after_each_interval(
+    fakes: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    fetch = Cluster.route_data
+
+    async def counted(self: Cluster, topic: str) -> TopicRouteData:
+        fetched.append(topic)
+        return await fetch(self, topic)
+
+    monkeypatch.setattr(Cluster, "route_data", counted)
+    async with Cluster(fakes.namesrv, ClientOptions(route_poll_interval_s=3600)) as cluster:
+        for _ in range(5):
+            assert isinstance(await cluster.route("T"), Route)
+    assert fetched == ["T"]
+    async with Cluster(fakes.namesrv, ClientOptions(route_poll_interval_s=0.01)) as cluster:
+        await cluster.route("U")
+        async with asyncio.timeout(60):
+            while fetched.count("U") < 3:
+                await asyncio.sleep(0.005)

@@ -50,6 +50,18 @@ def test_statuses_are_those_of_the_original(
     assert (result.message_count > 0) is (status is GetStatus.FOUND)
 
 
+@pytest.mark.parametrize(("settings", "following"), [({}, 9), ({"offset_check_in_slave": True}, 2)])
+def test_a_slave_corrects_offsets_only_if_it_is_told_to(
+    open_store: Opener, settings: dict[str, bool], following: int
+) -> None:
+    store = open_store()
+    for _ in range(2):
+        put(store)
+    store.shutdown()
+    result = open_store(slave=True, **settings).get("T", 0, 9, 32)
+    assert (result.status, result.next_offset) == (GetStatus.OFFSET_OVERFLOW_BADLY, following)
+
+
 def test_a_read_has_limits_of_count_and_bytes_but_gives_one_message(store: MessageStore) -> None:
     assert bodies(store.get("T", 0, 3, 4).slices) == [3, 4, 5, 6]
     result = store.get("T", 0, 0, 32, max_bytes=250)

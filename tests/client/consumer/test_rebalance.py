@@ -1,5 +1,6 @@
 """Rebalance: whom it asks for the members of its group, and where its queues begin."""
 
+import asyncio
 from typing import ClassVar
 
 import pytest
@@ -122,3 +123,92 @@ async def test_a_route_that_is_gone_does_not_hide_where_a_broker_is_now(fakes: F
         fakes.topics = {"T"}
         await cluster.refresh_routes()
         assert cluster.address("a") == before
+
+
+class Followed(Begun):
+    """A pull loop that notes when it starts and stops."""
+
+    events: ClassVar[list[str]] = []
+
+    def _note(self, event: str) -> None:
+        self.events.append(f"{event} {self.queue.topic} {self.queue.broker_name}{self.queue.queue_id}")
+
+    def start(self, offset: int) -> None:
+        super().start(offset)
+        self._note("start")
+
+    async def stop(self) -> None:
+        self._note("stop")
+
+
+async def settled(member: Rebalancer[Followed], count: int) -> list[str]:
+    """Rebalance until so many queues are assigned; return what started and stopped meanwhile, in order."""
+    Followed.events.clear()
+    async with asyncio.timeout(60):
+        while len(member.works) != count:
+            await member.rebalance()
+            await asyncio.sleep(0)
+    await member.rebalance()
+    return sorted(Followed.events)
+
+
+async def test_only_queues_that_change_hands_start_and_stop(fakes: FakeCluster) -> None:
+    others: list[str] = []
+
+    def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return command.response(body=encode_body(ConsumerIdList(consumer_id_list=[*others, cluster.client_id])))
+        return command.response(0, None, {"offset": "7"})
+
+    for broker in fakes.brokers.values():
+        broker.answer = answer
+    subscriptions = {topic: subscription(topic) for topic in ("T", "U")}
+    async with Cluster(fakes.namesrv, ClientOptions()) as cluster:
+        offsets = RemoteOffsets("g", QueueOffsets(cluster))
+        member = Rebalancer(cluster, "g", PushOptions(), subscriptions, offsets, None, Followed)
+        queues = ("a0", "a1", "b0", "b1")
+        assert await settled(member, 8) == [f"start {topic} {queue}" for topic in "TU" for queue in queues]
+        others.append("zzz")  # behind this client in the order of ids: it gets the second half
+        assert await settled(member, 4) == [f"stop {topic} {queue}" for topic in "TU" for queue in ("b0", "b1")]
+        del subscriptions["U"]
+        assert await settled(member, 2) == ["stop U a0", "stop U a1"]
+        others.clear()
+        assert await settled(member, 4) == ["start T b0", "start T b1"]
+
+
+async def test_a_consumer_that_broadcasts_has_all_queues_and_asks_for_no_members(fakes: FakeCluster) -> None:
+    for broker in fakes.brokers.values():
+        broker.answer = lambda command, _: command.response(0, None, {"offset": "7"})
+    async with Cluster(fakes.namesrv, ClientOptions()) as cluster:
+        offsets, wanted = RemoteOffsets("g", QueueOffsets(cluster)), {"T": subscription("T")}
+        member = Rebalancer(cluster, "g", PushOptions(), wanted, offsets, None, Followed, takes_all=True)
+        assert len(await settled(member, 4)) == 4
+    assert asked(fakes) == {"a": 0, "b": 0}
+
+
+async def test_a_rebalance_runs_at_the_start_at_each_interval_and_when_it_is_asked_for(fakes: FakeCluster) -> None:
+    rounds: list[float] = []
+
+    class Counted(Rebalancer[Followed]):
+        async def rebalance(self) -> bool:
+            rounds.append(self._options.rebalance_interval_s)
+            return True
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(rounds) < count:
+                await asyncio.sleep(0.001)
+
+    async with Cluster(fakes.namesrv, ClientOptions()) as cluster:
+        offsets = RemoteOffsets("g", QueueOffsets(cluster))
+        for interval_s in (0.005, 3600):
+            member = Counted(cluster, "g", PushOptions(rebalance_interval_s=interval_s), {}, offsets, None, Followed)
+            rounds.clear()
+            cluster.run(member.run())
+            await until(1)
+            if interval_s == 3600:
+                await asyncio.sleep(0.02)
+                assert len(rounds) == 1
+                member.soon()
+            await until(2)
+            await cluster.stop_tasks()
