@@ -7,16 +7,18 @@ which life of a topic is live, where a gap was closed, and former delays.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.standing_ext import keep_ext, set_values
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_variants import StoreVariants
@@ -32,12 +34,18 @@ from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_
 from rmq_formats.verify.phases.stored_files import StoredFiles
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_formats.verify.queue_state import QueueState, record_gaps
+from rmq_formats.verify.units import read_units
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
 
 Queue = tuple[str, int]
 _OF_RECORDS: Final = (
     finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_PASSED_OVER,
 )  # fmt: skip
+
+# Of ext files with such a finding none is kept.
+_NO_EXT: Final = frozenset({
+    finding_kinds.EXT_FORMAT, finding_kinds.EXT_FILE_SIZE, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN,
+})  # fmt: skip
 
 
 def list_standing(
@@ -112,11 +120,13 @@ class StandingQueue:
         files: to be carried over as they are; None where the queue is to be made of its state.
         state: what the queue should hold; None where it should have no files.
         findings: about its records.
+        ext_files: those of ConsumeQueueExt, to which the tags codes of the state lead; None where they are made anew.
     """
 
     files: Sequence[CarriedFile] | None
     state: QueueState | None
     findings: FindingList
+    ext_files: Sequence[CarriedFile] | None = None
 
 
 class StandingQueues:
@@ -178,10 +188,33 @@ class StandingQueues:
             own.add(name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin))
         for kind in _OF_RECORDS:
             own.add_uncounted(kind, findings.counts.get(kind, 0) - own.counts.get(kind, 0))
-        carried = list(self._carried(name, "consumequeue", files)) if is_sound else None
-        if carried is not None and ext is not None:
-            carried += self._carried_ext(name, stored)
-        return StandingQueue(carried, check.state, own)
+        if is_sound:
+            carried = list(self._carried(name, "consumequeue", files))
+            if ext is not None:
+                carried += self._carried_ext(name, stored)
+            return StandingQueue(carried, check.state, own)
+        state, ext_files = check.state, None
+        if ext is not None and _NO_EXT.isdisjoint(findings.counts):
+            state, ext_files = self._with_standing_ext(name, stored, files, state, ext.units)
+        return StandingQueue(None, state, own, ext_files)
+
+    def _with_standing_ext(
+        self, name: QueueName, stored: StoredFiles, files: Sequence[QueueFile], state: QueueState, ext_units: Rows
+    ) -> tuple[QueueState, Sequence[CarriedFile] | None]:
+        """Keep the queue's ext files, and the addresses that lead into them, where each leads to a unit."""
+        file_bytes = self.sizes.consumequeue_file_bytes
+        units = [
+            read_units(file.start_offset // UNIT_BYTES, file_bytes // UNIT_BYTES, file.read())
+            for file in files if not file.start_offset % file_bytes
+        ]  # fmt: skip
+        kept = keep_ext(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
+        if kept is None:
+            return state, None
+        rows, values = kept
+        ext_files = self._carried_ext(name, stored)
+        for file in ext_files:
+            set_values(file.start_offset, file.image, values)
+        return replace(state, rows=rows), ext_files
 
     def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> StandingQueue | None:
         """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.

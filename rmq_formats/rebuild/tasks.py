@@ -313,20 +313,26 @@ def _write_merged_queue(
         "consumequeue": sizes.consumequeue_file_bytes, "consumequeue_ext": sizes.consumequeue_ext_file_bytes,
         "batchconsumequeue": sizes.batchconsumequeue_file_bytes,
     }  # fmt: skip
-    if merged.files is not None:
-        for file in merged.files:
-            files |= _write_image(area, file.tree, file.start_offset, file.image, sizes_of[file.tree.split("/")[0]])
+    for file in (*(merged.files or ()), *(merged.ext_files or ())):
+        files |= _write_image(area, file.tree, file.start_offset, file.image, sizes_of[file.tree.split("/")[0]])
+    if merged.files is not None or merged.state is None:
         return files
-    if merged.state is None:
-        return files
-    return _write_queue(topic, queue_id, merged.state.rows, options, area, end=merged.state.end)
+    rows, end = merged.state.rows, merged.state.end
+    return files | _write_queue(topic, queue_id, rows, options, area, end=end, keeps_ext=merged.ext_files is not None)
 
 
 def _write_queue(
-    topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area, *, end: int = 0
+    topic: str,
+    queue_id: int,
+    rows: derived_images.Rows,
+    options: RebuildOptions,
+    area: Area,
+    *,
+    end: int = 0,
+    keeps_ext: bool = False,
 ) -> Files:
     files: Files = {}
-    if options.sizes.consumequeue_ext_file_bytes:
+    if options.sizes.consumequeue_ext_file_bytes and not keeps_ext:
         rows, ext_images = derived_images.ext_images(rows, options.sizes.consumequeue_ext_file_bytes)
         directory = paths.queue_dir("consumequeue_ext", topic, queue_id)
         for number, image in enumerate(ext_images):

@@ -82,6 +82,11 @@ class ExtTable:
         self._parts = []
         self._named = np.zeros(len(self._units), dtype=bool)
 
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """Offset in the queue's ext files, tags code and store timestamp of each unit, int64[n, 3], by offset."""
+        return self._units
+
     def resolve(self, units: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Replace ext addresses in a file's units, int64[n, ROW_COLUMNS], by the tags codes that they lead to.
 

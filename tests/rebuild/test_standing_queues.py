@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
@@ -114,3 +115,26 @@ def test_a_deleted_topic_stays_deleted_and_a_lost_queue_comes_back(tmp_path: Pat
     write_config(tmp_path, "Orders", offsets={"Orders@g": {"0": 7}})
     assert rebuild(tmp_path) == {}
     assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units[:20])
+
+
+def test_ext_files_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> None:
+    """Bit maps are in no log, and a broker puts its last message there again at each start."""
+    store, sizes = tmp_path / "store", replace(REBUILT.sizes, consumequeue_ext_file_bytes=1024)
+    options = replace(REBUILT, sizes=sizes)
+    units = write_log(store, range(20))
+    ext_units = [ExtUnit(unit.tags_code, FIRST_MS + 5 + number, b"bits") for number, unit in enumerate(units[5:])]
+    addresses = [encode_ext_address(number * ext_units[0].size) for number in range(15)]
+    addressed = [replace(unit, tags_code=address) for unit, address in zip(units[5:], addresses, strict=True)]
+    ext_units.append(ext_units[-1])
+    write_queue(store, dict(enumerate([*units[:5], *addressed])))
+    ext_path = store / "consumequeue_ext" / "Orders" / "0" / f"{0:020d}"
+    ext_path.parent.mkdir(parents=True)
+    ext_path.write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(1024, b"\0"))
+    before = tree(store)
+    patch(queue_path(store), 3 * UNIT_BYTES + 19, b"\x01")
+    patch(queue_path(store), 10 * UNIT_BYTES + 7, b"\xff")
+    patch(ext_path, 12 * ext_units[0].size + 5, b"\xff")
+    assert tree(store) != before
+    rebuild(store, options=options)
+    after = tree(store)
+    assert {path: after[path] for path in before} == before

@@ -99,7 +99,9 @@ public class Lives {
         BrokerConfig broker = new BrokerConfig();
         MixAll.properties2Object(properties, broker);
         BrokerStatsManager stats = new BrokerStatsManager(broker);
-        store = config.isEnableRocksDBStore() ? new RocksDBMessageStore(config, stats, null, broker, topics) : new DefaultMessageStore(config, stats, null, broker, topics);
+        synchronized (Lives.class) { // StoreStatsService fills a static TreeMap
+            store = config.isEnableRocksDBStore() ? new RocksDBMessageStore(config, stats, null, broker, topics) : new DefaultMessageStore(config, stats, null, broker, topics);
+        }
         if (!store.load()) throw new IllegalStateException("not loaded");
         store.start();
         if (config.isDuplicationEnable()) store.setConfirmOffset(store.getMaxPhyOffset());

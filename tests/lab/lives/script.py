@@ -58,10 +58,17 @@ class Life:
         self.step("put", topic, queue_id, count, body_bytes, *(f"{name}={value}" for name, value in properties.items()))
 
 
-def write_life(dice: random.Random, work: Path, name: str) -> Life:
-    """Write a life: sessions of a broker, between which files expire, settings change, or the process is killed."""
+def write_life(dice: random.Random, work: Path, name: str, *, with_rocksdb: bool = True) -> Life:
+    """Write a life: sessions of a broker, between which files expire, settings change, or the process is killed.
+
+    Args:
+        dice: source of all chance.
+        work: directory of the store.
+        name: of the store.
+        with_rocksdb: whether its queues may be in RocksDB.
+    """
     life = Life(work / name, work / f"{name}.before")
-    life.settings = _settings(dice)
+    life.settings = _settings(dice, with_rocksdb=with_rocksdb)
     killed = 0
     life.open()
     if life.jumps:
@@ -92,7 +99,7 @@ def write_life(dice: random.Random, work: Path, name: str) -> Life:
     return life
 
 
-def _settings(dice: random.Random) -> dict[str, str]:
+def _settings(dice: random.Random, *, with_rocksdb: bool) -> dict[str, str]:
     settings = {
         "mappedFileSizeCommitLog": str(dice.choice([16384, 32768])),
         "mappedFileSizeConsumeQueue": str(dice.choice([400, 2000])),
@@ -105,7 +112,7 @@ def _settings(dice: random.Random) -> dict[str, str]:
         "mapperFileSizeBatchConsumeQueue": "920",
     }
     layout = dice.random()
-    if layout < 0.15:
+    if layout < 0.15 and with_rocksdb:
         settings["storeType"] = "defaultRocksDB"
     elif layout < 0.45:
         settings["duplicationEnable"] = "true"
