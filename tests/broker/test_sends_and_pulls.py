@@ -29,7 +29,8 @@ async def test_what_is_sent_is_pulled(asker: Asker) -> None:
     assert message.properties == {
         "UNIQ_KEY": "0A0B", "TAGS": "A", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster",
     }  # fmt: skip
-    assert (pulled.ext_fields["nextBeginOffset"], pulled.ext_fields["maxOffset"]) == ("1", "1")
+    offsets = (pulled.ext_fields[name] for name in ("minOffset", "nextBeginOffset", "maxOffset"))
+    assert tuple(offsets) == ("0", "1", "1")
 
 
 async def test_the_headers_of_old_clients_do_as_well(asker: Asker) -> None:
@@ -151,6 +152,18 @@ async def test_sql_is_refused_unless_it_is_switched_on(asker: Asker) -> None:
     answer = await asker.pull("T", expressionType="SQL92", subscription="a = 1")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "does not support consumer to filter message by SQL92" in (answer.remark or "")
+
+
+class TestShortPolling:
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, long_polling_enable=False, short_polling_time_ms=20)
+
+    async def test_a_pull_waits_for_a_moment_whatever_it_asks_for(self, asker: Asker) -> None:
+        await asker.send("T")
+        async with asyncio.timeout(60):
+            answer = await asker.pull("T", 1, sysFlag=6, suspendTimeoutMillis=3_600_000)
+        assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
 
 
 class TestSql:
