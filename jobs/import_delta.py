@@ -29,7 +29,7 @@ from rmq_formats.spark.job import (
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.spark.options.write import check_columns
-from rmq_formats.storage.commitlog import configured_log_directories
+from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.origin import leftover_word
 from rmq_formats.tasks.runner import ProcessRunner

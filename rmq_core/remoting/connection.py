@@ -63,6 +63,7 @@ class Connection(asyncio.Protocol):
         reads_only_while_writable: bool,
         max_waiting_bytes: int = sys.maxsize,
         after_batch: Callable[[], None] | None = None,
+        logs_refusals: bool = False,
     ) -> None:
         """Prepare a connection.
 
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
                 if both sides did so, they could wait for each other for ever.
             max_waiting_bytes: read no more requests while those whose answers are awaited take more than that.
             after_batch: called when all frames that had arrived are handled, before their answers are written.
+            logs_refusals: log each kind of refused request, as a server does.
         """
         self.remote_address = ""
         self.remote_host = b""
@@ -104,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
         self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
         self._unread: list[tuple[float, bytes]] = []  # bytes that arrived since, and when
-        self._refusals = RefusalLog()
+        self._refusals = RefusalLog() if logs_refusals else None
         self._was_held_up = False
         self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
@@ -340,7 +342,7 @@ class Connection(asyncio.Protocol):
                 answer: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
                 answer = not_supported(request)
-                self._refusals.log_refusal(request, answer, self.remote_address)
+                self._log_refusal(request, answer)
             else:
                 answer = handler(request, self)
             if type(answer) is RemotingCommand:
@@ -355,8 +357,12 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
         answer = failure(request, error)
-        self._refusals.log_refusal(request, answer, self.remote_address)
+        self._log_refusal(request, answer)
         return answer
+
+    def _log_refusal(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        if self._refusals is not None:
+            self._refusals.log_refusal(request, answer, self.remote_address)
 
     def _answer_later(self, request: RemotingCommand, answer: Any) -> None:
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)

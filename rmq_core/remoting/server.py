@@ -249,6 +249,7 @@ class _ServerConnection(Connection):
             reads_only_while_writable=True,
             max_waiting_bytes=server.limits.max_waiting_bytes,
             after_batch=server.after_batch,
+            logs_refusals=True,
         )
         self.held_bytes = 0
         self._server = server

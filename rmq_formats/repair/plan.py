@@ -22,7 +22,8 @@ from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
 from rmq_formats.repair.touched import is_index_touched, lost_ranges, touched_queues
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments, configured_log_directories
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.tasks.store_sizes import StoreSizes

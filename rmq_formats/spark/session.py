@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
 from rmq_formats.spark.versions import DELTA_SPARKS, DELTA_VERSION
-from rmq_formats.storage.commitlog import LOG_PATHS_VARIABLE
+from rmq_formats.storage.log_paths import LOG_PATHS_VARIABLE
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",

@@ -14,7 +14,7 @@ from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import EXT_FILE_BYTES, UNIT_BYTES
 from rmq_formats.errors import OptionError
-from rmq_formats.storage.commitlog import use_log_directories
+from rmq_formats.storage.log_paths import use_log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
 from rmq_formats.storage.settings_file import read_settings_file
 

@@ -1,38 +1,14 @@
 """The CommitLog of a store: in which directories its files are, and which files it has."""
 
-import json
-import os
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.nearby_store import is_store, nearby_store
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
-
-# By a store's root, the directories of its CommitLog where the operator's broker.conf has it elsewhere. In the
-# environment, so that the processes that Spark starts for its sources find the log, too.
-LOG_PATHS_VARIABLE: Final = "RMQ_LOG_PATHS"
-
-
-def use_log_directories(root: str, directories: Sequence[str]) -> None:
-    """Let this process, and those that it starts, find a local store's CommitLog in other directories."""
-    known = json.loads(os.environ.get(LOG_PATHS_VARIABLE, "{}"))
-    os.environ[LOG_PATHS_VARIABLE] = json.dumps(known | {_absolute(root): list(directories)})
-
-
-def configured_log_directories(root: str) -> list[str]:
-    """Return the directories that ``use_log_directories`` has set for a store; empty for ``<root>/commitlog``."""
-    text = os.environ.get(LOG_PATHS_VARIABLE)
-    return [] if text is None else list(json.loads(text).get(_absolute(root), ()))
-
-
-def _absolute(root: str) -> str:
-    return root if "://" in root else str(Path(root).absolute())
 
 
 def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:

@@ -29,7 +29,7 @@ from rmq_formats.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, esti
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import configured_log_directories
+from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
 
