@@ -103,6 +103,8 @@ def _facts(report: RepairReport) -> list[tuple[str, str | Text]]:
         facts.append(("lost", f"{output.counted(report.lost, 'message')} in damaged stretches of the log"))
     if report.explained:
         facts.append(("quarantined", f"{output.counted(report.explained, 'place')} of queues are empty for that"))
+    if report.closed:
+        facts.append(("closed gaps", f"{output.counted(report.closed, 'queue offset')} without a record"))
     if report.directory is not None:
         facts.append(("put aside in", printable(report.directory)))
     if report.outcome.former is not None:

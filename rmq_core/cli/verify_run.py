@@ -15,6 +15,7 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.not_repaired import NOT_REPAIRED
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 from rmq_formats.verify.several import refuse_inside_stores, verify_stores
@@ -22,6 +23,7 @@ from rmq_formats.verify.several import refuse_inside_stores, verify_stores
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
 _PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
 VALUE_CHARACTERS: Final = 60
+_MADE_ANEW: Final = frozenset({"topics.json", "subscriptionGroup.json"})  # by rmq repair --what config
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 
 
@@ -100,14 +102,22 @@ def show(report: VerifyReport, console: Console) -> None:
 
 
 def _print_next_commands(findings: list[Finding], store: str, console: Console) -> None:
-    """Print the commands that deal with findings, to be copied."""
+    """Print the commands that deal with findings, to be copied; none for what no command deals with."""
     if any(finding.kind == finding_kinds.LOG_MISSING for finding in findings):
         output.print_next(console, "rmq verify", store, "-c broker.conf")
         return
-    if any(finding.kind not in finding_kinds.OF_OFFSETS for finding in findings):
+    if any(finding.kind not in NOT_REPAIRED for finding in findings):
         output.print_next(console, "rmq repair", store, "--plan")
+    if any(_is_made_anew(finding) for finding in findings):
+        output.print_next(console, "rmq repair", store, "--what config")
     if any(finding.kind in finding_kinds.OF_OFFSETS for finding in findings):
         output.print_next(console, "rmq offsets", store, "clamp")
+
+
+def _is_made_anew(finding: Finding) -> bool:
+    """Return whether a finding is of a lost config file that can be made of the rest of the store."""
+    is_lost = finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_TOPICS}
+    return is_lost and (finding.path or "").rpartition("/")[2] in _MADE_ANEW
 
 
 def _verdict(report: VerifyReport) -> Text:

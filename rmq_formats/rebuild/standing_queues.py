@@ -183,7 +183,7 @@ class StandingQueues:
             elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
                 is_sound = False
         # Units of lost messages explain their gaps to a verification; here such units become pre-blanks.
-        for begin, end in record_gaps(check.state).tolist():
+        for begin, end, *_ in record_gaps(check.state).tolist():
             detail = f"no record has the queue offsets {begin} to {end - 1}"
             own.add(name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin))
         for kind in _OF_RECORDS:

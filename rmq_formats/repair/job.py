@@ -20,7 +20,7 @@ from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.repair.entry_index import make_state
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
-from rmq_formats.repair.report import RepairReport, steps, without_quarantined
+from rmq_formats.repair.report import RepairReport, sort_gaps, steps
 from rmq_formats.repair.touched import lost_ranges
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
@@ -229,10 +229,11 @@ class _Repair:
         *, is_resumed: bool = False,
     ) -> RepairReport:  # fmt: skip
         counts = {} if found is None else found.counts
-        left, explained = without_quarantined(self.root, left, journal.manifests(Path(self.root)))
+        gaps = sort_gaps(self.root, left, journal.manifests(Path(self.root)))
         return RepairReport(
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
-            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=left, explained=explained, seconds=0.0,
+            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.left, explained=gaps.quarantined,
+            closed=gaps.closed, seconds=0.0,
             outcome=outcome, disturbed=(),
         )  # fmt: skip
 

@@ -30,6 +30,7 @@ from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds, variant_kinds
 from rmq_formats.verify.delay_levels import told_delay_levels
 from rmq_formats.verify.findings import Finding, FindingList, Severity
+from rmq_formats.verify.not_repaired import NOT_REPAIRED
 from rmq_formats.verify.phases.plan import VerifyOptions, resolve_sizes
 from rmq_formats.verify.report import VerifyReport
 
@@ -46,48 +47,6 @@ _MOVED: Final = frozenset({
     # A file of another size would keep rebuild from starting, as it does the broker.
     finding_kinds.QUEUE_FILE_SIZE, finding_kinds.EXT_FILE_SIZE, finding_kinds.INDEX_FILE_SIZE,
 })  # fmt: skip
-_NOT_REPAIRED: Final = frozenset(
-    {
-        finding_kinds.LOG_HEADER,
-        finding_kinds.LOG_TIME,
-        finding_kinds.LOG_CLOCK,
-        finding_kinds.QUEUE_OFFSET_REPEATED,
-        finding_kinds.QUEUE_OFFSET_DISPLACED,
-        finding_kinds.QUEUE_OFFSET_GAP,
-        finding_kinds.QUEUE_BEGINS_LATE,
-        finding_kinds.SEGMENT_UNREADABLE,
-        finding_kinds.SEGMENT_COMPRESSED,
-        finding_kinds.LOG_MISSING,
-        finding_kinds.TOPIC_UNKNOWN,
-        finding_kinds.CONFIG_LOST,
-        finding_kinds.CONFIG_TOPICS,
-        finding_kinds.CONFIG_DATABASE,
-        finding_kinds.CONSUMER_OFFSET,
-        finding_kinds.DELAY_OFFSET,
-        finding_kinds.OFFSET_NEGATIVE,
-        finding_kinds.OFFSET_WITHOUT_QUEUE,
-        finding_kinds.BACKSLASH,
-        variant_kinds.DLEDGER_TERM,
-        variant_kinds.QUEUE_LOG_RECORD,
-        variant_kinds.QUEUE_LOG_ORDER,
-        variant_kinds.QUEUE_LOG_SEGMENT_MISSING,
-        variant_kinds.QUEUE_LOG_UNIT,
-        variant_kinds.QUEUE_LOG_UNIT_MISSING,
-        variant_kinds.QUEUE_LOG_UNIT_LOST,
-        variant_kinds.QUEUE_LOG_DIFFERS,
-        variant_kinds.TIER_SEGMENT_SIZE,
-        variant_kinds.TIER_GAP,
-        variant_kinds.TIER_METADATA,
-        variant_kinds.TIER_MISSING,
-        variant_kinds.COMPACTION_CHECKPOINT,
-        variant_kinds.EPOCH_FILE,
-        variant_kinds.EPOCH,
-        variant_kinds.EPOCH_BEYOND,
-        variant_kinds.BROKER_IDENTITY,
-    }
-)
-
-
 _ADDED: Final = frozenset({"queues", "index", "accept"})  # fields that manifests of rmq 0.1.0 do not have
 
 
@@ -212,10 +171,10 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=told_delay_levels(storage, root, segments, sizes.delay_levels_ms))
     told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
-    plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in _NOT_REPAIRED))
+    plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in NOT_REPAIRED))
     if has_entries:
         plan = _plan_entries(root, plan, segments, report)
-    elif any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
+    elif any(kind.code.startswith("commitlog") for kind in told - NOT_REPAIRED):
         _refuse_log_elsewhere(root)
         plan = _plan_log(root, plan, segments)
     configs = tuple(
@@ -230,7 +189,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         queues |= touched_queues(root, ranges)
         if queues and store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root)):
             queues = None
-    makes_index = any(kind.code.partition(".")[0] == "index" for kind in told - _NOT_REPAIRED)
+    makes_index = any(kind.code.partition(".")[0] == "index" for kind in told - NOT_REPAIRED)
     makes_index |= any(_is_whole_tree(root, path, "index") for path in moves)
     makes_index = makes_index or is_index_touched(root, ranges, sizes.index_slots)
     is_rebuilt = queues is None or bool(queues) or makes_index
@@ -251,7 +210,7 @@ def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set
     """Find the queues with findings that a rebuild mends; None where they are not known one by one: all of them."""
     faults = [
         kind for kind in report.counts
-        if kind.severity is not Severity.INFO and kind not in _NOT_REPAIRED
+        if kind.severity is not Severity.INFO and kind not in NOT_REPAIRED
         and kind.code.partition(".")[0] in _DERIVED_QUEUES
     ]  # fmt: skip
     if any(kind not in report.faulty_queues for kind in faults):
@@ -271,7 +230,7 @@ def _is_whole_tree(root: str, path: str, name: str) -> bool:
 
 def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], report: VerifyReport) -> RepairPlan:
     """Plan the changes of a DLedger CommitLog, and refuse those of the older half before it."""
-    told = {kind for kind in report.counts if kind.severity is not Severity.INFO} - _NOT_REPAIRED
+    told = {kind for kind in report.counts if kind.severity is not Severity.INFO} - NOT_REPAIRED
     log_kinds = {kind for kind in told if kind.code.partition(".")[0] in {"commitlog", "dledger"}}
     for finding in report.findings:
         is_older = (finding.path or "").startswith(f"{paths.commitlog_dir(root)}/")

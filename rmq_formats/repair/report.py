@@ -3,22 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import Unit
-from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import RmqError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.rebuild.publication import Outcome
 from rmq_formats.repair.filler import Fill
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import LocalStorage, opened, read_range
+from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Kind
 
@@ -67,6 +62,7 @@ class RepairReport:
         before: faults by kind before.
         left: faults that cannot be repaired; after a repair, those that a verification still finds.
         explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
+        closed: queue offsets that no record has, and that their queue has closed: nothing to repair.
         outcome: what consumers get, or would get, and where the former queues are.
         disturbed: queues that were not to be replaced, and have other bytes than before.
         seconds: from the first look at the store to the last.
@@ -81,6 +77,7 @@ class RepairReport:
     before: dict[Kind, int]
     left: tuple[Finding, ...]
     explained: int
+    closed: int
     outcome: Outcome
     disturbed: tuple[str, ...]
     seconds: float
@@ -104,6 +101,7 @@ class RepairReport:
             "steps": [asdict(step) for step in self.steps],
             "messages_lost": self.lost,
             "messages_quarantined": self.explained,
+            "gaps_closed": self.closed,
             "finding_counts": {kind.code: count for kind, count in self.before.items()},
             "left": [finding.to_dict() for finding in self.left],
             "changes": None if self.outcome.changes is None else self.outcome.changes.to_dict(),
@@ -157,10 +155,23 @@ def _sizes_text(plan: RepairPlan) -> str:
     return text if plan.live_topics is None else f"{text}; not the topics that were deleted"
 
 
-def without_quarantined(
-    root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]
-) -> tuple[tuple[Finding, ...], int]:
-    """Drop findings of queue places whose messages were quarantined; also return how many places these are.
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Queue offsets that no record has, sorted by what is known of them.
+
+    Attributes:
+        left: the other findings, and the gaps that stay open in a RocksDB for a reason that nobody knows.
+        quarantined: number of queue offsets whose messages were quarantined, by this repair or an earlier one.
+        closed: number of the other queue offsets that a queue has no place for: its units stand one behind the other.
+    """
+
+    left: tuple[Finding, ...]
+    quarantined: int
+    closed: int
+
+
+def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]) -> Gaps:
+    """Take the gaps out of findings that no repair has to do with.
 
     Args:
         root: of the store.
@@ -173,13 +184,19 @@ def without_quarantined(
         for stretch in plan.stretches
         if stretch.fill is not Fill.BYTES
     )
-    found = tuple(findings)
-    gaps = {finding for finding in found if finding.kind == finding_kinds.QUEUE_OFFSET_GAP} if repairs else set()
-    if not gaps:
-        return found, 0
-    with _sides_of(root, repairs[-1].store_sizes.consumequeue_file_bytes) as sides_of:
-        told = {gap for gap in gaps if _is_quarantined(sides_of(gap), stretches)}
-    return tuple(one for one in found if one not in told), sum(one.count for one in found if one in told)
+    left: list[Finding] = []
+    quarantined = closed = 0
+    with _sides_of(root) as sides_of:
+        for finding in findings:
+            if finding.kind != finding_kinds.QUEUE_OFFSET_GAP:
+                left.append(finding)
+            elif _is_quarantined(sides_of(finding), stretches):
+                quarantined += finding.count
+            elif finding.physical_offset is not None:
+                closed += finding.count
+            else:
+                left.append(finding)
+    return Gaps(tuple(left), quarantined, closed)
 
 
 def _is_quarantined(sides: Sequence[tuple[int, int]], stretches: Sequence[tuple[int, int]]) -> bool:
@@ -191,18 +208,27 @@ def _is_quarantined(sides: Sequence[tuple[int, int]], stretches: Sequence[tuple[
 
 
 @contextmanager
-def _sides_of(root: str, file_bytes: int) -> Iterator[_Sides]:
-    """Give what reads the sides of holes, from files or from RocksDB."""
-    storage = LocalStorage()
-    place = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
-    if place is None:
-        yield partial(_sides_in_files, root, file_bytes)
-        return
+def _sides_of(root: str) -> Iterator[_Sides]:
+    """Yield the function that gives the sides of a finding's gaps: as the finding says, else from RocksDB."""
     with ExitStack() as stack:
-        database = None
-        with suppress(RmqError):  # verify tells of it
-            database = stack.enter_context(opened_queues(storage, place))
-        yield partial(_sides_in_database, database)
+        databases: list[QueueDatabase | None] = []
+
+        def sides_of(gap: Finding) -> Sequence[tuple[int, int]]:
+            if gap.physical_offset is not None:
+                return ((gap.physical_offset, gap.physical_offset + (gap.size or 0)),)
+            if not databases:
+                databases.append(_opened_database(root, stack))
+            return _sides_in_database(databases[0], gap)
+
+        yield sides_of
+
+
+def _opened_database(root: str, stack: ExitStack) -> QueueDatabase | None:
+    storage = LocalStorage()
+    path = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    with suppress(RmqError):  # verify reports it
+        return stack.enter_context(opened_queues(storage, path)) if path is not None else None
+    return None
 
 
 def _sides_in_database(database: QueueDatabase | None, gap: Finding) -> Sequence[tuple[int, int]]:
@@ -219,24 +245,3 @@ def _sides_in_database(database: QueueDatabase | None, gap: Finding) -> Sequence
             sides += zip(before[holes].tolist(), before[holes + 1].tolist(), strict=True)
         return sides
     return ()
-
-
-def _sides_in_files(root: str, file_bytes: int, gap: Finding) -> Sequence[tuple[int, int]]:
-    if gap.topic is None or gap.queue_id is None or gap.queue_offset is None or not file_bytes:
-        return ()
-    directory = paths.queue_dir(paths.consumequeue_dir(root), gap.topic, gap.queue_id)
-    begin = _physical_offset(directory, gap.queue_offset - 1, file_bytes)
-    end = _physical_offset(directory, gap.queue_offset + gap.count, file_bytes)
-    return () if begin is None or end is None else ((begin, end),)
-
-
-def _physical_offset(directory: str, queue_offset: int, file_bytes: int) -> int | None:
-    """Read the physical offset that a unit names."""
-    at = queue_offset * UNIT_BYTES
-    start = at // file_bytes * file_bytes
-    path = Path(directory, paths.segment_name(start))
-    try:
-        with opened(LocalStorage(), str(path)) as file:
-            return Unit.decode(read_range(file, at - start, UNIT_BYTES)).physical_offset
-    except RmqError:
-        return None

@@ -93,6 +93,7 @@ def _placement(rows: Rows, places: Rows) -> Placement:
     offsets = placed[:, unit_kernel.QUEUE_OFFSET].copy()
     placed[:, unit_kernel.QUEUE_OFFSET] = places[places >= 0]
     gaps = closed_gaps(offsets, placed[:, unit_kernel.QUEUE_OFFSET])
+    gaps = gaps[:, :2]
     is_wide = gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS
     own_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
     is_displaced = (own_offsets < 0) | (own_offsets > MAX_QUEUE_OFFSET) | (places == unit_kernel.IMPOSSIBLE)
@@ -101,7 +102,10 @@ def _placement(rows: Rows, places: Rows) -> Placement:
 
 
 def closed_gaps(offsets: Rows, places: Rows) -> Rows:
-    """Find the queue offsets that were never stored: int64[m, 2], the first and one past the last of each gap.
+    """Find the queue offsets that no record has, though the units around them are neighbours: closed gaps.
+
+    Returns:
+        int64[m, 3]: the first queue offset of each gap, one past the last, and the index of the unit behind it.
 
     Args:
         offsets: queue offsets of the records of a queue's units, in their order.
@@ -110,7 +114,7 @@ def closed_gaps(offsets: Rows, places: Rows) -> Rows:
     leads = np.maximum(offsets - places, 0)
     missing = np.diff(leads) + np.diff(places) - 1
     at = np.flatnonzero(missing > 0)
-    return np.stack([offsets[at + 1] - missing[at], offsets[at + 1]], axis=1)
+    return np.stack([offsets[at + 1] - missing[at], offsets[at + 1], at + 1], axis=1)
 
 
 def place_by_offset(rows: Rows) -> Placement:

@@ -179,7 +179,7 @@ class QueueCheck:
         units = units[: int(used[-1]) + 1 if len(used) else 0]
         records = by_log.records[:count]
         merged = merge_queue(read[0].first_offset if read else 0, units, records, self.facts.bounds)
-        if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units):
+        if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units, unit_count):
             self._late_kind = finding_kinds.QUEUE_BEGINS_LATE
         rows, places, is_former = merged.rows, merged.places, merged.is_former
         if self.name.topic == SCHEDULE_TOPIC:
@@ -195,18 +195,21 @@ class QueueCheck:
         self._judge = UnitJudge(self.expected, self.facts)
         self.end_offset = max(self.end_offset if not read else 0, end)
 
-    def _begins_with_log_file(self, merged: MergedQueue, units: Rows) -> bool:
+    def _begins_with_log_file(self, merged: MergedQueue, units: Rows, unit_count: int) -> bool:
         """Return whether the queue's first unit names its first record in a file of the log.
 
         A broker that was killed dispatches whole files (``CommitLog#recoverAbnormally``), up to the log's end: also to
-        queues that were deleted with their topic.
+        queues that were deleted with their topic. Where the unit is the first of its own file, too, files of the queue
+        are rather lost: a queue that comes back begins at any place of a file.
         """
         right = np.flatnonzero(merged.is_right)
         if not len(right) or not self._log_file_bytes:
             return False
-        at = int(np.searchsorted(merged.rows[:, unit_kernel.QUEUE_OFFSET], units[right[0], unit_kernel.QUEUE_OFFSET]))
+        place = int(units[right[0], unit_kernel.QUEUE_OFFSET])
+        at = int(np.searchsorted(merged.rows[:, unit_kernel.QUEUE_OFFSET], place))
         physical = merged.rows[max(0, at - 1) : at + 1, unit_kernel.PHYSICAL_OFFSET] - self.facts.start
-        return at > 0 and int(physical[0]) // self._log_file_bytes < int(physical[1]) // self._log_file_bytes
+        is_first_of_log_file = at > 0 and np.diff(physical // self._log_file_bytes)[0] > 0
+        return bool(is_first_of_log_file and place % unit_count)
 
     def _files_to_merge(self, read: Sequence[_FileUnits], unit_count: int) -> int:
         """Return how many files are merged: those behind are as the log alone makes them, up to its end."""
@@ -347,16 +350,17 @@ class QueueCheck:
             for row in rows[:MAX_TOLD]:
                 self.findings.add(self._range_finding(kind, detail, row[None]))
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_TOLD))
-        for begin, end in record_gaps(state).tolist():
+        for begin, end, log_begin, log_end in record_gaps(state).tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.
             told = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > told:
                 detail = f"no record has the queue offsets {begin} to {end - 1}"
                 self.findings.add(
                     self.name.finding(
-                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - told
+                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - told,
+                        physical_offset=log_begin, size=log_end - log_begin,
                     )
-                )
+                )  # fmt: skip
 
 
 def _unit_text(row: NDArray[np.int64]) -> str:

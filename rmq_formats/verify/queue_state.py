@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.scan.derived_images import NO_GAPS, Rows, closed_gaps, place_units
+from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
 from rmq_formats.scan.queue_witness import NOT_PLACED
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
@@ -98,14 +98,25 @@ def kinds_of_records(state: QueueState) -> Rows:
 
 
 def record_gaps(state: QueueState) -> Rows:
-    """Find the queue offsets that no record has, int64[m, 2]: the first and one past the last of each gap."""
+    """Find the queue offsets that no record has, and the range of the log in which such records would be.
+
+    Returns:
+        int64[m, 4]: the first queue offset of each gap, one past the last, and in the log the end of the record in
+        front of the gap and the begin of the record behind it.
+    """
     return _closed_gaps(state, is_wide=False)
 
 
 def _closed_gaps(state: QueueState, *, is_wide: bool) -> Rows:
     if state.is_plain:
-        return NO_GAPS
+        return _NO_GAPS
     placed = np.flatnonzero(state.places >= 0)
-    gaps: Rows = closed_gaps(state.records[placed, unit_kernel.QUEUE_OFFSET], state.places[placed])
-    chosen: Rows = gaps[(gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS) == is_wide]
-    return chosen
+    records = state.records[placed]
+    gaps = closed_gaps(records[:, unit_kernel.QUEUE_OFFSET], state.places[placed])
+    gaps = gaps[(gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS) == is_wide]
+    before, after = records[gaps[:, 2] - 1], records[gaps[:, 2]]
+    ends = before[:, unit_kernel.PHYSICAL_OFFSET] + before[:, unit_kernel.SIZE]
+    return np.stack([gaps[:, 0], gaps[:, 1], ends, after[:, unit_kernel.PHYSICAL_OFFSET]], axis=1)
+
+
+_NO_GAPS: Final = np.empty((0, 4), dtype=np.int64)

@@ -9,6 +9,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.diagnosis import recovery
 from tests.cli.conftest import Rmq, one_line
 from tests.store_files import tree
+from tests.store_with_queues import write_log, write_queue
 from tests.verified_stores import FIRST_MS, copied, patch, sound_store
 
 SIZES = ("--delay-levels", "1s 5s", "--workers", "1")
@@ -69,6 +70,19 @@ def test_findings_end_with_the_next_command(rmq: Rmq, store: Path) -> None:
     assert [line for line in lines if line.startswith("next: ")] == [
         f"next: rmq repair {store} --plan", f"next: rmq offsets {store} clamp",
     ]  # fmt: skip
+
+
+def test_what_no_command_mends_ends_with_none(rmq: Rmq, tmp_path: Path) -> None:
+    write_queue(tmp_path, dict(enumerate(write_log(tmp_path, [*range(9), *range(12, 20)]))))
+    assert rmq("rebuild", tmp_path, "--what", "index", "--workers", "1").exit_code == 0
+    done = rmq("verify", tmp_path, *SIZES)
+    assert (done.exit_code, "commitlog.queue_offset.gap" in done.stdout, "next: " in done.stdout) == (1, True, False)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text("{")
+    done = rmq("verify", tmp_path, *SIZES)
+    assert [line for line in done.stdout.splitlines() if line.startswith("next: ")] == [
+        f"next: rmq repair {tmp_path} --what config"
+    ]
 
 
 def test_a_uri_is_refused(rmq: Rmq) -> None:

@@ -19,6 +19,7 @@ from tests.conftest import GOLDEN_SETTINGS
 from tests.dying_processes import run_and_die
 from tests.repair.damaged_logs import remove_claims, sound_records
 from tests.store_files import tree
+from tests.store_with_queues import write_log, write_queue
 from tests.torture import rounds
 from tests.verified_stores import FILE_BYTES, SIZES, codes, copied, flip_at, patch, verify
 
@@ -315,6 +316,20 @@ def test_without_queues_the_places_are_gaps_and_told_as_quarantined(store: Path)
     done = repair(store)
     assert (done.left, done.explained) == ((), 1)
     assert codes(verify(store)) == {"commitlog.queue_offset.gap": 1}
+
+
+def test_a_gap_that_the_queue_has_closed_is_nothing_to_repair(tmp_path: Path) -> None:
+    """A broker closes it, and so does a rebuild; a verification tells it all the same."""
+    units = write_log(tmp_path, [*range(50), *range(52, 100), *range(98, 110)])
+    write_queue(tmp_path, dict(enumerate(units)))
+    queues = tree(tmp_path / "consumequeue")
+    repair(tmp_path)  # the Index and the checkpoint
+    for apply in (False, True):
+        done = repair(tmp_path, apply=apply)
+        assert (done.left, done.steps, done.explained, done.closed) == ((), (), 0, 2)
+        assert done.is_clean
+    assert tree(tmp_path / "consumequeue") == queues
+    assert codes(verify(tmp_path)) == {"commitlog.queue_offset.gap": 2}
 
 
 def test_a_group_that_is_ahead_of_what_is_left_is_told_and_not_touched(golden: Golden, tmp_path: Path) -> None:

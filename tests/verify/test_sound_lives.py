@@ -34,6 +34,10 @@ def test_a_gap_that_was_closed(tmp_path: Path) -> None:
     units = write_log(tmp_path, [*range(50), *range(52, 100), *range(98, 110)])
     write_queue(tmp_path, dict(enumerate(units)))
     assert faults(tmp_path) == {"commitlog.queue_offset.gap": 2}
+    found = only(verify(tmp_path), "commitlog.queue_offset.gap")
+    end_before = units[49].physical_offset + units[49].size
+    assert (found.queue_offset, found.count) == (50, 2)
+    assert (found.physical_offset, found.size) == (end_before, units[50].physical_offset - end_before)
 
 
 def test_records_that_the_queue_passed_over(tmp_path: Path) -> None:
