@@ -23,8 +23,9 @@ def section(title: str) -> list[tuple[str, str]]:
 
 
 def words(text: str) -> str:
-    """Text without its figures, the marks of tables and white space, which differ from run to run."""
-    return " ".join(re.sub(r"\d[\d,.]*", "0", re.sub(r"[─│┌┐└┘├┤┼┬┴]+", " ", text)).split())
+    """Text without its figures, units of speed, marks of tables and white space, which differ from run to run."""
+    text = re.sub(r"[kMG]B/s", "B/s", re.sub(r"[─│┌┐└┘├┤┼┬┴]+", " ", text))
+    return " ".join(re.sub(r"\d[\d,.]*", "0", text).split())
 
 
 class Reader:
