@@ -50,12 +50,15 @@ def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> N
 
 def write_log_facts(area: Area, splits: Sequence[Split], scans: Sequence[ScannedSplit]) -> None:
     """Write the log's bounds, and the ranges of it that cannot be read: damage, missing and cut files."""
-    ranges = [_file_gaps(splits, scans)]
+    gaps = _file_gaps(splits, scans)
+    ranges = []
     end = start = splits[0].file_offset if splits else 0
     for split, scan in zip(splits, scans, strict=True):
         if scan.damage_count:
             ranges.append(read_longs(area, _damages(split.number))["rows"].reshape(-1, 2))
-        end = max(end, split.file_offset + split.file_bytes if scan.has_end_mark else scan.end_physical_offset)
+        if split.data_end > 0:  # a file that a broker made ahead has no data
+            end = max(end, split.file_offset + split.file_bytes if scan.has_end_mark else scan.end_physical_offset)
+    ranges.append(gaps[gaps[:, 1] <= end])  # before a file made ahead nothing is missing
     rows = np.concatenate(ranges)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     bounds = np.array([start, end], dtype=np.int64)

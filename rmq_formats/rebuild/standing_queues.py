@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.read.broker_config import stored_topics
@@ -189,7 +190,7 @@ class StandingQueues:
         for kind in _OF_RECORDS:
             own.add_uncounted(kind, findings.counts.get(kind, 0) - own.counts.get(kind, 0))
         if is_sound:
-            carried = list(self._carried(name, "consumequeue", files))
+            carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
             if ext is not None:
                 carried += self._carried_ext(name, stored)
             return StandingQueue(carried, check.state, own)
@@ -249,9 +250,13 @@ class StandingQueues:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
         return StandingQueue(None, None, findings)
 
-    def _carried(self, name: QueueName, tree: str, files: Sequence[QueueFile]) -> Iterator[CarriedFile]:
+    def _carried(
+        self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
+    ) -> Iterator[CarriedFile]:
+        """Read files up to the queue's end: a running broker may have appended since they were compared."""
         for file in files:
-            yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, file.read().data)
+            image = file.read().data[: max(0, end_bytes - file.start_offset)]
+            yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)
 
     def _carried_ext(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
         directory = paths.queue_dir(paths.consumequeue_ext_dir(self.root), name.topic, name.queue_id)
