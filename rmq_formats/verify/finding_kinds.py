@@ -180,7 +180,7 @@ QUEUE_PASSED_OVER: Final = Kind(
 QUEUE_ABSENT: Final = Kind(
     "consumequeue.absent", _WARNING,
     "messages of the log in a queue without files, of which no consumer offset tells: the topic was deleted and made "
-    f"again, or its directory is lost; in the second case {_REBUILD_QUEUE}",
+    "again, or its directory is lost; in the second case stop the broker and run rmq rebuild --from-log-alone",
 )  # fmt: skip
 FORMER_DELAY: Final = Kind(
     "consumequeue.former_delay", _INFO,

@@ -13,6 +13,8 @@ NOT_REPAIRED: Final = frozenset(
         finding_kinds.QUEUE_OFFSET_DISPLACED,
         finding_kinds.QUEUE_OFFSET_GAP,
         finding_kinds.QUEUE_BEGINS_LATE,
+        finding_kinds.QUEUE_PASSED_OVER,
+        finding_kinds.QUEUE_ABSENT,
         finding_kinds.SEGMENT_UNREADABLE,
         finding_kinds.SEGMENT_COMPRESSED,
         finding_kinds.LOG_MISSING,

@@ -19,7 +19,7 @@ from tests.conftest import GOLDEN_SETTINGS
 from tests.dying_processes import run_and_die
 from tests.repair.damaged_logs import remove_claims, sound_records
 from tests.store_files import tree
-from tests.store_with_queues import write_log, write_queue
+from tests.store_with_queues import write_config, write_log, write_queue
 from tests.torture import rounds
 from tests.verified_stores import FILE_BYTES, SIZES, codes, copied, flip_at, patch, verify
 
@@ -330,6 +330,20 @@ def test_a_gap_that_the_queue_has_closed_is_nothing_to_repair(tmp_path: Path) ->
         assert done.is_clean
     assert tree(tmp_path / "consumequeue") == queues
     assert codes(verify(tmp_path)) == {"commitlog.queue_offset.gap": 2}
+
+
+def test_messages_that_a_broker_keeps_from_consumers_are_told_and_left(tmp_path: Path) -> None:
+    """They were passed over, or their queue has no files and no offsets: a rebuild in place leaves both."""
+    units = write_log(tmp_path, [*range(40), *range(35, 50)])
+    write_queue(tmp_path, dict(enumerate([*units[:35], *units[40:]])))
+    repair(tmp_path)
+    done = repair(tmp_path)
+    assert ({item.kind.code for item in done.left}, done.steps) == ({"consumequeue.passed_over"}, ())
+    shutil.rmtree(tmp_path / "consumequeue" / "Orders")
+    (tmp_path / "consumequeue" / "Other").mkdir()
+    write_config(tmp_path, "Orders")
+    done = repair(tmp_path)
+    assert ({item.kind.code for item in done.left}, done.steps) == ({"consumequeue.absent"}, ())
 
 
 def test_a_group_that_is_ahead_of_what_is_left_is_told_and_not_touched(golden: Golden, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Light queues (LMQ): a rebuild gives each the units that Java gives it, from the records' properties alone."""
 
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,8 +42,19 @@ def test_a_rebuild_in_place_replaces_them(variant: Variant, golden: Variant) -> 
     first = store / "consumequeue" / "%LMQ%device0" / "0" / f"{0:020d}"
     first.write_bytes(bytes(2000))
     (store / "consumequeue" / "%LMQ%device1").rename(store / "consumequeue" / "%LMQ%of nobody")
-    rebuild(store, None, golden_options(VARIANTS["lmq"]))
+    rebuild(store, None, replace(golden_options(VARIANTS["lmq"]), from_log_alone=True))
     assert built(store) == built(golden("lmq") / "expected")
+
+
+def test_a_light_queue_without_files_or_offsets_may_have_been_deleted(variant: Variant, golden: Variant) -> None:
+    store = variant("lmq")
+    shutil.rmtree(store / "consumequeue" / "%LMQ%device1")
+    report = rebuild(store, None, golden_options(VARIANTS["lmq"]))
+    assert [(item.kind.code, item.topic) for item in report.findings] == [("consumequeue.absent", "%LMQ%device1")]
+    expected = {
+        name: data for name, data in built(golden("lmq") / "expected").queues.items() if "/%LMQ%device1/" not in name
+    }
+    assert built(store).queues == expected
 
 
 @pytest.mark.parametrize(("name", "ext_file_bytes"), [("lmq_odd", 0), ("lmq_odd_ext", 65536)])
