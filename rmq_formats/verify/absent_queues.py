@@ -12,7 +12,6 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, SYSTEM_TOPICS, lite_pa
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.queues import first_offset_since
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage
@@ -40,7 +39,7 @@ class AbsentQueues:
     known_topics: Collection[str] | None
 
     def kind(
-        self, topic: str, records: Rows, *, is_claimed: bool, database: QueueDatabase | None = None
+        self, topic: str, records: Rows, *, is_claimed: bool, has_bound: bool | None = None
     ) -> Kind:  # fmt: skip
         """Return the kind of finding about a queue without files, or without units in RocksDB.
 
@@ -48,10 +47,9 @@ class AbsentQueues:
             topic: of the queue.
             records: its records, ascending by physical offset; at least one.
             is_claimed: whether a consumer offset above 0 tells of the queue.
-            database: that has the queues of the topic; None where they are files.
-
-        Raises:
-            FormatError: a damaged database.
+            has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None where
+                queues are files. The topic's other queues tell nothing there: of those in RocksDB a broker of 5.3
+                deletes only those in use since its start (``DefaultMessageStore#deleteTopics``).
         """
         if is_deleted(topic, self.known_topics):
             return finding_kinds.TOPIC_DELETED
@@ -62,8 +60,8 @@ class AbsentQueues:
         if self.known_topics is None:
             return finding_kinds.QUEUE_MISSING
         last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
-        is_behind = self._begins_behind(topic, last) if database is None else _begins_behind(database, topic, last)
-        return finding_kinds.QUEUE_ABSENT if is_behind else finding_kinds.QUEUE_MISSING
+        was_deleted = self._begins_behind(topic, last) if has_bound is None else not has_bound
+        return finding_kinds.QUEUE_ABSENT if was_deleted else finding_kinds.QUEUE_MISSING
 
     def _begins_behind(self, topic: str, physical_offset: int) -> bool:
         """Return whether no queue of the topic names a record up to this one, as after it was made again."""
@@ -80,12 +78,3 @@ class AbsentQueues:
         except StoreError:
             return False
         return True
-
-
-def _begins_behind(database: QueueDatabase, topic: str, physical_offset: int) -> bool:
-    """Return whether no queue of the topic in RocksDB begins with a record up to this one. Raises FormatError."""
-    for _, queue_id in database.queues(topic):
-        units = next((units for _, units in database.units(topic, queue_id)), None)
-        if units is not None and int(units["physical_offset"][0]) <= physical_offset:
-            return False
-    return True

@@ -125,7 +125,7 @@ def check_stored_queue(
         return check.end_offset
     offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
     if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < dispatched:
-        kind = absent.kind(name.topic, rows, is_claimed=is_claimed, database=database)
+        kind = absent.kind(name.topic, rows, is_claimed=is_claimed, has_bound=last is not None)
         if kind is not finding_kinds.QUEUE_MISSING:
             findings.add(name.finding(kind, f"{len(rows)} messages of the log, and no units", count=len(rows)))
             return check.end_offset
