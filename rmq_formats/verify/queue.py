@@ -1,7 +1,7 @@
 """Compares one queue's ConsumeQueue files with the records of the log, both ways."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
@@ -279,6 +279,8 @@ class QueueCheck:
             if present and numbers[0] < min(present):
                 kind = self._late_kind
             is_at_end = bool(present) and numbers[0] > max(present)
+            if is_at_end and self._late_kind is finding_kinds.TOPIC_DELETED:
+                kind = self._late_kind
             (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, own))
 
     def _range_finding(self, kind: Kind, detail: str, rows: Rows) -> Finding:
@@ -334,6 +336,8 @@ class QueueCheck:
         if status is Status.LOST:
             self._lost.append((queue_offset, queue_offset + end - begin))
         is_at_end = status is Status.MISSING and int(view.offsets[end - 1]) >= self.expected.last
+        if is_at_end and self._late_kind is finding_kinds.TOPIC_DELETED:
+            finding = replace(finding, kind=self._late_kind)  # its queue came back with some of its messages
         excusable = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
         (self.excused if excusable else self.findings).add(finding)
 

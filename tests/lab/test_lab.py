@@ -32,7 +32,9 @@ def played(part: str, seed: int, rounds: int = 1) -> tuple[Tally, list[str]]:
     return runner.tallies[part], told
 
 
-@pytest.mark.parametrize("part", [name for name in PARTS if name not in {"lives", "tables"}])  # Java, Spark's session
+@pytest.mark.parametrize(
+    "part", [name for name in PARTS if name not in {"lives", "tables"}]
+)  # see test_lives.py, below
 @pytest.mark.long
 def test_all_holds_at_a_fixed_seed_and_at_a_fresh_one(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "_kill_brokers", lambda _one: None)  # tests/broker/test_kill.py does

@@ -251,6 +251,8 @@ def test_the_queue_of_a_deleted_topic_that_came_back_need_not_begin_at_its_first
     }  # fmt: skip
     queue_file(store, 0).unlink()
     assert codes(verify(store), informing=True)["consumequeue.topic.deleted"] == 20
+    put(queue_file(store, 800), 7, bytes(3 * UNIT_BYTES))
+    assert codes(verify(store), informing=True)["consumequeue.topic.deleted"] == 23
     put(queue_file(store, 400), 5, bytes(UNIT_BYTES))
     assert codes(verify(store))["consumequeue.unit.zero"] == 1
 

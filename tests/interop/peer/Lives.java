@@ -23,6 +23,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *   expire COUNT                               delete the first COUNT files of the log, of a closed store
  *   remove PATH                                delete a file of a closed store
  *   kill ROOT                                  a picture of the open store as a killed process leaves it, at ROOT; then close the store
+ *   lag ROOT                                   a picture of the open store, at ROOT: of its queues and Index, when "killbehind" follows
+ *   killbehind ROOT                            a picture of the log alone, at ROOT, so that it is that of a process that was killed before it dispatched what came after "lag"; then close the store
  *   close                                      close the store
  *   copy FROM TO                               copy a directory
  */
@@ -78,6 +80,8 @@ public class Lives {
             case "expire": expire(Integer.parseInt(words[1])); break;
             case "remove": Files.deleteIfExists(Paths.get(words[1])); break;
             case "kill": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); close(); break;
+            case "lag": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); break;
+            case "killbehind": settle(); copy(Paths.get(config.getStorePathCommitLog()), Paths.get(words[1], "commitlog")); close(); break;
             case "close": close(); break;
             case "copy": copy(Paths.get(words[1]), Paths.get(words[2])); break;
             default: throw new IllegalArgumentException(words[0]);

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.interop import peer
 
-_THREADS: Final = 32  # a store that closes sleeps for seconds
+_THREADS: Final = 64  # a store that closes sleeps for seconds
 _TIMEOUT_S: Final = 600
 
 

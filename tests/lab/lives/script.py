@@ -81,7 +81,16 @@ def write_life(dice: random.Random, work: Path, name: str, *, with_rocksdb: bool
         if dice.random() < 0.25 and not life.has_rocksdb:
             killed += 1
             picture = life.root.with_name(f"{name}.killed{killed}")
-            life.step("kill", picture)
+            # With duplicationEnable, which sets the clock, a start dispatches the log up to the checkpoint's
+            # confirmPhyOffset, then from the furthest queue's end on: what was behind stays in no queue of Java's
+            # (CommitLog#recoverAbnormally).
+            if life.jumps or dice.random() < 0.5:
+                life.step("kill", picture)
+            else:
+                life.step("lag", picture)
+                for _ in range(dice.randint(1, 3)):
+                    _send(dice, life, deletes=False)
+                life.step("killbehind", picture)
             life.root = picture
         else:
             life.step("close")
@@ -126,11 +135,13 @@ def _change_settings(dice: random.Random, life: Life) -> None:
         life.settings["messageDelayLevel"] = dice.choice(_DELAY_LEVELS)
     if dice.random() < 0.1:
         life.settings["maxIndexNum"] = str(dice.choice([40, 120]))
+    if dice.random() < 0.05:
+        life.settings["messageIndexEnable"] = dice.choice(["false", "true"])
     if dice.random() < 0.1 and not life.has_rocksdb:
         life.settings |= {"enableConsumeQueueExt": "true", "mappedFileSizeConsumeQueueExt": "4096"}
 
 
-def _send(dice: random.Random, life: Life) -> None:
+def _send(dice: random.Random, life: Life, *, deletes: bool = True) -> None:
     topic, queue_id = dice.choice(_TOPICS), dice.randrange(2)
     kind = dice.random()
     if kind < 0.45:
@@ -164,7 +175,7 @@ def _send(dice: random.Random, life: Life) -> None:
         life.put(BATCH, 0, dice.randint(1, 8), 50, KEYS="batch#")
     elif kind < 0.92 and life.jumps:
         life.step("clock", FIRST_MS + dice.choice([-16 * 365, -1, 1, 40 * 365]) * _DAY_MS + dice.randrange(_DAY_MS))
-    else:
+    elif deletes:
         gone = dice.choice([name for name in life.topics if name not in {FAULT, HALF, OP, DELAYED}] or [topic])
         life.step("delete", gone)
         life.topics.pop(gone, None)
