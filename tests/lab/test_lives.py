@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.verify.queue import QueueCheck
 from tests.interop import peer
 from tests.lab.lives import schedule as lives
 from tests.lab.rounds import Round, ViolationError
@@ -29,3 +30,12 @@ def test_what_the_original_leaves_verify_and_repair_leave(
         pytest.fail(f"{error} (seed {one.seed}, {STORES} stores, {release})\n" + "\n".join(one.trace))
     assert one.tally.cases >= STORES * 0.9
     assert one.tally.faults >= STORES * 0.8
+
+
+def test_a_verify_that_takes_the_log_alone_for_the_truth_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "STORES", 8)
+    monkeypatch.setattr(QueueCheck, "_merge", lambda _self, _read, _unit_count: None)
+    with peer.running(peer.OLDEST), pytest.raises(ViolationError):
+        lives.play(Round("lives", FIXED_SEED, tmp_path))
