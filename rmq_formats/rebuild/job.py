@@ -248,6 +248,7 @@ def _prepare(
     given = asdict(options)
     given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
     given["batch_topics"] = sorted(options.batch_topics)
+    given["written_queues"] = sorted(options.written_queues)
     given["queues"] = sorted(options.queues) if options.queues is not None else None
     log = hashlib.sha256()
     for segment in segments:

@@ -43,6 +43,7 @@ class RebuildOptions:
         queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
         queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
         from_log_alone: make queues of the log, whatever stands in the store.
+        written_queues: that a write has put messages into: without files, they are not made yet, and not deleted.
     """
 
     consumequeue: bool
@@ -54,6 +55,7 @@ class RebuildOptions:
     queue_database: bool = False
     queues: frozenset[tuple[str, int]] | None = None
     from_log_alone: bool = False
+    written_queues: frozenset[tuple[str, int]] = frozenset()
 
     def rebuilds(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue is rebuilt. A RocksDB is made anew whole."""

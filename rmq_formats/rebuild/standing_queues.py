@@ -145,7 +145,7 @@ class StandingQueues:
             if options.rebuilds(topic, queue_id)
             and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
         ]  # fmt: skip
-        self._claimed = {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._claimed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
         self._absent = AbsentQueues(self.storage, self.root, self.known_topics)
 
     @staticmethod

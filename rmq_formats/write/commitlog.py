@@ -181,7 +181,8 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
             pieces.mkdir()
             new.mkdir()
             old = _write_new_log(write, objects.fetched(area, tasks, pieces), new / "commitlog")
-            counts = queue_counts(queue for task in tasks for queue in task.queues)
+            written = frozenset(queue for task in tasks for queue in task.queues)
+            counts = queue_counts(written)
             topics = with_topics(read_topics(job.root), counts, job.now_ms)
             if topics is not None:
                 config = new / "config"
@@ -191,7 +192,8 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
             if options.overwrite:
                 refuse_write(job.root, overwrite=True)
             still_alone()
-            objects.publish_objects(area, new, retired, options.dispatch, overwrite=options.overwrite)
+            dispatch = None if options.dispatch is None else replace(options.dispatch, written_queues=written)
+            objects.publish_objects(area, new, retired, dispatch, overwrite=options.overwrite)
         objects.dispatch_objects(job.root, runner)
         job.abort()
 

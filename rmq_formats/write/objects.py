@@ -158,7 +158,10 @@ def publish_objects(
 
 def _noted(dispatch: RebuildOptions) -> dict[str, Any]:
     """What ``dispatch_objects`` needs of the options: a write leaves no topics out, and knows of no batch queues."""
-    return {"consumequeue": dispatch.consumequeue, "index": dispatch.index, "sizes": asdict(dispatch.sizes)}
+    return {
+        "consumequeue": dispatch.consumequeue, "index": dispatch.index, "sizes": asdict(dispatch.sizes),
+        "written": sorted(dispatch.written_queues),
+    }  # fmt: skip
 
 
 def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
@@ -206,7 +209,8 @@ def dispatch_objects(root: str, runner: Runner, leftover: Leftover = Leftover.RE
 
 def _dispatch_options(note: Mapping[str, Any]) -> RebuildOptions:
     sizes = msgspec.convert(note["sizes"], StoreSizes)
-    return RebuildOptions(bool(note["consumequeue"]), bool(note["index"]), sizes)
+    written = msgspec.convert(note.get("written", []), frozenset[tuple[str, int]])
+    return RebuildOptions(bool(note["consumequeue"]), bool(note["index"]), sizes, written_queues=written)
 
 
 def _check_publication(note: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ def test_settings_that_are_given_are_taken(rmq: Rmq, golden: Golden, golden_sett
     )  # fmt: skip
     assert (done.exit_code, json.loads(done.stdout)["finding_counts"]) == (0, {})
     done = rmq(golden("mixed") / "store", "--json", "--workers", 1, "--delay-levels", "1s 5s")
-    assert json.loads(done.stdout)["finding_counts"]["consumequeue.unit.tags_code"] > 0
+    assert json.loads(done.stdout)["finding_counts"]["consumequeue.former_delay"] > 0
 
 
 @pytest.mark.parametrize(
