@@ -133,6 +133,7 @@ def serve() -> None:
                 os.write(writing, str(pid).encode())
                 os._exit(0)
             asking.close()
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests that run under nohup ignore
             _end(_become, json.loads(data), files)
         os.waitpid(between, 0)
         asking.send(os.read(reading, 64))

@@ -87,7 +87,7 @@ def test_a_process_of_its_own_prints_its_report_and_writes_it(
     [
         (["--store", "nowhere"], "nowhere: no such store"),
         (["--store", "{golden}", "--out", "{out}", "--consumequeue-file-bytes", "33"], "--consumequeue-file-bytes 33"),
-        (["--store", "{golden}"], "--consumequeue-file-bytes 2000"),
+        (["--store", "{golden}", "--consumequeue-file-bytes", "4000"], "--consumequeue-file-bytes 2000"),
         (["--store", "{golden}", "--delay-levels", "1s 5parsecs"], "5parsecs"),
         (["--what", "everything", "--store", "{golden}"], "--what"),
         ([], "--store"),
