@@ -5,6 +5,7 @@ stand, and the rest comes from the log. What a log does not know: the end of a q
 which life of a topic is live, where a gap was closed, and former delays.
 """
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +18,13 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.standing_ext import keep_ext, set_values
 from rmq_formats.scan.derived_images import Rows
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_variants import StoreVariants
 from rmq_formats.tasks import spill
@@ -34,7 +38,7 @@ from rmq_formats.verify.findings import FindingList, Severity
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_formats.verify.phases.stored_files import StoredFiles
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
-from rmq_formats.verify.queue_state import QueueState, record_gaps
+from rmq_formats.verify.queue_state import QueueState, record_gaps, state_by_log
 from rmq_formats.verify.units import read_units
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
 
@@ -239,6 +243,11 @@ class StandingQueues:
             return None
         return StandingQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
 
+    @functools.cached_property
+    def _dispatched_end(self) -> int:
+        """Physical offset up to which a broker has dispatched the log; it dispatches the rest when it starts."""
+        return dispatched_end(self.storage, self.root, commitlog_segments(self.storage, self.root))
+
     def _without_files(self, queue: Queue, rows: Rows) -> StandingQueue | None:
         if not len(rows):
             return StandingQueue(None, None, FindingList())
@@ -246,6 +255,9 @@ class StandingQueues:
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()
+        undispatched = rows[rows[:, unit_kernel.PHYSICAL_OFFSET] >= self._dispatched_end]
+        if kind is finding_kinds.QUEUE_ABSENT and len(undispatched):
+            return StandingQueue(None, state_by_log(undispatched, self.facts), findings)
         if kind.severity is not Severity.INFO:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
         return StandingQueue(None, None, findings)

@@ -1,6 +1,5 @@
 """A rebuild leaves queues without a fault as they stand, and merges those that have one with the log."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
+from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
@@ -99,22 +99,47 @@ def test_the_log_alone_makes_what_a_broker_makes_of_it(tmp_path: Path) -> None:
     assert image == b"".join(unit.encode() for unit in units[:41]) + bytes(19 * UNIT_BYTES)
 
 
-def test_a_deleted_topic_stays_deleted_and_a_lost_queue_comes_back(tmp_path: Path) -> None:
-    units = write_log(tmp_path, range(30))
-    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
-    write_config(tmp_path, "Others")
-    rebuild(tmp_path)
-    assert tree(tmp_path / "consumequeue") == {}
-    shutil.rmtree(tmp_path / "config")
-    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
-    write_config(tmp_path, "Orders")
-    assert rebuild(tmp_path) == {"consumequeue.absent": 30}
-    assert tree(tmp_path / "consumequeue") == {}
-    shutil.rmtree(tmp_path / "config")
-    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
-    write_config(tmp_path, "Orders", offsets={"Orders@g": {"0": 7}})
+def write_orders_and_live(store: Path, *, orders_before: int, orders_behind: int) -> list[Unit]:
+    """Write messages of Orders before and behind three of Live, which alone has its queue; the units of Orders."""
+    topics = ["Orders"] * orders_before + ["Live"] * 3 + ["Orders"] * orders_behind
+    messages = [message(number, topic=topic, queue_id=0) for number, topic in enumerate(topics)]
+    units: dict[str, list[Unit]] = {"Orders": [], "Live": []}
+    for number, (topic, physical_offset) in enumerate(
+        zip(topics, write_commitlog(store, messages, FILE_BYTES, FIRST_MS), strict=True)
+    ):
+        path, position = log_path(store, physical_offset)
+        size = int.from_bytes(path.read_bytes()[position : position + 4], "big")
+        units[topic].append(Unit(physical_offset, size, tags_code(f"T{number % 3}")))
+    write_queue(store, dict(enumerate(units["Live"])), "Live")
+    return units["Orders"]
+
+
+@pytest.mark.parametrize(
+    ("known", "offsets", "findings", "is_made"),
+    [
+        (["Live"], None, {}, False),
+        (["Live", "Orders"], None, {"consumequeue.absent": 20}, False),
+        (["Live", "Orders"], {"Orders@g": {"0": 7}}, {}, True),
+    ],
+    ids=["deleted", "made_again_without_a_message", "lost"],
+)
+def test_a_deleted_topic_stays_deleted_and_a_lost_queue_comes_back(
+    tmp_path: Path, known: list[str], offsets: dict[str, dict[str, int]] | None, findings: dict[str, int], is_made: bool
+) -> None:
+    units = write_orders_and_live(tmp_path, orders_before=20, orders_behind=0)
+    write_config(tmp_path, *known, offsets=offsets)
+    assert rebuild(tmp_path) == findings
+    assert queue_path(tmp_path).exists() == is_made
+    if is_made:
+        assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units)
+
+
+def test_messages_that_no_broker_has_dispatched_get_their_queue(tmp_path: Path) -> None:
+    """A broker dispatches what is behind the last unit of all queues when it starts, of a new topic, too."""
+    units = write_orders_and_live(tmp_path, orders_before=0, orders_behind=20)
+    write_config(tmp_path, "Live", "Orders")
     assert rebuild(tmp_path) == {}
-    assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units[:20])
+    assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units)
 
 
 def test_ext_files_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> None:
