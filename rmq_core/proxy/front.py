@@ -80,10 +80,10 @@ class Front:
 class _End(asyncio.Protocol):
     """One end of a connection that goes through: what comes in at it leaves at the other, and both end together."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, other: "_End | None" = None) -> None:
         self._front = front
         self.transport: asyncio.Transport | None = None
-        self.other: _End | None = None
+        self.other = other
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -141,7 +141,10 @@ class _Entrance(_End):
         """Connect to the port of the loopback, and pass on what has come."""
         loop = asyncio.get_running_loop()
         try:
-            inner, end = await loop.create_connection(lambda: _End(self._front), LOOPBACK, self._front.port(data[0]))
+            # gRPC sends its settings at once: the inner end knows where they go before it is connected.
+            inner, end = await loop.create_connection(
+                lambda: _End(self._front, self), LOOPBACK, self._front.port(data[0])
+            )
         except OSError:
             self.abort()
             return
@@ -150,6 +153,6 @@ class _Entrance(_End):
             return
         self._seen = address_text(inner.get_extra_info("sockname"))
         CALLERS.add(self._seen, address_text(transport.get_extra_info("peername")))
-        self.other, end.other = end, self
+        self.other = end
         inner.write(data)
         transport.resume_reading()

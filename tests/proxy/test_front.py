@@ -121,3 +121,29 @@ async def test_a_certificate_of_one_s_own_is_for_tls_alone_unless_plain_is_wante
                 else:
                     with pytest.raises(grpc.aio.AioRpcError):
                         await heartbeat(plain)
+
+
+async def test_what_a_server_sends_first_reaches_each_client() -> None:
+    """As gRPC does with its settings, before the front knows that it is connected."""
+
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"settings")
+        await writer.drain()
+
+    async def first_bytes(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"P")
+        try:
+            return await asyncio.wait_for(reader.readexactly(8), 30)
+        finally:
+            writer.close()
+
+    inner = await asyncio.start_server(greet, "127.0.0.1", 0)
+    inner_port = inner.sockets[0].getsockname()[1]
+    entrance = front.Front(inner_port, inner_port)
+    try:
+        port = int((await entrance.listen("127.0.0.1:0")).rpartition(":")[2])
+        assert set(await asyncio.gather(*(first_bytes(port) for _ in range(100)))) == {b"settings"}
+    finally:
+        entrance.close()
+        inner.close()
