@@ -181,7 +181,10 @@ class ConsumeQueue:
             queue_offset = begin
         if self._cells is not None:
             self._cells[self._cell + ROOM_BEHIND_NEXT] = 0  # the kernel must not write to the old place any more
-        self.files.trim(queue_offset * UNIT_BYTES)
+        # A first file of zeros stays: its messages have expired, and its name tells where the queue ends.
+        start, size = self.files.start, self.files.file_bytes
+        keeps_first = queue_offset == first > 0 and not bytes(self.files.read(start, size)).strip(b"\0")
+        self.files.trim((queue_offset + keeps_first) * UNIT_BYTES)
         self.max_offset = queue_offset if self.files.files else 0
         self.min_offset = min(self.min_offset, self.max_offset)
         if self.ext is not None:

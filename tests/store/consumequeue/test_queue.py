@@ -98,6 +98,20 @@ def test_units_beyond_what_is_known_are_thrown_away(make: Maker) -> None:
     assert again.max_offset == 4
 
 
+@pytest.mark.parametrize("known", [None, 1 << 40])
+def test_a_queue_whose_first_file_is_all_zeros_ends_where_it_begins(make: Maker, known: int | None) -> None:
+    """Its messages have expired: a later file has no unit yet, and the earlier ones were deleted."""
+    queue = make()
+    directory = Path(queue.files.directory)
+    directory.mkdir()
+    for start in (200, 300):
+        (directory / f"{start:020d}").write_bytes(bytes(FILE_BYTES))
+    load_queue(queue, known)
+    assert queue.max_offset == 10
+    put(queue, 10)
+    assert images(queue)[f"{200:020d}"] == unit(10) + bytes(FILE_BYTES - 20)
+
+
 def test_a_scan_ends_at_the_first_unit_that_is_not_written(make: Maker) -> None:
     queue = make()
     put(queue, *range(12))
