@@ -128,7 +128,8 @@ async def test_what_a_server_sends_first_reaches_each_client() -> None:
 
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"settings")
-        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
 
     async def first_bytes(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -137,6 +138,7 @@ async def test_what_a_server_sends_first_reaches_each_client() -> None:
             return await asyncio.wait_for(reader.readexactly(8), 30)
         finally:
             writer.close()
+            await writer.wait_closed()
 
     inner = await asyncio.start_server(greet, "127.0.0.1", 0)
     inner_port = inner.sockets[0].getsockname()[1]
@@ -147,3 +149,4 @@ async def test_what_a_server_sends_first_reaches_each_client() -> None:
     finally:
         entrance.close()
         inner.close()
+        await inner.wait_closed()
