@@ -24,7 +24,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.log_facts import write_log_facts
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
-from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there, plan_area
+from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.standing_database import opened_witness, standing_database, write_standing_database
@@ -43,7 +43,7 @@ from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.segment_ends import find_ends, known_ends
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.together import Steps, Wave, run_alone
-from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+from rmq_formats.tasks.workspace import LocalArea, WorkArea, temporary_area, work_area
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
 
@@ -133,7 +133,7 @@ def rebuild_steps(
     foreign = [one for directory, _ in log_directories(storage, root) for one in foreign_findings(storage, directory)]
     if terms.is_plan:
         options = replace(options, index=False)  # no consumer reads it
-    area = plan_area(terms.work) if terms.is_plan else work_area(out if out is not None else store)
+    area = temporary_area("rmq-rebuild", terms.work) if terms.is_plan else work_area(out if out is not None else store)
     publication = Publication(storage, root, segments, area, terms, is_in_place=terms.is_plan or area.is_at(root))
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))

@@ -5,8 +5,6 @@ directories are exchanged, and the former ones go to the quarantine; then these 
 store now.
 """
 
-import tempfile
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from rmq_formats.tasks.former_files import FormerFiles, allocated_bytes, bring_b
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.together import Steps
-from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+from rmq_formats.tasks.workspace import LocalArea, WorkArea
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +189,6 @@ class Publication:
         return find_changes(
             self._storage, self._root, self._segments, before, after, compared, lost, lists_new=self._terms.is_plan
         )
-
-
-def plan_area(work: str | None) -> WorkArea:
-    """Create the work area of a plan: an empty directory outside of the store. Raises OptionError."""
-    parent = work or tempfile.gettempdir()
-    area = work_area(parent, f"rmq-rebuild-{uuid.uuid4().hex}")
-    try:
-        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
-            raise OptionError(f"--work {parent}: no such directory")
-        area.clear(())
-        if work is None:  # the temporary directory is everybody's, and the files there tell topics and keys
-            Path(area.path(".")).chmod(0o700)
-    except OSError as error:
-        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
-    return area
 
 
 @contextmanager

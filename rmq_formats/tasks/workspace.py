@@ -6,6 +6,8 @@ That of a rebuild lies in the root that is published into; that of a verificatio
 import errno
 import os
 import shutil
+import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError
 from rmq_formats.storage.segments import ArrowStorage, LocalStorage, open_storage
 from rmq_formats.tasks.contained import links_below, read_file
 from rmq_formats.tasks.known_files import refuse_unknown
@@ -151,3 +154,26 @@ def read_longs(work: Area, name: str) -> dict[str, NDArray[np.int64]]:
     """Read what ``write_longs`` wrote."""
     found = msgspec.msgpack.decode(work.read_bytes(name), type=dict[str, bytes])
     return {key: np.frombuffer(image, dtype="<i8").copy() for key, image in found.items()}
+
+
+def temporary_area(name: str, work: str | None) -> WorkArea:
+    """Create a work area outside of the store: an empty directory of its own.
+
+    Args:
+        name: what its directory's name begins with.
+        work: directory or URI that it is made in; None is the temporary directory.
+
+    Raises:
+        OptionError: it cannot be made there.
+    """
+    parent = work or tempfile.gettempdir()
+    area = work_area(parent, f"{name}-{uuid.uuid4().hex}")
+    try:
+        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
+            raise OptionError(f"--work {parent}: no such directory")
+        area.clear(())
+        if work is None:  # the temporary directory is everybody's, and the files there tell topics and keys
+            Path(area.path(".")).chmod(0o700)
+    except OSError as error:
+        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
+    return area

@@ -1,20 +1,17 @@
 """Verification of a whole store: plan, scan, compare, report. Nothing is written into the store."""
 
 import functools
-import tempfile
 import time
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, log_directories
@@ -27,7 +24,7 @@ from rmq_formats.tasks.segment_ends import find_ends
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.waves import mend_seams, partition_count
-from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+from rmq_formats.tasks.workspace import WorkArea, temporary_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.delay_levels import file_delays, levels_of_delays
 from rmq_formats.verify.facts import LogFacts
@@ -120,7 +117,7 @@ def verify_steps(
     if not is_a_store(storage, root):
         raise StoreNotFoundError(holds_no_store(storage, root))
     refuse_inside_store(root, "--work", work)
-    area = _work_area(work)
+    area = temporary_area("rmq-verify", work)
     try:
         return (yield from _Verification(storage, root, options, parallelism, area, on_progress).run())
     finally:
@@ -131,21 +128,6 @@ def check_verifiable(storage: Storage, root: str) -> None:
     """Refuse a store that cannot be verified. Raises StoreNotFoundError, StoreLayoutError."""
     check_store(storage, root)
     log_directories(storage, root)
-
-
-def _work_area(work: str | None) -> WorkArea:
-    """Create the work area: an empty directory of its own. Raises OptionError."""
-    parent = work or tempfile.gettempdir()
-    area = work_area(parent, f"rmq-verify-{uuid.uuid4().hex}")
-    try:
-        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
-            raise OptionError(f"--work {parent}: no such directory")
-        area.clear(())
-        if work is None:  # the temporary directory is everybody's, and the files there tell topics and keys
-            Path(area.path(".")).chmod(0o700)
-    except OSError as error:
-        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
-    return area
 
 
 _IN_MAKING: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)
