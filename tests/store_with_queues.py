@@ -27,9 +27,11 @@ def write_queue(store: Path, units: Placed, topic: str = "Orders", queue_id: int
         (directory / f"{first * UNIT_BYTES:020d}").write_bytes(b"".join(found))
 
 
-def write_log(store: Path, offsets: Sequence[int], **changes: object) -> list[Unit]:
-    """Write records of one queue with these queue offsets; the units that name them."""
-    messages = [message(number, topic="Orders", queue_id=0, **changes) for number in range(len(offsets))]
+def write_log(store: Path, offsets: Sequence[int], *others: str, **changes: object) -> list[Unit]:
+    """Write records of queue Orders/0 with these queue offsets, then one of each other topic; return their units."""
+    topics = ["Orders"] * len(offsets) + list(others)
+    offsets = [*offsets, *(0 for _ in others)]
+    messages = [message(number, topic=topic, queue_id=0, **changes) for number, topic in enumerate(topics)]
     placed = write_commitlog(store, messages, FILE_BYTES, FIRST_MS)
     units = []
     for number, (physical_offset, queue_offset) in enumerate(zip(placed, offsets, strict=True)):

@@ -4,6 +4,7 @@ A broker that deletes a topic removes its queues and the consumer offsets of its
 log. Made again under its name, the topic has no file until its next message.
 """
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -11,8 +12,10 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, SYSTEM_TOPICS, lite_parts
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.read.queues import first_offset_since
 from rmq_formats.scan.derived_images import Rows
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.verify import finding_kinds
@@ -24,7 +27,7 @@ def is_deleted(topic: str, known_topics: Collection[str] | None) -> bool:
     return known_topics is not None and topic not in known_topics and not topic.startswith(LIGHT_QUEUE_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AbsentQueues:
     """Looks for what tells of a queue that has no file.
 
@@ -60,8 +63,14 @@ class AbsentQueues:
         if self.known_topics is None:
             return finding_kinds.QUEUE_MISSING
         last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
-        was_deleted = self._begins_behind(topic, last) if has_bound is None else not has_bound
+        was_deleted = self._is_dispatched and self._begins_behind(topic, last) if has_bound is None else not has_bound
         return finding_kinds.QUEUE_ABSENT if was_deleted else finding_kinds.QUEUE_MISSING
+
+    @functools.cached_property
+    def _is_dispatched(self) -> bool:
+        """Whether any queue names a record: a broker whose queues name none dispatches its whole log when it starts."""
+        segments = commitlog_segments(self.storage, self.root)
+        return dispatched_end(self.storage, self.root, segments) > 0
 
     def _begins_behind(self, topic: str, physical_offset: int) -> bool:
         """Return whether no queue of the topic names a record up to this one, as after it was made again."""

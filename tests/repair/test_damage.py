@@ -334,14 +334,14 @@ def test_a_gap_that_the_queue_has_closed_is_nothing_to_repair(tmp_path: Path) ->
 
 def test_messages_that_a_broker_keeps_from_consumers_are_told_and_left(tmp_path: Path) -> None:
     """They were passed over, or their queue has no files and no offsets: a rebuild in place leaves both."""
-    units = write_log(tmp_path, [*range(40), *range(35, 50)])
+    *units, other = write_log(tmp_path, [*range(40), *range(35, 50)], "Other")
     write_queue(tmp_path, dict(enumerate([*units[:35], *units[40:]])))
+    write_queue(tmp_path, {0: other}, "Other")
     repair(tmp_path)
     done = repair(tmp_path)
     assert ({item.kind.code for item in done.left}, done.steps) == ({"consumequeue.passed_over"}, ())
     shutil.rmtree(tmp_path / "consumequeue" / "Orders")
-    (tmp_path / "consumequeue" / "Other").mkdir()
-    write_config(tmp_path, "Orders")
+    write_config(tmp_path, "Orders", "Other")
     done = repair(tmp_path)
     assert ({item.kind.code for item in done.left}, done.steps) == ({"consumequeue.absent"}, ())
 

@@ -72,17 +72,24 @@ def test_a_queue_of_zeros_ends_where_its_file_begins(tmp_path: Path) -> None:
 
 
 def test_a_topic_without_files_was_deleted_unless_something_tells_of_its_queue(tmp_path: Path) -> None:
-    write_log(tmp_path, range(9))
-    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
-    write_config(tmp_path, "Orders")
+    *_, unit = write_log(tmp_path, range(9), "Other")
+    write_queue(tmp_path, {0: unit}, "Other")
+    write_config(tmp_path, "Orders", "Other")
     assert faults(tmp_path) == {"consumequeue.absent": 9}
     shutil.rmtree(tmp_path / "config")
-    write_config(tmp_path, "Orders", offsets={"Orders@g": {"0": 4}})
+    write_config(tmp_path, "Orders", "Other", offsets={"Orders@g": {"0": 4}})
     assert faults(tmp_path)["consumequeue.missing"] == 9
     shutil.rmtree(tmp_path / "config")
-    write_config(tmp_path, "Others")
+    write_config(tmp_path, "Other")
     assert faults(tmp_path) == {}
     assert told(tmp_path, "consumequeue.topic.deleted") == 9
+
+
+def test_queues_that_name_no_record_are_missing_for_a_broker_dispatches_the_whole_log(tmp_path: Path) -> None:
+    write_log(tmp_path, range(9))
+    (tmp_path / "consumequeue" / "Other").mkdir(parents=True)
+    write_config(tmp_path, "Orders", "Other")
+    assert faults(tmp_path) == {"consumequeue.missing": 9}
 
 
 def test_a_former_delay_is_told_and_no_error(tmp_path: Path) -> None:
