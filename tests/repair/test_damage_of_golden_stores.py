@@ -168,8 +168,12 @@ def test_it_is_repaired_and_every_sound_record_stays(
     planned = repair(store, VerifyOptions(), apply=False)
     assert not (store / "quarantine").exists()
     done = repair(store, VerifyOptions())
-    assert (done.left, done.is_clean, done.steps) == ((), True, planned.steps)
-    assert codes(verify(store, VerifyOptions())).keys() <= {"commitlog.queue_offset.gap"}
+    # Whose queues are gone and of which no consumer offset tells, that topic may have been deleted and made again.
+    told = {"consumequeue.absent"} if damage is queue_files_gone else set()
+    assert done.steps == planned.steps
+    assert {finding.kind.code for finding in done.left} <= told
+    assert done.is_clean == (not done.left)
+    assert codes(verify(store, VerifyOptions())).keys() <= {"commitlog.queue_offset.gap", *told}
     records = sound_records(store, file_bytes)
     assert {offset: crc for offset, crc in records.items() if offset in sound} == sound
     assert {path.stat().st_size for path in log_files(store)} == {file_bytes}
