@@ -27,7 +27,12 @@ from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_formats.rebuild.report import RebuildReport
-from rmq_formats.rebuild.standing_database import opened_witness, standing_database, write_standing_database
+from rmq_formats.rebuild.standing_database import (
+    opened_witness,
+    standing_database,
+    with_standing_light_queues,
+    write_standing_database,
+)
 from rmq_formats.rebuild.standing_queues import list_standing, write_standing
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
@@ -150,6 +155,8 @@ def rebuild_steps(
             storage, root, store_variants.recognise(storage, root), options, waves.partition_count(splits)
         )
         partitions = waves.partition_count(splits) if standing is None else len(standing)
+        former = standing_database(storage, root, options)
+        options = with_standing_light_queues(options, () if standing is None else standing.topics, former)
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, partitions, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
@@ -158,7 +165,6 @@ def rebuild_steps(
             refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
         findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
-        former = standing_database(storage, root, options)
         if options.consumequeue and not area.exists(_WRITTEN):
             write_log_facts(area, splits, scans)
             write_standing(area, storage, root, store, standing)

@@ -29,7 +29,7 @@ from rmq_formats.codecs.variants.rocksdb_queue import (
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
-from rmq_formats.rebuild.standing_database import Units, expired_units
+from rmq_formats.rebuild.standing_database import Units, expired_units, list_database_queues
 from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
@@ -85,7 +85,7 @@ def _units(
     """Encode all units in the order of the keys; bounds of the queues are added to a list."""
     made = {(queue.topic, queue.queue_id): queue for queue in walk_queues(storage, tree)}
     names = set(made)
-    names.update(_listed(former))
+    names.update(list_database_queues(former))
     maps: _Maps = {}
     for topic, queue_id in sorted(names, key=_order):
         prefix = queue_prefix(topic, queue_id)
@@ -101,13 +101,6 @@ def _units(
                 last = former.bound(topic, queue_id)
         if last is not None:
             bounds.append((bound_key(topic, queue_id), last.encode()))
-
-
-def _listed(database: QueueDatabase | None) -> set[tuple[str, int]]:
-    """List the queues that a database has units or an end of, as far as it can be read."""
-    with suppress(FormatError):
-        return set() if database is None else database.all_queues()
-    return set()
 
 
 def _with_expired(

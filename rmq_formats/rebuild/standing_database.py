@@ -4,14 +4,16 @@ Units whose records have expired stay, and so does the end of a queue without an
 get no unit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.rebuild.options import RebuildOptions
@@ -57,6 +59,31 @@ def opened_witness(path: str | None) -> Iterator[QueueDatabase | None]:
             with suppress(RmqError):
                 database = stack.enter_context(opened_queues(open_storage(path)[0], path))
         yield database
+
+
+def with_standing_light_queues(
+    options: RebuildOptions, topics: Collection[str], database: str | None
+) -> RebuildOptions:  # fmt: skip
+    """Add the light queues that stand to the live topics: deleting a topic takes no message from another queue.
+
+    Args:
+        options: of the rebuild.
+        topics: that have queue files.
+        database: directory of the database that stands in the store; None without any.
+    """
+    if options.live_topics is None:
+        return options
+    with opened_witness(database) as witness:
+        names = {*topics, *(topic for topic, _ in list_database_queues(witness))}
+    light = {name for name in names if name.startswith(LIGHT_QUEUE_PREFIX)}
+    return replace(options, live_topics=options.live_topics | light)
+
+
+def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]:
+    """List the queues that a database has units or an end of, as far as it can be read."""
+    with suppress(FormatError):
+        return set() if database is None else database.all_queues()
+    return set()
 
 
 def place_by_database(

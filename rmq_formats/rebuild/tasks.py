@@ -193,8 +193,9 @@ def _only_live(
     if options.live_topics is None:
         return units, keys
     live = np.array([topic in options.live_topics for topic, _ in dispatcher.queue_names()], dtype=bool)
-    # No list of topics has light queues: their units live as the record's own does.
-    return units[live[own_queues(units)]], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
+    # No list of topics has light queues: units of one that does not stand live as the record's own does.
+    is_live = live[own_queues(units)] | live[units[:, dispatch_kernel.UNIT_QUEUE]]
+    return units[is_live], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
 
 
 def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placement) -> Iterator[Finding]:

@@ -10,6 +10,8 @@ import pytest
 
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.conftest import VARIANTS
 from tests.light_records import LightQueues, message, odd_records
@@ -105,6 +107,32 @@ def test_light_units_live_as_the_topic_of_their_messages_does(tmp_path: Path) ->
     (data,) = tree(tmp_path / "out" / "consumequeue" / "%LMQ%a").values()
     sizes = [struct.unpack_from(">i", data, at + 8)[0] for at in range(0, 9 * 20, 20)]
     assert [size == 0x7FFFFFFF for size in sizes] == [False, True] * 4 + [False], "a pre-blank where Topic1's were"
+
+
+@pytest.mark.parametrize("is_database", [False, True], ids=["files", "rocksdb"])
+def test_light_queues_that_stand_stay_when_the_topic_of_their_messages_is_deleted(
+    tmp_path: Path, *, is_database: bool
+) -> None:
+    """Java deletes a topic's own queues alone (``DefaultMessageStore#deleteTopics``)."""
+    store, light = tmp_path / "store", LightQueues()
+    stored = [light.message("%LMQ%a", topic=f"Topic{number % 2}") for number in range(9)]
+    write_commitlog(store, stored, 65536)
+    options = replace(SMALL, index=False, queue_database=is_database)
+    rebuild(store, None, options)
+
+    def queues() -> dict[str, bytes]:
+        return database_pairs(store) if is_database else tree(store / "consumequeue")
+
+    before = {name: data for name, data in queues().items() if "%LMQ%a" in name}
+    assert before
+    rebuild(store, None, live(options, "Topic0"))
+    assert {name: data for name, data in queues().items() if "%LMQ%a" in name} == before
+
+
+def database_pairs(store: Path) -> dict[str, bytes]:
+    """Keys, as text, and values of the database of a store's queues."""
+    with opened_rocksdb(LocalStorage(), str(store / "consumequeue"), str(store)) as database:
+        return {f"{family} {key!r}": value for family in database.families for key, value in database.pairs(family)}
 
 
 def test_topics_with_batch_queues_give_none(tmp_path: Path) -> None:
