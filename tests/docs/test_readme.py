@@ -38,7 +38,12 @@ class Reader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.places = {"/tmp/": f"{directory}/"}
-        self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environment = {
+            **os.environ,
+            "PATH": path,
+            "COLUMNS": "300",
+        }  # the test's paths are long, and are not folded
 
     def run(self, language: str, text: str) -> str:
         """Run a block and return what it prints to stdout, with the page's names for places."""
@@ -86,7 +91,7 @@ def broker(reader: Reader) -> Iterator[Reader]:
         assert server.stdout is not None
         ready = re.match(r"name server (127\.0\.0\.1:\d+), broker", server.stdout.readline())
         assert ready
-        reader.places |= {line: "true", "127.0.0.1:9876": ready[1]}
+        reader.places = {line: "true", "127.0.0.1:9876": ready[1], **reader.places}
         reader.environment |= {"NAMESRV_ADDR": ready[1]}
         yield reader
     finally:
