@@ -80,7 +80,7 @@ lab: install ## break things at new seeds: make lab ROUNDS=100, at one: SEED=7 P
 	@$(BIN)/python -m tests.lab $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(PARTS),--parts $(PARTS)) $(if $(TOTAL),--total)
 
-lint: types imports ## ruff, mypy --strict, import-linter
+lint: types imports ## ruff, mypy --strict, import-linter, vague words
 
 .PHONY: types imports
 types: install
@@ -90,6 +90,7 @@ imports: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.vague_words
 
 format: install ## let ruff format the code
 	$(BIN)/ruff check --fix .
