@@ -248,8 +248,8 @@ class Store(Records):
             queue_id: the queue.
             offset: the queue offset.
             time: store time, in ms or as a datetime.
-            include: ``live``, what consumers get, the default for offset and time; ``log``, all, the default for keys,
-                as a broker answers them; ``unqueued``, what no queue has.
+            include: ``live``, what consumers get, the default for offset and time; ``log``, all, the default for keys
+                and message ids, as a broker answers them; ``unqueued``, what no queue has.
             on_plan: called with the plan of the look-up.
 
         Raises:
@@ -260,11 +260,11 @@ class Store(Records):
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]
         if sum(ways) != 1:
             raise OptionError("give one of key, uniq_key, msg_id, offset and time")
+        wanted = parse_include(include)
         if msg_id is not None:
-            return list(self._read(Query(msg_id=decode_message_id(msg_id)), on_plan=on_plan))
+            return list(self._read(Query(msg_id=decode_message_id(msg_id), include=wanted), on_plan=on_plan))
         if topic is None:
             raise OptionError("a look-up by key, offset or time needs a topic")
-        wanted = parse_include(include)
         if time is not None and wanted not in {None, Include.LIVE}:
             raise OptionError(f"include {wanted} does not go with time, which is looked up in the queues")
         if time is not None:

@@ -33,7 +33,7 @@ def query(
         typer.Option(
             metavar="KIND",
             help="live: what consumers get, the default with --offset and --time; log: former messages too, the "
-            "default for keys; unqueued: these alone.",
+            "default for keys and message ids; unqueued: these alone.",
         ),
     ] = None,
     tier: Annotated[

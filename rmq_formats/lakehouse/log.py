@@ -13,9 +13,10 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.selection import ExportSelection
-from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.tail import missing_ranges
 from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 
@@ -34,6 +35,7 @@ class StoreLog:
         segments: in log order.
         end: physical offset one past the last sound record.
         torn: bytes behind it that no broker is writing.
+        leftover_bytes: bytes behind it that an earlier recovery has left; a broker overwrites them.
     """
 
     store: str
@@ -42,6 +44,7 @@ class StoreLog:
     segments: tuple[Segment, ...]
     end: int
     torn: int
+    leftover_bytes: int = 0
 
     def missing(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the ranges of ``[begin, end)`` that were deleted."""
@@ -106,9 +109,12 @@ def look(store: str) -> StoreLog:
         StoreNotFoundError: there is none.
     """
     storage, root = open_storage(store)
-    segments = readable_segments(storage, root)
+    files = commitlog_segments(storage, root)
+    leftovers = find_leftovers(storage, root, files)
+    segments = cut_segments(files, leftovers)
     end = frozen_end(storage, segments)
-    return StoreLog(store, storage, root, tuple(segments), end, torn_bytes(storage, segments, end))
+    leftover_bytes = 0 if leftovers is None else leftovers.size_bytes
+    return StoreLog(store, storage, root, tuple(segments), end, torn_bytes(storage, segments, end), leftover_bytes)
 
 
 def check_topics(spark: SparkSession, logs: Sequence[StoreLog], known: frozenset[str], topics: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from shlex import quote
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from rmq_formats.lakehouse.log import StoreLog, look
 from rmq_formats.lakehouse.raw import Export, Landed
 from rmq_formats.lakehouse.records import Records
 from rmq_formats.read.forced import force_log
+from rmq_formats.read.query import Include
 
 _WAIT_S = 0.5  # how long until a signal is noticed
 # Spark gives a stream's planning process ten seconds to start, without a setting: a busy machine needs more.
@@ -49,6 +51,7 @@ class ExportProgress:
         start: physical offset where it began.
         end: where it stands.
         missing_bytes: bytes of the log that were deleted before they were exported.
+        leftover_bytes: bytes behind the log's end that hold messages no queue has, which were asked for.
         landed: counts by export.
         batches: micro batches that landed something.
     """
@@ -56,6 +59,7 @@ class ExportProgress:
     start: int = 0
     end: int = 0
     missing_bytes: int = 0
+    leftover_bytes: int = 0
     batches: int = 0
     landed: dict[str, Landed] = field(default_factory=dict)
 
@@ -98,8 +102,20 @@ class ExportRun:
             export.check()
             export.check_log(log)
             self._missing(log, self._held_end(export, log), self.end(log))
+        if any(export.selection.include == Include.UNQUEUED for export in self._exports):
+            self._report_leftovers(log)
         self.progress.start = self.begin(log)
         self.progress.end = self.progress.start
+
+    def _report_leftovers(self, log: StoreLog) -> None:
+        """Report messages that are not exported: a broker gives their physical offsets to its next messages."""
+        self.progress.leftover_bytes = log.leftover_bytes
+        if log.leftover_bytes:
+            _log.warning(
+                "%s: %d bytes behind the log's end at %d are not exported: a broker overwrites them. To keep their "
+                "messages: rmq replay --store %s --include unqueued --to-store NEW",
+                self._store, log.leftover_bytes, log.end, quote(self._store),
+            )  # fmt: skip
 
     def begin(self, log: StoreLog) -> int:
         """Return the physical offset where the first of the exports stands."""

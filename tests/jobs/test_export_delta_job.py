@@ -17,6 +17,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.table import DeltaTableLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
 from tests.store_files import flip
+from tests.store_lives import recovered_log
 
 pytestmark = pytest.mark.spark
 
@@ -216,6 +217,18 @@ def test_a_damaged_last_record_is_told_and_lands_once_it_is_whole(
     flip(store, last["physical_offset"] + 88, 1048576)
     report, code = export(spark, store, table)
     assert (report["messages"], report["torn_bytes"], code) == (1, 0, 0)
+
+
+def test_messages_behind_the_logs_end_are_reported_and_not_exported(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = recovered_log().save(tmp_path / "store")
+    report, code = export(spark, store, tmp_path / "former", "--include", "unqueued")
+    assert (report["messages"], report["leftover_bytes"] > 0, code) == (0, True, 1)
+    (line,) = [record.getMessage() for record in caplog.records if "behind the log's end" in record.getMessage()]
+    assert f"rmq replay --store {store} --include unqueued --to-store NEW" in line
+    report, code = export(spark, store, tmp_path / "live")
+    assert (report["messages"], report["leftover_bytes"], code) == (60, 0, 0)
 
 
 def test_the_table_of_another_store_is_refused(

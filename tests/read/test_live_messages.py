@@ -85,6 +85,10 @@ def test_a_store_gives_the_second_life(tmp_path: Path) -> None:
     # a broker answers keys by its Index, which has both lives
     assert [item.body for item in store.query(topic="Orders", key="k30")] == [b"old 030"]
     assert store.query(topic="Orders", key="k30", include="live") == []
+    (old,) = store.query(topic="Orders", key="k30")
+    (new,) = store.query(topic="Orders", queue_id=0, offset=5)
+    found = {kind: [len(store.query(msg_id=item.msg_id, include=kind)) for item in (old, new)] for kind in Include}
+    assert found == {Include.LIVE: [0, 1], Include.LOG: [1, 1], Include.UNQUEUED: [1, 0]}
     with pytest.raises(OptionError, match="give live, log, unqueued"):
         store.arrow(include="dead")
 

@@ -31,7 +31,7 @@ def report_of_stores(given: argparse.Namespace, run: StoresRun, undecoded: int, 
     total = sum((one.total for one in progress), Landed())
     exports = {one.name: sum(own.landed[one.name].messages for own in progress) for one in run.parts[0].exports}
     brokers = [part.to_dict() for part in run.parts]
-    gone = _sums(brokers, "missing_bytes", "torn_bytes")
+    gone = _sums(brokers, "missing_bytes", "torn_bytes", "leftover_bytes")
     return _report(given, named, total, gone, exports, run.rounds, undecoded, seconds, _of_brokers(brokers))
 
 
@@ -40,7 +40,7 @@ def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, undeco
     progress = run.progress
     named = {"store": given.store[0]} | _how(given) | progress.offsets
     exports = {name: landed.messages for name, landed in progress.landed.items()}
-    gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn}
+    gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn, "leftover_bytes": progress.leftover_bytes}
     return _report(given, named, progress.total, gone, exports, progress.batches, undecoded, seconds, {})
 
 

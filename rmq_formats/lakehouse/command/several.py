@@ -44,7 +44,10 @@ class StoreExports:
         names = {"cluster": self.broker.cluster, "broker_name": self.broker.name, "store": self.store.path}
         progress = self.run.progress
         told = {} if self.error is None else {"error": self.error}
-        gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": 0 if self.log is None else self.log.torn}
+        torn = 0 if self.log is None else self.log.torn
+        gone = {
+            "missing_bytes": progress.missing_bytes, "torn_bytes": torn, "leftover_bytes": progress.leftover_bytes,
+        }  # fmt: skip
         return names | told | progress.offsets | progress.total.to_dict() | gone
 
 
