@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from rmq_core.cli import output
 from rmq_formats.errors import OptionError
 from rmq_formats.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
 
@@ -96,8 +97,10 @@ def several(stores: list[str]) -> list[str] | None:
 
 def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
     """Read the operator's broker.conf, and find the logs of these stores where it says. Raises OptionError."""
+    output.given_settings = {}
     if config is None:
         return None
+    output.given_settings = {"config": config}
     from rmq_formats.read.stores import find_stores  # noqa: PLC0415
     from rmq_formats.storage.broker_conf import use_broker_conf  # noqa: PLC0415
 
@@ -115,7 +118,9 @@ def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
 
         stores = given["stores"] if "stores" in given else [given["store"]]
         conf = follow_broker_conf(given.pop("config"), stores)
-        sizes = VerifyOptions.from_arguments({name: given.pop(name) for name in _SIZES}, conf)
+        arguments = {name: given.pop(name) for name in _SIZES}
+        output.given_settings |= {name: value for name, value in arguments.items() if value is not None}
+        sizes = VerifyOptions.from_arguments(arguments, conf)
         return command(sizes=sizes, **given)
 
     options = {"config": BrokerConfFile, **_SIZES}

@@ -36,6 +36,10 @@ BUFFER_BYTES: Final = 1 << 20
 MAX_LINE_CHARACTERS: Final = 1000  # of an error: libraries may list every place that they looked at
 _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HAVE_SIZES: Final = frozenset({"rmq verify", "rmq repair", "rmq rebuild", "rmq checkpoint"})
+
+given_settings: dict[str, Any] = {}
+"""A broker's settings that the running command was given: ``config`` and options of sizes."""
 
 
 class _NamedStdout:
@@ -284,11 +288,21 @@ def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
 
 
 def print_next(console: "Console", command: str, store: str, *options: str) -> None:
-    """Print the command to be run next on one line, so that it can be copied."""
+    """Print the command to be run next on one line, so that it can be copied, with the broker's settings as given."""
     from rich.text import Text  # noqa: PLC0415
 
-    text = " ".join([command, quote(printable(store)), *options])
+    text = " ".join([command, quote(printable(store)), *options, *_repeated_settings(command, options)])
     console.print(Text("next: ", style="dim").append(text, style="none"), soft_wrap=True)
+
+
+def _repeated_settings(command: str, options: Sequence[str]) -> Iterator[str]:
+    """Yield the broker's settings that the running command was given, as far as another command has them."""
+    is_made_anew = "--what config" in options
+    for name, value in given_settings.items():
+        if name == "config" and not is_made_anew and not any("-c " in option for option in options):
+            yield f"-c {quote(printable(str(value)))}"
+        elif name != "config" and not is_made_anew and command in _HAVE_SIZES:
+            yield f"--{name.replace('_', '-')} {quote(printable(str(value)))}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -32,6 +32,7 @@ def consumption_answers(root: str) -> Iterator[Answer]:
     with suppress(StoreError, FormatError):
         positions = plan_changes(root, Selection(), None).positions
         yield from _position_answers(root, positions)
+        yield from _idle_answers(root, positions)
         yield from _dead_letter_answers(root, positions)
     with suppress(StoreError, FormatError):
         yield from _switch_answers(storage, root)
@@ -86,6 +87,24 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
             )
         for question in (Question.MESSAGES, Question.LAG):
             yield Answer(question, seen, reason, command)
+
+
+def _idle_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:
+    """Report queues all of whose messages have expired, in one answer."""
+    idle = [position for position in positions if position.min_offset == position.max_offset > 0]
+    if not idle:
+        return
+    first = idle[0]
+    more = f", and so of {len(idle) - 1} more queues" if len(idle) > 1 else ""
+    yield Answer(
+        Question.MESSAGES,
+        f"all messages of {first.claim.topic}/{first.claim.queue_id} have expired{more}; the queue ends at "
+        f"{first.max_offset}",
+        "the topic is idle: its next message gets the queue's end as its offset, and a group that is there gets it; "
+        "never delete the queue's directory",
+        f"rmq offsets {quote(root)} --topic {quote(first.claim.topic)}",
+        False,
+    )
 
 
 def _dead_letter_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:

@@ -15,6 +15,7 @@ from rmq_formats.diagnosis.recovery import estimate_start
 from rmq_formats.errors import StoreError
 from rmq_formats.read.dirty import broker_runs
 from rmq_formats.read.log_end import readable_segments
+from rmq_formats.repair.config import GROUPS, TOPICS
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.commitlog import log_directories
@@ -24,7 +25,7 @@ from rmq_formats.storage.settings_file import read_settings_file
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.config_files import config_texts
-from rmq_formats.verify.findings import FindingList
+from rmq_formats.verify.findings import Finding, FindingList
 
 _LONG_START_S: Final = 60.0
 _MAP_COUNT: Final = Path("/proc/sys/vm/max_map_count")
@@ -172,15 +173,22 @@ def _config_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
     config_texts(storage, paths.config_dir(root), findings)
     for finding in findings.kept:
         if finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_UNPARSABLE}:
-            is_lost = finding.kind == finding_kinds.CONFIG_LOST
-            yield _answer(
-                f"{finding.path}: {finding.detail}",
-                "a broker does not start without it, nor without a .bak in its place"
-                if is_lost
-                else "a broker takes the .bak, which is a few seconds older",
-                f"rmq repair {quote(root)} --plan",
-                is_fault=is_lost,
-            )
+            yield _config_answer(root, finding, is_lost=finding.kind == finding_kinds.CONFIG_LOST)
+
+
+def _config_answer(root: str, finding: Finding, *, is_lost: bool) -> Answer:
+    name = (finding.path or "").rpartition("/")[2]
+    reason = "a broker takes the .bak, which is a few seconds older"
+    command = f"rmq repair {quote(root)} --plan"
+    if is_lost:
+        reason = "a broker starts without what it had, or not at all where a .bak does not parse either"
+        command = f"ls -l {quote(paths.config_dir(root))}"
+    if is_lost and name in {TOPICS, GROUPS}:
+        reason += "; it can be made anew from log, queues and offsets"
+        command = f"rmq repair {quote(root)} --what config"
+    elif is_lost:
+        reason += "; restore it from a backup, or from a slave"
+    return _answer(f"{finding.path}: {finding.detail}", reason, command, is_fault=is_lost)
 
 
 def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:

@@ -154,3 +154,14 @@ def test_a_missing_directory_of_the_log_is_one_line(rmq: Rmq, store: Path, tmp_p
         assert done.exit_code == 2
         if command != "query":
             assert one_line(done.stderr).endswith("nowhere: no such directory")
+
+
+def test_the_next_command_repeats_the_settings_that_were_given(rmq: Rmq, store: Path, conf: Path) -> None:
+    (store / "consumequeue").rename(store.parent / "consumequeue")
+    sizes = ("--index-slots", 100, "--delay-levels", "1s 5s")
+    text = rmq("verify", store, "-c", conf, *sizes, "--workers", 1).stdout
+    assert f"next: rmq repair {store} --plan -c {conf} --index-slots 100 --delay-levels '1s 5s'\n" in text
+    assert f"next: rmq verify {store} -c {conf} --index-slots 100\n" in (
+        rmq("checkpoint", store, "-c", conf, *sizes[:2], "--workers", 1).stdout
+    )
+    assert " -c " not in rmq("verify", store, "--workers", 1).stdout.replace(" -c broker.conf", "")

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import tree
+from tests.store_files import flip, tree
+from tests.store_lives import FIRST_MS, LogWriter, recovered_log
 from tests.verified_stores import FILE_BYTES, copied, message, sound_store
 
 START = "why does the broker not start?"
@@ -89,7 +91,7 @@ def add_queue_file(store: Path) -> None:
         (add_gzip, ".gz: a file in the CommitLog's directory", "mv "),
         (add_queue_file, ".DS_Store: a file in a queue's directory", "mv "),
         (lose_log, "no CommitLog file in", "rmq inspect"),
-        (break_topics, "topics.json: the file is empty", "rmq repair"),
+        (break_topics, "topics.json: the file is empty", "rmq repair {store} --what config"),
     ],
 )
 def test_what_stops_a_start_is_told(
@@ -98,7 +100,7 @@ def test_what_stops_a_start_is_told(
     damage(store)
     found = [answer for answer in answers(store) if seen in answer["seen"]]
     assert [answer["question"] for answer in found] == [START]
-    assert found[0]["command"].startswith(command)
+    assert found[0]["command"].startswith(command.format(store=store))
     assert found[0]["is_fault"]
 
 
@@ -181,3 +183,89 @@ def test_what_is_no_store_is_refused(rmq: Rmq, store: Path) -> None:
     assert one_line(rmq("doctor", store.parent).stderr) == f"{store.parent} holds no store; {store} is one"
     assert "no such store" in one_line(rmq("doctor", store / "nowhere").stderr)
     assert "--log" in one_line(rmq("doctor", store, "--log", store / "no.log").stderr)
+
+
+def topic_made_again() -> LogWriter:
+    log = LogWriter()
+    for number in range(10):
+        log.add("Orders", number, "old", FIRST_MS + number)
+    log.forget("Orders")
+    for number in range(5):
+        log.add("Orders", number, "new", FIRST_MS + 100 + number)
+    return log
+
+
+def idle_topic() -> LogWriter:
+    log = LogWriter(file_bytes=4096)
+    for number in range(10):
+        log.add("Idle", number, "old", FIRST_MS + number)
+    for number in range(40):
+        log.add("Busy", number, "new", FIRST_MS + 1000 + number)
+    del log.files[0]
+    return log
+
+
+def clock_set_back() -> LogWriter:
+    log = LogWriter()
+    for number in range(60):
+        log.add("Orders", number, "x", FIRST_MS + number - (86_400_000 if 20 <= number < 40 else 0))
+    return log
+
+
+def other_delay() -> LogWriter:
+    log, topic = LogWriter(), "SCHEDULE_TOPIC_XXXX"
+    for number in range(40):
+        log.add(topic, number, "x", FIRST_MS + number, queue_id=2)
+        delay_ms = 20_000 if number < 20 else 10_000
+        log.units[topic, 2, number] = replace(log.units[topic, 2, number], tags_code=FIRST_MS + number + delay_ms)
+    return log
+
+
+def closed_gap() -> LogWriter:
+    log = LogWriter()
+    for place, offset in enumerate([*range(50), *range(52, 100), *range(98, 110)]):
+        log.add("Orders", offset, "x", FIRST_MS + place, place=place)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("life", "seen", "command"),
+    [
+        (topic_made_again, "Orders/0: the topic was deleted and made again, and 10 messages of its former life",
+         "rmq inspect {store} --unqueued -c {conf}"),
+        (idle_topic, "all messages of Idle/0 have expired; the queue ends at 10",
+         "rmq offsets {store} --topic Idle -c {conf}"),
+        (clock_set_back, "the broker's clock went back once, from 2026-11-21T", "rmq verify {store} -c {conf}"),
+        (other_delay, "SCHEDULE_TOPIC_XXXX/2: queue offsets 0 to 19 have a delay of 20 s",
+         "rmq offsets {store} -c {conf}"),
+        (closed_gap, "Orders/0: no record has the queue offsets 50 to 51", "rmq verify {store} -c {conf}"),
+        (recovered_log, "29 records of an earlier life are behind it", "rmq dump {store} --unqueued -c {conf}"),
+    ],
+)  # fmt: skip
+def test_what_only_looks_wrong_is_explained_and_no_fault(
+    tmp_path: Path, answers: Answers, life: Callable[[], LogWriter], seen: str, command: str
+) -> None:
+    log = life()
+    store = log.save(tmp_path / "store")
+    if life is idle_topic:
+        (store / "config").mkdir(exist_ok=True)
+        (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Idle@g":{0:10}}}')
+    file = conf(store, storePathRootDir=store, mappedFileSizeCommitLog=log.file_bytes, mappedFileSizeConsumeQueue=2000)
+    (answer,) = answers(store, "-c", file)
+    assert answer["seen"].startswith(seen) or seen in answer["seen"]
+    assert answer["command"] == command.format(store=store, conf=file)
+    assert (answer["question"], answer["is_fault"]) == (MESSAGES, False)
+
+
+def test_damage_of_the_log_leads_to_its_repair(store: Path, answers: Answers) -> None:
+    flip(store, 120, FILE_BYTES)
+    (answer,) = answers(store)
+    assert (answer["command"], answer["is_fault"]) == (f"rmq repair {store} --plan", True)
+    assert "commitlog." in answer["seen"]
+
+
+def test_lost_config_is_made_anew_by_the_command_that_does_it(store: Path, answers: Answers) -> None:
+    (store / "config/topics.json").write_bytes(bytes(300))
+    file = conf(store, storePathRootDir=store, mappedFileSizeCommitLog=FILE_BYTES, mappedFileSizeConsumeQueue=400)
+    (answer,) = answers(store, "-c", file)
+    assert answer["command"] == f"rmq repair {store} --what config"

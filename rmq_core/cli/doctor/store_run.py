@@ -1,21 +1,31 @@
 """The work of ``rmq doctor STORE``: answers an operator's questions, three lines each."""
 
+from dataclasses import replace
 from shlex import quote
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.output import printable
+from rmq_core.cli.rebuild_run import interruptible_workers
 from rmq_formats.diagnosis.answers import Answer, Question
 from rmq_formats.diagnosis.consumption import consumption_answers
 from rmq_formats.diagnosis.log_lines import answers_of_logs
 from rmq_formats.diagnosis.start import start_answers
+from rmq_formats.diagnosis.verified import is_verified, verified_answers
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
 from rmq_formats.storage.nearby_store import holds_no_store
 from rmq_formats.storage.segments import open_storage
-from rmq_formats.verify.phases.plan import is_a_store
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.phases.plan import VerifyOptions, is_a_store
+
+_TAKES_CONFIG: Final = tuple(
+    f"rmq {name} "
+    for name in ("verify", "repair", "rebuild", "inspect", "query", "dump", "offsets", "checkpoint", "convert")
+)
 
 
 def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> int:
@@ -28,16 +38,31 @@ def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> in
     if not is_a_store(storage, root):
         raise StoreNotFoundError(holds_no_store(storage, root))
     conf = use_broker_conf(config, [root])
-    answers = [*start_answers(root, conf), *consumption_answers(root), *answers_of_logs(logs, root)]
+    found = [*start_answers(root, conf), *consumption_answers(root)]
+    with interruptible_workers():
+        found += verified_answers(root, VerifyOptions.from_arguments({}, conf), ProcessRunner())
+    found += answers_of_logs(logs, root)
+    answers = [replace(answer, command=_with_config(answer.command, config)) for answer in found]
     if as_json:
         output.print_json({"job": "doctor", "store": root, "answers": answers})
     else:
-        show(root, answers, output.console())
+        show(root, answers, _with_config(f"rmq verify {quote(root)}", config), output.console())
     return output.EXIT_FINDINGS if any(answer.is_fault for answer in answers) else output.EXIT_CLEAN
 
 
-def show(root: str, answers: list[Answer], console: Console) -> None:
-    """Print the answers by question."""
+def _with_config(command: str, config: str | None) -> str:
+    """Repeat the operator's broker.conf in a command that takes it."""
+    if config is None or not command.startswith(_TAKES_CONFIG) or "--what config" in command:
+        return command
+    option = f"-c {quote(config)}"
+    return command.replace("-c broker.conf", option) if "-c broker.conf" in command else f"{command} {option}"
+
+
+def show(root: str, answers: list[Answer], verification: str, console: Console) -> None:
+    """Print the answers by question; where there is none, the command that verifies the store."""
+    seen = "nothing that explains it"
+    if not is_verified(root):
+        seen += "; the log is too large to be compared with the queues here"
     for question in Question:
         console.print(Text(question.value.capitalize(), style="bold"))
         own = [answer for answer in answers if answer.question is question]
@@ -47,8 +72,8 @@ def show(root: str, answers: list[Answer], console: Console) -> None:
             _print_line(console, "why", answer.reason)
             _print_line(console, "next", answer.command)
         if not own:
-            _print_line(console, "seen", "nothing that explains it")
-            _print_line(console, "next", f"rmq verify {quote(root)}")
+            _print_line(console, "seen", seen)
+            _print_line(console, "next", verification)
 
 
 def _print_line(console: Console, name: str, text: str, style: str = "") -> None:
