@@ -213,7 +213,7 @@ class NamesrvProcessor:
         )
 
     def unregister_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Unregister a broker: UNREGISTER_BROKER (104); only on the connection that it has registered on."""
+        """Unregister a broker: UNREGISTER_BROKER (104); only on the one connection that it is registered on."""
         broker = read_fields(request, BrokerId)
         if not self.routes.may_unregister(connection, broker.broker_addr):
             log.warning(

@@ -79,15 +79,16 @@ class NameServer(Service):
 
     def _scan(self) -> None:
         """Unregister brokers whose heartbeats have expired, periodically."""
-        for broker, connection in self.processor.routes.expired(self._clock_ms()):
+        for broker, connections in self.processor.routes.expired(self._clock_ms()):
             self.processor.forget([broker], "expired")
-            if isinstance(connection, Connection):
-                connection.abort()
+            for connection in connections:
+                if isinstance(connection, Connection):
+                    connection.abort()
         interval_s = self.processor.config.scan_not_active_broker_interval_ms / 1000
         self._scan_timer = asyncio.get_running_loop().call_later(interval_s, self._scan)
 
     def _forget_connection(self, connection: Connection) -> None:
-        brokers = self.processor.routes.of_connection(connection)
+        brokers = self.processor.routes.lose(connection)
         if brokers:
             self.processor.forget(brokers, "lost its connection")
 

@@ -11,6 +11,7 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.namesrv_requests import RegisterBroker
+from tests.broker.conftest import eventually
 from tests.namesrv.conftest import Asker, Clock
 from tests.namesrv.registrations import broker, identity, topics
 
@@ -104,6 +105,21 @@ async def test_a_broker_is_unregistered_on_its_connection_alone(asker: Asker, cl
     assert (refused.code, refused.remark) == (16, "broker a was registered on another connection")
     assert (await asker.ask(105, {"topic": "T"})).code == 0
     assert (await asker.ask(104, write_fields(identity(broker("gone"))))).code == 0
+
+
+async def test_a_stranger_who_repeats_a_registration_takes_no_broker_away(asker: Asker) -> None:
+    await register(asker, broker(), topics("T", "U"))
+    fields, body = write_fields(broker()), encode_registration(topics("T", "U"), False)
+    async with RemotingClient() as stranger:
+        assert (await stranger.invoke(asker.server.address, request(103, fields, body), 60)).code == 0
+        refused = await stranger.invoke(asker.server.address, request(104, write_fields(identity(broker()))), 60)
+        assert refused.code == 16
+    assert (await asker.ask(105, {"topic": "T"})).code == 0, "nor when the stranger leaves"
+
+    async def unregistered() -> bool:
+        return (await asker.ask(104, write_fields(identity(broker())))).code == 0
+
+    await eventually(unregistered)
 
 
 async def test_a_data_version_is_compared_with_the_registered_one(asker: Asker, clock: Clock) -> None:

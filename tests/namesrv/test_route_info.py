@@ -132,20 +132,35 @@ def test_a_broker_expires_120_s_after_it_was_heard_of() -> None:
     register(routes, broker("b", heartbeat_timeout_millis=10), topics("T", "U"), now_ms=1000)
     assert [one.broker_name for one, _ in routes.expired(1011)] == ["b"]
     assert routes.expired(1010) == []
-    assert (identity(broker("a")), connection) in routes.expired(121_001)
+    assert (identity(broker("a")), [connection]) in routes.expired(121_001)
     routes.touch("C", "a0:10911", 2000)
     routes.touch("C", "nobody:1", 2000)
     assert [one.broker_name for one, _ in routes.expired(122_000)] == ["b"]
 
 
-def test_the_brokers_of_a_connection_are_those_that_registered_last_by_it() -> None:
+def test_a_broker_is_lost_with_the_last_connection_that_it_registered_on() -> None:
     routes, old, new = RouteInfo(), object(), object()
     register(routes, broker("a"), topics(), connection=old)
     register(routes, broker("b"), topics(), connection=old)
     register(routes, broker("a"), topics(), connection=new)
-    assert routes.of_connection(old) == [identity(broker("b"))]
-    assert routes.of_connection(new) == [identity(broker("a"))]
-    assert routes.of_connection(object()) == []
+    assert routes.lose(old) == [identity(broker("b"))]
+    assert routes.lose(object()) == []
+    assert routes.lose(new) == [identity(broker("a"))]
+
+
+def test_a_broker_is_unregistered_on_no_connection_beside_another_that_registered_it() -> None:
+    """Whoever came first: a stranger may be waiting for the broker to connect again."""
+    routes, first, second = RouteInfo(), object(), object()
+    for _ in range(2):
+        register(routes, broker("a"), topics(), connection=first)
+        assert routes.may_unregister(first, "a0:10911")
+        register(routes, broker("a"), topics(), connection=second)
+        assert not routes.may_unregister(first, "a0:10911")
+        assert not routes.may_unregister(second, "a0:10911")
+        assert routes.lose(first) == []
+        assert routes.may_unregister(second, "a0:10911")
+        assert not routes.may_unregister(first, "a0:10911")
+        first, second = second, first
 
 
 def test_write_perm_is_wiped_and_added_until_the_topics_are_registered_anew() -> None:

@@ -32,13 +32,17 @@ _GROUP_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # topics by which a 
 
 @dataclass(slots=True)
 class _Live:
-    """The registration of one broker process."""
+    """The registration of one broker process.
+
+    Attributes:
+        connections: all that it was registered on, but for those that have ended; the last one last.
+    """
 
     broker: BrokerId
     updated_ms: int
     expiry_ms: int
     data_version: DataVersion
-    connection: object
+    connections: dict[object, None]
     ha_server_addr: str
 
 
@@ -88,7 +92,7 @@ class RouteInfo:
             broker: the broker.
             body: its topics, or the changed ones.
             zone: its zone, if it has one.
-            connection: the broker's; when that ends, the broker is unregistered.
+            connection: the broker's; when all that it has registered on have ended, the broker is unregistered.
             now_ms: the time.
 
         Returns:
@@ -114,9 +118,13 @@ class RouteInfo:
         if broker_id == MASTER_ID or is_prime_slave:
             self._take_topics(broker, body, is_first=known is None, read_only=is_prime_slave and group.acting_master)
         expiry_ms = DEFAULT_EXPIRY_MS if broker.heartbeat_timeout_millis is None else broker.heartbeat_timeout_millis
+        before = self._live.get((cluster, address))
+        connections = {} if before is None else before.connections
+        connections.pop(connection, None)
+        connections[connection] = None
         self._live[cluster, address] = _Live(
             BrokerId(broker_name=name, broker_addr=address, cluster_name=cluster, broker_id=broker_id),
-            now_ms, expiry_ms, topics.data_version, connection, broker.ha_server_addr,
+            now_ms, expiry_ms, topics.data_version, connections, broker.ha_server_addr,
         )  # fmt: skip
         if body.filter_server_list:
             self._filter_servers[cluster, address] = body.filter_server_list
@@ -184,18 +192,31 @@ class RouteInfo:
             self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
         return notices
 
-    def of_connection(self, connection: object) -> list[BrokerId]:
-        """List the brokers whose last registration came by a connection."""
-        return [live.broker for live in self._live.values() if live.connection is connection]
+    def lose(self, connection: object) -> list[BrokerId]:
+        """Note that a connection has ended; list the brokers that are left without any that registered them."""
+        lost = []
+        for live in self._live.values():
+            if connection in live.connections:
+                del live.connections[connection]
+                if not live.connections:
+                    lost.append(live.broker)
+        return lost
 
     def may_unregister(self, connection: object, address: str) -> bool:
-        """Whether all that is registered with an address was registered on a connection."""
-        return all(live.connection is connection for live in self._live.values() if live.broker.broker_addr == address)
+        """Whether no other connection has registered what is registered with an address.
 
-    def expired(self, now_ms: int) -> list[tuple[BrokerId, object]]:
+        A broker that has connected again unregisters once its former connection has ended. Who repeats the words of a
+        registration never does while the broker is there.
+        """
+        registered = [live for live in self._live.values() if live.broker.broker_addr == address]
+        return all(live.connections.keys() <= {connection} for live in registered)
+
+    def expired(self, now_ms: int) -> list[tuple[BrokerId, list[object]]]:
         """List the brokers whose heartbeats have expired, with their connections."""
         return [
-            (live.broker, live.connection) for live in self._live.values() if live.updated_ms + live.expiry_ms < now_ms
+            (live.broker, list(live.connections))
+            for live in self._live.values()
+            if live.updated_ms + live.expiry_ms < now_ms
         ]
 
     def touch(self, cluster: str, address: str, now_ms: int) -> None:
