@@ -246,9 +246,9 @@ class Broker(Service):
         if guard is not None:
             handlers = {code: guard.signed(one) for code, one in handlers.items()}
         for code in _NAME_TOPICS:
-            handlers[code] = after_write(handlers[code], self.state.topics.file)
+            handlers[code] = after_write(handlers[code], self.state.topics)
         for code in _NAME_GROUPS:
-            handlers[code] = after_write(handlers[code], self.state.groups.file)
+            handlers[code] = after_write(handlers[code], self.state.groups)
         for code in _MAKE_TOPICS:
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:

@@ -12,6 +12,7 @@ from rmq_core.broker.pop.checks import refuse_light_group, topic_of
 from rmq_core.broker.processors.acknowledge import after_write
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
+from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.remoting.allocation import Allocation, averagely, by_circle
 from rmq_core.remoting.bodies import (
@@ -43,7 +44,11 @@ Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
 class Assigner:
-    """Handles requests for assignments, and the table of modes."""
+    """Handles requests for assignments, and the table of modes.
+
+    Attributes:
+        file: where the modes are kept.
+    """
 
     def __init__(self, state: BrokerState, route: Route) -> None:
         """Load the table.
@@ -56,13 +61,15 @@ class Assigner:
         self._route = route
         self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # until when they count
         self._modes = state.files.load(_FILE, MessageRequestModes).message_request_mode_map
-        self._file = TableFile(state.files, _FILE, self._body)
+        self.file = TableFile(state.files, _FILE, self._body)
+        self._pending = PendingChanges(self._modes)
+        self.file.on_written(self._pending.drop)
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
         return {
             RequestCode.QUERY_ASSIGNMENT: self.query,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: after_write(self.set_mode, self._file),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: after_write(self.set_mode, self),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
         }
 
@@ -87,9 +94,17 @@ class Assigner:
         auto = self._state.config.auto_create_subscription_group
         if self._state.groups.find(asked.consumer_group, auto) is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        self._modes.setdefault(asked.topic, {})[asked.consumer_group] = asked
-        self._file.changes += 1
+        before = self._modes.get(asked.topic)
+        self._modes[asked.topic] = (before or {}) | {asked.consumer_group: asked}
+        self.file.changes += 1
+        self._pending.note(self.file.changes, asked.topic, before, self._modes[asked.topic])
         return request.response()
+
+    def take_back(self, since: int, until: int) -> None:
+        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
+        self._pending.take_back(since, until)
+        self.file.changes += 1
+        self.file.save()
 
     async def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_ASSIGNMENT (400): of POP all queues of each broker, of PULL the client's share."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
+from rmq_core.broker.tables.pending_changes import WrittenTable
 from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.broker.tables.waiters import DiskWaiters
 from rmq_core.remoting.answers import awaited, drop
@@ -104,13 +105,20 @@ class Acknowledgements:
         return request.response(error.code, error.remark)
 
 
-def after_write(handler: Handler, file: TableFile) -> Handler:
-    """Wrap a handler: if it has changed a table, its answer waits until the table's file has the change."""
+def after_write(handler: Handler, table: WrittenTable) -> Handler:
+    """Wrap a handler: if it has changed a table, its answer waits until the table's file has the change.
+
+    A change that cannot be written is taken back: it would be in force until the next start, and not after it.
+    """
 
     def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        before = file.changes
+        before = table.file.changes
         answer = handler(request, connection)
-        return answer if file.changes == before else _when_written(request, answer, file)
+        after = table.file.changes
+        if after == before:
+            return answer
+        table.file.when_written(lambda is_written: None if is_written else table.take_back(before, after))
+        return _when_written(request, answer, table.file)
 
     return handle
 

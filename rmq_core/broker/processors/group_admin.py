@@ -114,11 +114,16 @@ class GroupAdmin:
         return request.response()
 
     def _delete(self, name: str, connection: Connection, *, cleans: bool) -> None:
-        group = self._state.groups.table.get(name)
-        self._state.groups.remove(name)
+        groups = self._state.groups
+        group = groups.table.get(name)
+        groups.remove(name)
         if cleans or (group is not None and LITE_PARENT in group.attributes):  # of lite topics, whose offsets are many
-            self._state.offsets.remove_group(name)
+            groups.file.when_written(lambda is_written: self._remove_offsets(name) if is_written else None)
         log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
+
+    def _remove_offsets(self, group: str) -> None:
+        if group not in self._state.groups.table:  # else it was made again meanwhile
+            self._state.offsets.remove_group(group)
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST (203)."""

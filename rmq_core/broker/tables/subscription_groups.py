@@ -10,6 +10,7 @@ from msgspec import structs
 
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import OF_GROUPS, altered
+from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
@@ -42,6 +43,8 @@ class Groups:
         self.forbidden = saved.forbidden_table
         own = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
         self.table: dict[str, SubscriptionGroupConfig] = own | saved.subscription_group_table
+        self._pending = PendingChanges(self.table)
+        self.file.on_written(self._pending.drop)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """A group's configuration; None if it does not exist.
@@ -87,15 +90,23 @@ class Groups:
 
     def put_all(self, groups: list[SubscriptionGroupConfig]) -> None:
         """Create or replace groups."""
-        self.table.update({group.group_name: group for group in groups})
+        for group in groups:
+            self._pending.note(self.file.changes + 1, group.group_name, self.table.get(group.group_name), group)
+            self.table[group.group_name] = group
         self._changed()
 
     def remove(self, group: str) -> bool:
         """Remove a group; returns whether it existed."""
         known = self.table.pop(group, None)
         if known is not None:
+            self._pending.note(self.file.changes + 1, group, known, None)
             self._changed()
         return known is not None
+
+    def take_back(self, since: int, until: int) -> None:
+        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
+        self._pending.take_back(since, until)
+        self._changed()
 
     def _changed(self) -> None:
         self.version = self.version.next(self._clock_ms())

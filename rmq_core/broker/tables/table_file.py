@@ -230,7 +230,7 @@ class TableFile:
             for listener in self._listeners:
                 listener(changes)
         waiting, self._waiting = self._waiting, []
-        for wanted, done in waiting:
+        for wanted, done in reversed(waiting) if fault else waiting:  # a later change is taken back first
             if fault or wanted <= changes:
                 done(not fault)
             else:

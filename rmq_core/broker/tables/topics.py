@@ -11,6 +11,7 @@ from msgspec import structs
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import BATCH_QUEUES, LITE, MESSAGE_TYPE, OF_TOPICS, QUEUE_TYPE, altered
+from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.light_places import is_light_queue
@@ -51,6 +52,7 @@ class Topics:
         self._with_batch_queues = self._found_with_batch_queues()
         self.file = TableFile(files, _FILE, self._body)
         self.unwritten: dict[str, int] = {}
+        self._pending = PendingChanges(self.table)
         self.file.on_written(self._note_written)
         self.system = SYSTEM_TOPICS | {topic.topic_name for topic in own}
 
@@ -146,8 +148,9 @@ class Topics:
     def put_all(self, topics: list[TopicConfig]) -> None:
         """Create or replace topics."""
         names = [topic.topic_name for topic in topics]
-        self.table.update(zip(names, topics, strict=True))
         for topic in topics:
+            self._pending.note(self.file.changes + 1, topic.topic_name, self.table.get(topic.topic_name), topic)
+            self.table[topic.topic_name] = topic
             if has_batch_queues(topic):
                 self._with_batch_queues.add(topic.topic_name)
             else:
@@ -168,9 +171,17 @@ class Topics:
         """Remove a topic; returns whether it existed."""
         known = self.table.pop(topic, None)
         if known is not None:
+            self._pending.note(self.file.changes + 1, topic, known, None)
             self._with_batch_queues.discard(topic)
             self._changed(None)
         return known is not None
+
+    def take_back(self, since: int, until: int) -> None:
+        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
+        for name in self._pending.take_back(since, until):
+            self.unwritten.pop(name, None)
+        self._with_batch_queues = self._found_with_batch_queues()
+        self._changed(None)
 
     def touch(self) -> None:
         """Have the broker register again, although no topic has changed."""
@@ -196,6 +207,7 @@ class Topics:
         self.file.save()
 
     def _note_written(self, changes: int) -> None:
+        self._pending.drop(changes)
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
 
     def _body(self) -> TopicConfigs:

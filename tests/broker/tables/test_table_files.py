@@ -123,7 +123,7 @@ async def test_what_could_not_be_written_is_written_when_the_disk_does_it_again(
 
     async def is_written() -> bool:
         return (
-            '"Made"' in table(asker, "topics.json") and '"New"' in table(asker, "topics.json")
+            '"Made"' not in table(asker, "topics.json") and '"New"' in table(asker, "topics.json")
             and '"slow"' in table(asker, "subscriptionGroup.json")
             and "New@slow" in table(asker, "consumerOffset.json") and table(asker, "delayOffset.json") != ""
         )  # fmt: skip
@@ -177,3 +177,68 @@ async def test_clients_make_no_more_topics_and_groups_than_their_files_can_bear(
     made = await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G2"}')
     assert made.code == 0
     assert (await asker.pull("N0", consumerGroup="G2")).code == 0
+
+
+TOPIC = {
+    "topic": "Kept", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fails_late", [False, True])
+async def test_a_change_that_cannot_be_written_is_not_made(asker: Asker, disk: CountingDisk, fails_late: bool) -> None:
+    """Topics, groups and modes: the client gets an error, and memory and file agree."""
+    state = asker.broker.state
+    group = b'{"groupName":"kept","retryQueueNums":3}'
+    mode = b'{"topic":"Kept","consumerGroup":"kept","mode":"POP","popShareQueueNum":0}'
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)).code == 0
+    assert (await asker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, mode)).code == 0
+    state.offsets.commit("Kept", "kept", 0, 7)
+    topics, groups = dict(state.topics.table), dict(state.groups.table)
+    modes = bytes((await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body)
+    disk.failing, disk.fails_late = {"topics.json", "subscriptionGroup.json", "messageRequestMode.json"}, fails_late
+    answers = [
+        *await asyncio.gather(
+            asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"readQueueNums": 8, "writeQueueNums": 8}),
+            asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"readQueueNums": 9, "writeQueueNums": 9}),
+            asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | {"topic": "Fresh"}),
+            asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.replace(b"3", b"5")),
+            asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"fresh"}'),
+        ),
+        await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "kept", "cleanOffset": "true"}),
+        await asker.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, mode.replace(b"POP", b"PULL")),
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"}),
+    ]
+    assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
+    assert all("cannot be written" in str(answer.remark) for answer in answers)
+    assert (state.topics.table, state.groups.table) == (topics, groups)
+    assert bytes((await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body) == modes
+    disk.failing = set()
+
+    async def agree() -> bool:
+        files = state.topics.file, state.groups.file
+        return all(file.written == file.changes for file in files)
+
+    await eventually(agree)
+    assert json.loads(table(asker, "topics.json"))["topicConfigTable"].keys() == topics.keys()
+    written = json.loads(table(asker, "subscriptionGroup.json"))["subscriptionGroupTable"]
+    assert written.keys() == groups.keys()
+    assert written["kept"]["retryQueueNums"] == 3
+    deletion = {"groupName": "kept", "cleanOffset": "true"}
+    assert (await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, deletion)).code == 0
+    assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})).code == 0
+    assert ("Kept" in state.topics.table, "kept" in state.groups.table) == (False, False)
+
+
+async def test_consumers_offsets_stay_where_their_group_cannot_be_deleted(asker: Asker, disk: CountingDisk) -> None:
+    made = b'{"groupName":"kept"}'
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, made)).code == 0
+    asker.broker.state.offsets.commit("T", "kept", 0, 7)
+    fields = {"groupName": "kept", "cleanOffset": "true"}
+    disk.failing = {"subscriptionGroup.json"}
+    assert (await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)).code == ResponseCode.SYSTEM_ERROR
+    assert asker.broker.state.offsets.get("T", "kept", 0) == 7
+    disk.failing = set()
+    assert (await asker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
+    assert asker.broker.state.offsets.get("T", "kept", 0) == -1
