@@ -61,6 +61,7 @@ from rmq_formats.kernels.live_dispatch_tables import (
     TARGET_BOUND,
     TARGET_DIRTY,
     TARGET_NEXT,
+    TARGET_RECORD_END,
     TARGET_ROOM,
 )
 from rmq_formats.kernels.scan import (
@@ -110,15 +111,20 @@ def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
         numbers: int64[RUN_NUMBERS]; RUN_WRITTEN is added to.
 
     Returns:
-        The first row that could not be placed, or ``end``. Units that their queue has already are passed over, but
-        not a slave's: its topic may have been made anew at the master, with older queue offsets.
+        The first row that could not be placed, or ``end``. Passed over are units of records that their queue has
+        already, and those below its end, but for 0: ``units.append_rows`` has the whole rule. A slave's are not: its
+        topic may have been made anew at the master, with older queue offsets.
     """
     for row in range(begin, end):
         queue = units[row, UNIT_QUEUE]
         if queue >= len(targets):
             return row
-        ahead = units[row, UNIT_QUEUE_OFFSET] - targets[queue, TARGET_NEXT]
-        if ahead < 0 and targets[queue, TARGET_BOUND] == BOUND_TO_ONE_TOPIC:
+        record_end = units[row, UNIT_PHYSICAL_OFFSET] + units[row, UNIT_SIZE]
+        if record_end <= targets[queue, TARGET_RECORD_END]:
+            continue
+        queue_offset = units[row, UNIT_QUEUE_OFFSET]
+        ahead = queue_offset - targets[queue, TARGET_NEXT]
+        if 0 != queue_offset < targets[queue, TARGET_NEXT] and targets[queue, TARGET_BOUND] == BOUND_TO_ONE_TOPIC:
             continue
         if ahead != 0 or targets[queue, TARGET_ROOM] == 0:
             return row
@@ -126,6 +132,7 @@ def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
         _store_unit(address, units[row, UNIT_PHYSICAL_OFFSET], units[row, UNIT_SIZE], units[row, UNIT_TAGS_CODE])
         targets[queue, TARGET_ADDRESS] = address + UNIT_BYTES
         targets[queue, TARGET_NEXT] += 1
+        targets[queue, TARGET_RECORD_END] = record_end
         targets[queue, TARGET_ROOM] -= 1
         targets[queue, TARGET_DIRTY] = 1
         numbers[RUN_WRITTEN] += 1

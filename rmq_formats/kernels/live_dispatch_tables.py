@@ -13,7 +13,8 @@ TARGET_DIRTY: Final = 3  # 1: something was written
 TARGET_BOUND: Final = 4  # whether TARGET_NEXT is valid: what a unit before it means
 BOUND_TO_ONE_TOPIC: Final = 1  # it is there already
 BOUND_TO_A_SLAVES: Final = 2  # likewise, or the master has made its topic anew
-TARGET_COLUMNS: Final = 5
+TARGET_RECORD_END: Final = 5  # one past the record of the last unit; records before that have theirs
+TARGET_COLUMNS: Final = 6
 
 # Arguments and results of a run of dispatch, int64[RUN_NUMBERS].
 RUN_POSITION: Final = 0  # in and out: where in the log file

@@ -17,6 +17,8 @@ from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.interop import peer
+from tests.odd_queue_offsets import interleaved
+from tests.store.small_stores import config_of, start_without
 from tests.store_files import tree, write_commitlog
 from tests.verified_stores import patch
 
@@ -48,8 +50,18 @@ def check_equal_to_java(store: Path, tmp_path: Path) -> None:
     out.mkdir()
     rebuild_store(str(store), str(out), OPTIONS, ProcessRunner(1))
     assert tree(out / "consumequeue") == tree(java / "consumequeue")
+    check_broker_equal_to_java(store, tmp_path / "broker", tree(java / "consumequeue"))
     ours, theirs = tree(out / "index"), tree(java / "index")
     assert [ours[name] for name in sorted(ours)] == [theirs[name] for name in sorted(theirs)]
+
+
+def check_broker_equal_to_java(store: Path, root: Path, queues: dict[str, bytes]) -> None:
+    """A broker of ours that starts with the log alone makes Java's queues; after a crash it leaves them as they are."""
+    config = config_of(root, index_entries=20, lmq_enabled=False)
+    shutil.copytree(store / "commitlog", root / "commitlog")
+    for without in [(), ("watermark", "abort"), ("watermark", "checkpoint")]:
+        start_without(config, without)
+        assert tree(root / "consumequeue") == queues
 
 
 @pytest.mark.parametrize(
@@ -78,30 +90,9 @@ def test_odd_properties_dispatch_as_in_java(tmp_path: Path) -> None:
     check_equal_to_java(tmp_path / "store", tmp_path)
 
 
-OFFSETS = {
-    "Gap": [*range(50), *range(52, 100), *range(98, 110)],
-    "GapAtOnce": [7, 9, 10, 11, 12],
-    "GapAtEnd": [*range(30), 40],
-    "Gaps": [*range(5), 9, 10, 30, 11, 12, 31, 32],
-    "Repeat": [0, 1, 2, 2, 1, 3, 4, 4, 4, 5],
-    "RepeatAtOnce": [20, 20, 20, 21, 22],
-    "Restart": [*range(40), *range(25), *range(40, 45)],
-    "RestartAtOnce": [0, 0, 0, 1, 2],
-    "RestartLate": [*range(33, 60), *range(25)],
-    "RestartAtEnd": [*range(12), 0],
-    "Twice": [*range(20), *range(10, 25)],
-    "Late": [*range(45, 70)],
-    "Negative": [0, 1, -3, 2, 3],
-    "Far": [0, 1, 1 << 40, 3, 4, (1 << 63) - 1, 5, 6, 1 << 60, 8],
-}
-
-
 def test_units_of_odd_queue_offsets_stand_where_java_puts_them(tmp_path: Path) -> None:
     """Gaps, repeats, and queues that begin again: at the begin, in the middle and at the end of a queue."""
-    rounds = [
-        (topic, offsets[number]) for number in range(max(map(len, OFFSETS.values())))
-        for topic, offsets in OFFSETS.items() if number < len(offsets)
-    ]  # fmt: skip
+    rounds = interleaved()
     messages = [replace(message(0, {"TAGS": f"t{number}"}), topic=topic) for number, (topic, _) in enumerate(rounds)]
     placed = write_commitlog(tmp_path / "store", messages, 16384)
     for physical_offset, (_, queue_offset) in zip(placed, rounds, strict=True):

@@ -1,7 +1,6 @@
 """One ConsumeQueue: its units on disk, and which of them are readable.
 
-Source: ``ConsumeQueue``. Unlike there, a unit always stands at its own queue offset: a gap is filled with
-pre-blanks, as ``rmq_formats.scan.derived_images`` does, and never closed by what follows it.
+Source: ``ConsumeQueue``. ``UnitWriter`` says at which places units stand.
 """
 
 from bisect import bisect_left
@@ -13,10 +12,10 @@ import numpy as np
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
 from rmq_core.store.consumequeue.units import StoredUnit
-from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET, PRE_BLANK, UNIT, UNIT_DTYPE, is_pre_blank
+from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT, UNIT_DTYPE, is_pre_blank
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.kernels.live_dispatch_tables import TARGET_NEXT, TARGET_RECORD_END, TARGET_ROOM
 
-ROOM_BEHIND_NEXT: Final = 2  # cells from TARGET_NEXT to TARGET_ROOM in a row of the table of targets
 _UNITS_AT_ONCE: Final = 4096
 
 
@@ -67,39 +66,21 @@ class ConsumeQueue:
         self._cells, self._cell = cells, cell
         self.max_offset = max_offset
 
-    def append(self, queue_offset: int, units: bytes) -> int:
-        """Write consecutive units at their own queue offsets.
-
-        Units that are there already are skipped. A gap before them is filled with pre-blanks, unless it is so wide
-        that the offset must be damaged.
+    def append(self, place: int, units: bytes) -> None:
+        """Write consecutive units behind the last one; pre-blanks fill what is between.
 
         Args:
-            queue_offset: of the first.
+            place: of the first, at or behind the queue's end. Of a queue without files, any: its older units went
+                with the log's oldest files.
             units: 20 bytes each.
-
-        Returns:
-            Units left out because their offset is out of bounds.
         """
-        count = len(units) // UNIT_BYTES
-        expected = self.max_offset
-        if queue_offset != expected:
-            if not 0 <= queue_offset <= MAX_QUEUE_OFFSET - count:
-                return count
-            if not self.files.files:  # an empty queue: older units went with the log's oldest files
-                in_file = queue_offset % (self.files.file_bytes // UNIT_BYTES)
-                units, expected = PRE_BLANK * in_file + units, queue_offset - in_file
-                self.min_offset = queue_offset
-            elif queue_offset > expected:
-                if queue_offset - expected > MAX_GAP_UNITS:
-                    return count
-                units = PRE_BLANK * (queue_offset - expected) + units
-            else:
-                units = units[(expected - queue_offset) * UNIT_BYTES :]
-                if not units:
-                    return 0
-        self.files.write(units, expected * UNIT_BYTES)
-        self.max_offset = expected + len(units) // UNIT_BYTES
-        return 0
+        begin = self.max_offset
+        if not self.files.files:
+            begin = place - place % (self.files.file_bytes // UNIT_BYTES)
+            self.min_offset = place
+        units = PRE_BLANK * (place - begin) + units
+        self.files.write(units, begin * UNIT_BYTES)
+        self.max_offset = begin + len(units) // UNIT_BYTES
 
     def read(self, queue_offset: int, count: int) -> bytes | memoryview:
         """Read up to ``count`` units from a queue offset on, within one file."""
@@ -180,7 +161,9 @@ class ConsumeQueue:
                 break
             queue_offset = begin
         if self._cells is not None:
-            self._cells[self._cell + ROOM_BEHIND_NEXT] = 0  # the kernel must not write to the old place any more
+            row = self._cell - TARGET_NEXT
+            self._cells[row + TARGET_ROOM] = 0  # the kernel must not write to the old place any more
+            self._cells[row + TARGET_RECORD_END] = 0
         # A first file of zeros stays: its messages have expired, and its name tells where the queue ends.
         start, size = self.files.start, self.files.file_bytes
         keeps_first = queue_offset == first > 0 and not bytes(self.files.read(start, size)).strip(b"\0")

@@ -1,7 +1,7 @@
 """Writes units to ConsumeQueues: gives the kernel their mapped places, and writes those that have none."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.files import ConsumeQueueFile
 from rmq_core.store.consumequeue.map import QueueMap
-from rmq_core.store.consumequeue.queue import ROOM_BEHIND_NEXT, ConsumeQueue
+from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
+from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels.live_dispatch_tables import (
@@ -25,6 +26,7 @@ from rmq_formats.kernels.live_dispatch_tables import (
     TARGET_COLUMNS,
     TARGET_DIRTY,
     TARGET_NEXT,
+    TARGET_RECORD_END,
     TARGET_ROOM,
 )
 
@@ -47,6 +49,7 @@ class UnitWriter:
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
             of the records at hand. The owner sets it.
         bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
+        lost: damaged stretches of the log, begins and ends: a gap that their messages explain stays open.
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
@@ -63,6 +66,7 @@ class UnitWriter:
         self.names: list[tuple[str, int]] = []
         self.batches: Mapping[int, tuple[int, int]] = {}
         self.bit_map_of: Callable[[str, int], bytes] | None = None
+        self.lost: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
         self._dropped = queues.dropped.ends
@@ -75,6 +79,15 @@ class UnitWriter:
     def restart(self) -> None:
         """From now on, rewrite each queue from the first unit on that comes for it."""
         self._restarted = set()
+
+    def note_lost(self, damages: Iterable[Damage]) -> None:
+        """Note which stretches of the log are damaged, or were."""
+        ends: dict[int, int] = {}
+        for damage in damages:
+            begin = damage.physical_offset
+            ends[begin] = max(ends.get(begin, 0), begin + damage.size)
+        begins = np.array(sorted(ends), dtype=np.int64)
+        self.lost = begins, np.array([ends[begin] for begin in begins.tolist()], dtype=np.int64)
 
     def note_written(self, count: int) -> None:
         """Count units that the kernel has written."""
@@ -122,7 +135,7 @@ class UnitWriter:
             if (units[count][-1] == LIGHT_UNIT) != is_light:
                 break
             count += 1
-        self._write(queue, units[:count], has_ext=self._queues.is_ext and not is_light)
+        self._append(queue, units[:count], has_ext=self._queues.is_ext and not is_light)
         self._queues.unit_total += queue.max_offset - before
         self._aim(row, queue)
         return count
@@ -155,18 +168,30 @@ class UnitWriter:
         self.forget()
         self._queues.remove_topics(ends)
 
-    def _write(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
-        """Write consecutive units of a queue."""
-        queue_offset = units[0][1]
+    def _append(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
+        """Append units to a queue, at the places where the original appends them."""
+        from rmq_formats.kernels.units import IMPOSSIBLE, NO_FILE, append_rows  # noqa: PLC0415 # numba
+
+        rows = np.array(units, dtype=np.int64)[:, 1:].copy()
+        places = np.empty(len(rows), dtype=np.int64)
+        append_rows(rows, queue.max_offset if queue.files.files else NO_FILE, queue.last_end(), *self.lost, places)
+        self.displaced += int(np.count_nonzero(places == IMPOSSIBLE))
+        placed = np.flatnonzero(places >= 0)
+        for run in np.split(placed, np.flatnonzero(np.diff(places[placed]) != 1) + 1):
+            if len(run):
+                self._write(queue, int(places[run[0]]), [units[index] for index in run.tolist()], has_ext=has_ext)
+
+    def _write(self, queue: ConsumeQueue, place: int, units: list[list[int]], *, has_ext: bool) -> None:
+        """Write units at consecutive places of a queue."""
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
-        if queue.ext is not None and has_ext and queue_offset >= queue.max_offset:
+        if queue.ext is not None and has_ext:
             tags_codes = queue.ext.append(
                 ExtUnit(tags_code, timestamp_ms, self._bit_map(queue.topic, physical_offset))
                 for _, _, physical_offset, _, tags_code, timestamp_ms in units
             )
-        places = zip(units, tags_codes, strict=True)
-        packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in places]
-        self.displaced += queue.append(queue_offset, b"".join(packed))
+        coded = zip(units, tags_codes, strict=True)
+        packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in coded]
+        queue.append(place, b"".join(packed))
 
     def _bit_map(self, topic: str, physical_offset: int) -> bytes:
         return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
@@ -217,6 +242,7 @@ class UnitWriter:
                 self._mapped.remove(before)
         self._files[row] = file
         target[TARGET_ROOM] = 0
+        target[TARGET_RECORD_END] = max(queue.last_end(), 0)
         if file is None or self._queues.is_ext:
             return
         try:
@@ -272,6 +298,3 @@ class UnitWriter:
     def dirty_count(self) -> int:
         """Number of files that the kernel has written since ``take_dirty``."""
         return int(np.count_nonzero(self.targets[:, TARGET_DIRTY]))
-
-
-assert ROOM_BEHIND_NEXT == TARGET_ROOM - TARGET_NEXT

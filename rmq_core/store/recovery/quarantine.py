@@ -6,20 +6,23 @@ rolled back transactions, which every RocketMQ walks over and none delivers.
 """
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.files.disk import Disk
-from rmq_formats.codecs.damage import Damage
+from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_ROLLBACK, MAGIC_BLANK
-from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS
+from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS, parse_segment_name
 from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 
 TOMBSTONE_TOPIC: Final = "rmq_sys_QUARANTINE"
 _MOST_TOMBSTONE_BYTES: Final = 4 << 20
 _LEAST_TOMBSTONE_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a topic of one letter; no record is smaller
+_HEAD_BYTES: Final = RECORD_FIXED_BYTES_V1 - 3  # of a record, up to its body
 _COPIED_AT_ONCE: Final = 4 << 20
 _NO_HOST: Final = Host(bytes(4), 0)
 
@@ -60,6 +63,21 @@ class Quarantine:
         self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(note).encode())
         return path
 
+    def buried(self, files: Sequence[LogFile]) -> list[Damage]:
+        """Find the stretches that were copied here, and whose place in the log is still taken by tombstones or a BLANK.
+
+        Messages had queue offsets there, so that a gap behind one is none to close.
+        """
+        found = []
+        for path in sorted(Path(self.directory).glob("*.bin")):
+            start, size = parse_segment_name(path.name.partition(".")[0]), path.stat().st_size
+            file = next((file for file in reversed(files) if start is not None and file.start <= start), None)
+            if start is not None and file is not None and start + size <= file.start + file.size:
+                head = self._disk.read(file.descriptor, _HEAD_BYTES, start - file.start)
+                if _is_filler(head, start, file.start + file.size - start):
+                    found.append(Damage(start, size, DamageCode.MAGIC))
+        return found
+
     def bury(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
         """Overwrite a damaged stretch with tombstones, or with a BLANK where it goes up to the end of its file.
 
@@ -89,6 +107,16 @@ class Quarantine:
             position += size
             left -= size
         return True
+
+
+def _is_filler(head: bytes, physical_offset: int, left: int) -> bool:
+    """Whether a record's first bytes are those of a tombstone, or of a BLANK that fills its file."""
+    if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(left, MAGIC_BLANK):
+        return True
+    size = int.from_bytes(head[:4], "big", signed=True)
+    if not _LEAST_TOMBSTONE_BYTES <= size <= min(left, _MOST_TOMBSTONE_BYTES) or len(head) < _HEAD_BYTES:
+        return False
+    return tombstone(size, physical_offset, store_timestamp_ms(memoryview(head)))[:_HEAD_BYTES] == head
 
 
 def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:

@@ -25,6 +25,7 @@ from rmq_formats.errors import StoreLayoutError, StoreSizeError
 
 if TYPE_CHECKING:
     from rmq_core.store.recovery.scan import RecoveryScan
+    from rmq_formats.scan.segment import FrameBatch
 
 _WRITTEN_AT_ONCE: Final = 4 << 20
 
@@ -171,11 +172,19 @@ class Recovery:
     def _scan(self, plan: RecoveryPlan) -> "RecoveryScan":
         from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415 # numba, see ``kernel_loading``
 
+        buried = self._quarantine.buried(self._files)
+        writer = self._dispatch.writer
+
+        def feed(batch: "FrameBatch") -> None:
+            writer.note_lost([*buried, *scan.damages])
+            self._dispatch.feed(batch, plan.resume)
+
         scan = RecoveryScan(
-            self._files, lambda batch: self._dispatch.feed(batch, plan.resume), flushed_until=plan.flushed_until,
-            verify_crc=self._config.check_crc_on_recover, follows=self._config.slave,
+            self._files, feed, flushed_until=plan.flushed_until, verify_crc=self._config.check_crc_on_recover,
+            follows=self._config.slave,
         )  # fmt: skip
         scan.run(plan.start)
+        writer.note_lost([*buried, *scan.damages])
         return scan
 
     def _settle(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
