@@ -13,12 +13,12 @@ export PYTHONDONTWRITEBYTECODE =
 # Tests keep their stores in memory where 18 GiB of it are free (5 for stores, 8 for processes, and some to spare): what
 # they force to a disk takes most of their time. A kill is the same there, and losses of power are simulated. What others
 # left in /dev/shm counts: memory that runs out ends Spark's JVM, and a hundred tests with it. On the disk:
-# make test TEST_DIR=/tmp
+# make test-all TEST_DIR=/tmp
 FREE_MEMORY_GIB = $(shell awk '/^MemAvailable/ {print int($$2 / 1048576)}' /proc/meminfo 2>/dev/null || echo 0)
 TEST_DIR ?= $(shell test -d /dev/shm && test "0$(FREE_MEMORY_GIB)" -ge 18 && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
-.PHONY: help install demo test check test-one test-matrix test-peers torture lab lint bench format clean
+.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,13 @@ delta-jars:
 demo: install ## a broker, then the main job on its store, or on yours: make demo STORE=DIR
 	@$(BIN)/python -m tools.demo $(if $(STORE),--store "$(STORE)")
 
-test: install ## all tests, against the real Apache RocketMQ too
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
+test: install ## what holds at each change: all tests but the long ones and those of chance, beside Apache RocketMQ too
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not long and not torture"
+
+test-all: install ## everything, as in CI; then the minutes of each folder, and the seconds of each test in build/tests.json
+	@mkdir -p build
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --junit-xml build/tests.xml
+	@$(BIN)/python -m tools.test_minutes build/tests.xml --json build/tests.json
 
 check: install ## in three minutes or little more: lint, types, and the tests that need no JVM, but for the long ones
 	@$(MAKE) --no-print-directory -j2 types imports compiled-tests
