@@ -1,6 +1,6 @@
 """Sums the durations of a run of the tests by room and by mark.
 
-``python -m tools.test_minutes tests.xml`` reads what ``pytest --junit-xml tests.xml`` wrote; ``--json FILE`` keeps the
+``python -m tools.test_minutes FILE`` reads what ``pytest --junit-xml FILE`` wrote; ``--json FILE`` keeps the
 seconds of each test.
 """
 
