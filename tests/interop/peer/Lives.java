@@ -1,4 +1,5 @@
 import java.io.*;
+import java.lang.reflect.Field;
 import java.net.*;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
@@ -11,6 +12,9 @@ import org.apache.rocketmq.common.message.*;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.apache.rocketmq.store.*;
 import org.apache.rocketmq.store.config.*;
+import org.apache.rocketmq.store.index.IndexService;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.RocksDBConsumeQueueStore;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
@@ -20,8 +24,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *   put TOPIC QUEUE COUNT BODY_BYTES [NAME=VALUE…]   store messages with these properties; "#" in a value is the number of the message
  *   clock MS                                   the store time of the next messages (needs duplicationEnable=true); each is 7 ms later than the one before
  *   delete TOPIC                               delete a topic's queues, as a broker does with the topic
+ *   skip TOPIC QUEUE COUNT                     count a queue's next offset up, so that its messages have a gap between them
  *   expire COUNT                               delete the first COUNT files of the log, of a closed store
- *   remove PATH                                delete a file of a closed store
+ *   clean                                      delete the files of queues and Index whose messages have expired, as a broker does after a minute
  *   kill ROOT                                  a picture of the open store as a killed process leaves it, at ROOT; then close the store
  *   lag ROOT                                   a picture of the open store, at ROOT: of its queues and Index, when "killbehind" follows
  *   killbehind ROOT                            a picture of the log alone, at ROOT, so that it is that of a process that was killed before it dispatched what came after "lag"; then close the store
@@ -30,6 +35,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  */
 public class Lives {
     public static void main(String[] args) throws Exception {
+        System.setProperty("rocketmq.broker.diskSpaceWarningLevelRatio", "0.99"); // of a full disk a broker deletes
+        System.setProperty("rocketmq.broker.diskSpaceCleanForciblyRatio", "0.99");
         PrintStream answers = System.out;
         System.setOut(System.err);
         ExecutorService threads = Executors.newFixedThreadPool(Integer.parseInt(args[0]));
@@ -51,7 +58,7 @@ public class Lives {
                     try {
                         life.close();
                     } catch (Throwable error) {
-                        answer = error.toString();
+                        if (answer.equals("ok")) answer = error.toString();
                     }
                 }
                 synchronized (answers) {
@@ -65,6 +72,8 @@ public class Lives {
         System.exit(0); // a store leaves threads behind
     }
 
+    private static final int PATIENCE_MS = 300_000; // of a machine with much else to do
+
     private DefaultMessageStore store;
     private MessageStoreConfig config;
     private long clock;
@@ -76,9 +85,10 @@ public class Lives {
             case "open": open(words[1], rest); break;
             case "put": put(words[1], rest); break;
             case "clock": clock = Long.parseLong(words[1]); break;
+            case "skip": skip(words[1], Integer.parseInt(words[2]), Short.parseShort(words[3])); break;
             case "delete": settle(); store.deleteTopics(Collections.singleton(words[1])); break;
             case "expire": expire(Integer.parseInt(words[1])); break;
-            case "remove": Files.deleteIfExists(Paths.get(words[1])); break;
+            case "clean": settle(); clean(); break;
             case "kill": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); close(); break;
             case "lag": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); break;
             case "killbehind": settle(); copy(Paths.get(config.getStorePathCommitLog()), Paths.get(words[1], "commitlog")); close(); break;
@@ -106,10 +116,24 @@ public class Lives {
         synchronized (Lives.class) { // StoreStatsService fills a static TreeMap
             store = config.isEnableRocksDBStore() ? new RocksDBMessageStore(config, stats, null, broker, topics) : new DefaultMessageStore(config, stats, null, broker, topics);
         }
+        nameIndexFilesApart();
         if (!store.load()) throw new IllegalStateException("not loaded");
         store.start();
+        // What a broker cleans after a minute a store of a busy machine would lose at a moment of chance: see "clean".
+        ((ExecutorService) member("scheduledCleanQueueExecutorService")).shutdownNow();
         if (config.isDuplicationEnable()) store.setConfirmOffset(store.getMaxPhyOffset());
         settle();
+    }
+
+    /** An IndexFile is named by the millisecond of its making: a second one of that millisecond is written over the first. */
+    private void nameIndexFilesApart() throws ReflectiveOperationException {
+        IndexService index = (IndexService) member("indexService");
+        long[] bytes = {-1};
+        store.addDispatcher(request -> {
+            if (index.getTotalSize() == bytes[0]) return;
+            bytes[0] = index.getTotalSize();
+            for (long made = System.currentTimeMillis(); System.currentTimeMillis() == made; ) Thread.onSpinWait();
+        });
     }
 
     private void put(String topic, String[] words) throws Exception {
@@ -139,10 +163,37 @@ public class Lives {
         }
     }
 
+    private void skip(String topic, int queueId, short count) throws Exception {
+        settle();
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setTopic(topic); message.setQueueId(queueId);
+        store.assignOffset(message);
+        store.increaseOffset(message, count);
+    }
+
     private void settle() throws Exception {
-        for (int i = 0; i < 3000 && store.dispatchBehindBytes() > 0; i++) Thread.sleep(5);
-        if (store.dispatchBehindBytes() > 0) throw new IllegalStateException("dispatch is behind");
-        if (config.isEnableRocksDBStore()) Thread.sleep(300);
+        await(() -> store.dispatchBehindBytes() <= 0);
+        // A queue in RocksDB is written by a thread of its own (RocksGroupCommitService).
+        if (config.isEnableRocksDBStore()) await(() -> ((RocksDBConsumeQueueStore) store.getQueueStore()).getMaxPhyOffsetInConsumeQueue() >= store.getMaxPhyOffset());
+    }
+
+    private static void await(Callable<Boolean> condition) throws Exception {
+        for (int i = 0; i < PATIENCE_MS && !condition.call(); i++) Thread.sleep(1);
+        if (!condition.call()) throw new IllegalStateException("dispatch is behind");
+    }
+
+    private void clean() throws Exception {
+        long least = store.getMinPhyOffset();
+        for (ConcurrentMap<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueueInterface queue : queues.values()) queue.deleteExpiredFile(least);
+        }
+        ((IndexService) member("indexService")).deleteExpiredFile(least);
+    }
+
+    private Object member(String name) throws ReflectiveOperationException {
+        Field field = DefaultMessageStore.class.getDeclaredField(name);
+        field.setAccessible(true);
+        return field.get(store);
     }
 
     private void expire(int count) throws Exception {
@@ -153,7 +204,15 @@ public class Lives {
     }
 
     private void close() throws Exception {
-        if (store != null) { settle(); store.shutdown(); store = null; }
+        if (store == null) return;
+        settle();
+        ExecutorService timed = (ExecutorService) member("scheduledExecutorService");
+        timed.shutdown();
+        timed.awaitTermination(1, TimeUnit.MINUTES);
+        Thread.currentThread().interrupt(); // without the three seconds that DefaultMessageStore#shutdown sleeps
+        store.shutdown();
+        Thread.interrupted();
+        store = null;
     }
 
     private static void copy(Path from, Path to) throws IOException {

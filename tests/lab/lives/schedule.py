@@ -1,4 +1,4 @@
-"""A round: twenty stores live at the original, which then leaves each byte for byte; so do verify and repair."""
+"""A round: fifty stores live at the original, which then leaves each byte for byte; so do verify and repair."""
 
 import json
 import shutil
@@ -15,13 +15,12 @@ from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.findings import Severity
 from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.commitlog_walk_oracle import Frame, walk
-from tests.interop import peer
-from tests.lab.lives.java import LifePlayer
+from tests.lab.lives.java import LifePlayers
 from tests.lab.lives.script import FAULT, Life, write_life
 from tests.lab.rounds import Round
 from tests.verified_stores import flip_at, verify
 
-STORES: Final = 20
+STORES: Final = 50
 _LOG: Final = "commitlog"
 _QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 Files = dict[str, bytes]
@@ -29,16 +28,13 @@ Files = dict[str, bytes]
 
 def play(one: Round) -> None:
     """Play one round."""
-    with_rocksdb = not peer.is_from_5_4()  # several RocksDB stores in one process end it with SIGSEGV, natively
     names = [f"life{number:02}" for number in range(STORES)]
-    lives = {name: write_life(one.dice, one.work, name, with_rocksdb=with_rocksdb) for name in names}
-    with LifePlayer() as java:
-        answers = java.play({name: life.lines for name, life in lives.items()}, one.work)
+    lives = {name: write_life(one.dice, one.work, name) for name in names}
+    with LifePlayers() as java:
+        answers = java.play(lives, one.work)
         sound = {}
         for name, life in lives.items():
-            one.trace.clear()
-            for line in life.lines:
-                one.step(f"{name}: {line}")
+            _tell_script(one, name, life)
             one.demand(answers[name] == "ok", f"{name}: the original fails: {answers[name][:500]}")
             if _files(life.root) != _files(life.before):
                 continue  # what the original itself changes at each start is no sound life
@@ -52,10 +48,17 @@ def play(one: Round) -> None:
             life.open()
             life.step("close")
         states = {name: _files(life.root) for name, life in repaired.items()}
-        answers = java.play({name: life.lines for name, life in repaired.items()}, one.work)
+        answers = java.play(repaired, one.work)
         for name, life in repaired.items():
             one.demand(answers[name] == "ok", f"{name}: the original does not open what was repaired: {answers[name]}")
             one.demand(_files(life.root) == states[name], f"{name}: the original changes what was repaired")
+
+
+def _tell_script(one: Round, name: str, life: Life) -> None:
+    """Have a violation show the script of this life alone."""
+    one.trace.clear()
+    for line in life.lines:
+        one.step(f"{name}: {line}")
 
 
 def write_config(life: Life) -> None:
@@ -88,6 +91,7 @@ def _repair(one: Round, name: str, life: Life) -> bool:
     if target is None:
         return False
     file, position, record, size = target
+    _tell_script(one, name, life)
     one.step(f"{name}: bit of {file.name} at {position}")
     flip_at(file, position, 1 << one.dice.randrange(8))
     one.fault()
