@@ -1,6 +1,7 @@
 """How long the tests run that kill, damage and flip at random: ``RMQ_TORTURE=N`` runs N times as many.
 
-They are marked ``torture``, wherever they stand: ``make torture`` runs all of them, and ``make test-all`` their short form.
+They are marked ``torture``, wherever they stand: ``make torture`` runs all of them, and ``make test-all`` their short
+form.
 """
 
 import os
