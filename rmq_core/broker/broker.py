@@ -20,7 +20,7 @@ from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import Lite
 from rmq_core.broker.pop.revive import REVIVE_S
-from rmq_core.broker.pop.service import Pop
+from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import Acknowledgements, after_write
 from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
@@ -235,7 +235,7 @@ class Broker(Service):
         self._schedule = Schedule(self.state, levels)
         self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
-        self._pop = Pop(self.state, self._timed)
+        self._pop = PopService(self.state, self._timed)
         self._lite = Lite(self.state)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
@@ -266,7 +266,7 @@ class Broker(Service):
         self._know_batch_topics()
         self.state.topics.on_change(self._know_batch_topics)
         store.on_dispatched(self._held.arrived, self._held.is_waiting)
-        store.on_dispatched(self._pop.held.arrived, self._pop.held.is_waiting)
+        store.on_dispatched(self._pop.polls.arrived, self._pop.polls.is_waiting)
         files.start()
 
     def _know_batch_topics(self, _: Collection[str] | None = None) -> None:
@@ -404,7 +404,7 @@ class Broker(Service):
     def _keep_house(self) -> None:
         self._memberships.drop_silent()
         self.state.locks.drop_expired()
-        self._pop.keep_house()
+        self._pop.clean_order_info()
         self.store.clean(self._clock_ms())
 
     def _every(

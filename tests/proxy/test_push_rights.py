@@ -112,7 +112,7 @@ def _checked(caller: Caller) -> int:
 async def test_a_right_that_is_withdrawn_while_a_receive_waits_counts(guarded: Caller, users: Users, name: str) -> None:
     if name == "ReceiveMessage":
         waiting = asyncio.ensure_future(guarded.ask_for("NormalT", poll_s=20))
-        held = guarded.broker._pop.held
+        held = guarded.broker._pop.polls
         await eventually(lambda: _is(held.count == 1))
     else:
         broker = v2.Broker(name=guarded.broker.state.config.broker_name)

@@ -67,7 +67,7 @@ async def test_what_is_popped_for_a_call_that_has_ended_goes_to_others(
     waiting = asyncio.ensure_future(anext(receiving.receive(asked(auto_renew=renews), "c", None)))
 
     async def is_held() -> bool:
-        return caller.broker._pop.held.count == 1
+        return caller.broker._pop.polls.count == 1
 
     await eventually(is_held, 60)
     waiting.cancel()
@@ -82,7 +82,7 @@ async def test_a_broker_that_goes_away_in_the_middle_of_a_receive_is_told_at_onc
     waiting = asyncio.ensure_future(caller.ask_for(poll_s=20))
 
     async def is_held() -> bool:
-        return caller.broker._pop.held.count == 1
+        return caller.broker._pop.polls.count == 1
 
     await eventually(is_held, 60)
     for connection in list(caller.broker._server.connections):

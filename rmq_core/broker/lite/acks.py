@@ -11,8 +11,8 @@ from typing import Final
 
 from rmq_core.broker.lite.dispatcher import Dispatcher
 from rmq_core.broker.lite.groups import LiteGroups
-from rmq_core.broker.pop.checks import topic_of
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.checks import require_topic
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import lite_queue_of
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -31,7 +31,9 @@ _NOTHING: Final = ChangeInvisibleTimeAnswer(pop_time=0, invisible_time=0, revive
 class LiteAcks:
     """Handles them, and leaves those that name no lite topic to others."""
 
-    def __init__(self, state: BrokerState, groups: LiteGroups, orders: OrderTable, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, dispatcher: Dispatcher
+    ) -> None:
         self._state = state
         self._groups = groups
         self._orders = orders
@@ -69,10 +71,10 @@ class LiteAcks:
 
     def _next(self, queue: str, group: str, offset: int, committed: int, handle: PopHandle) -> int | None:
         """The offset to commit after an acknowledgement; None where nothing changes."""
-        taken_ms = self._orders.taken_ms(queue, group, _QUEUE_ID)
-        if taken_ms is None:
+        last_pop_ms = self._orders.last_pop_ms(queue, group, _QUEUE_ID)
+        if last_pop_ms is None:
             return offset + 1 if offset == committed else None
-        if taken_ms != handle.pop_time_ms:
+        if last_pop_ms != handle.pop_time_ms:
             return None  # of an earlier take: it comes again
         try:
             return self._orders.acknowledge(queue, group, _QUEUE_ID, offset, handle.pop_time_ms)
@@ -84,7 +86,7 @@ class LiteAcks:
         if not state.offsets.is_reset(queue, group, _QUEUE_ID):
             if next_offset > state.offsets.get(queue, group, _QUEUE_ID):
                 state.offsets.commit(queue, group, _QUEUE_ID, next_offset)
-            self._orders.forget_acknowledged(queue, group, _QUEUE_ID)
+            self._orders.remove_acknowledged(queue, group, _QUEUE_ID)
         if self._orders.is_blocked(queue, group, _QUEUE_ID, None, state.clock_ms()):
             return
         if state.store.max_offset(queue, _QUEUE_ID) > next_offset:
@@ -102,7 +104,7 @@ class LiteAcks:
         visible_ms = self._state.clock_ms() + asked.invisible_time
         if asked.suspend:
             self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
-        elif self._orders.taken_ms(queue, group, _QUEUE_ID) == pop_time_ms:
+        elif self._orders.last_pop_ms(queue, group, _QUEUE_ID) == pop_time_ms:
             try:
                 self._orders.change(queue, group, _QUEUE_ID, asked.offset, pop_time_ms, visible_ms)
             except ValueError as error:
@@ -114,7 +116,7 @@ class LiteAcks:
 
     def _checked(self, asked: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
         """The light queue and the handle of a request. Raises ResponseError."""
-        topic_of(self._state, asked.topic)
+        require_topic(self._state, asked.topic)
         if self._groups.parent(asked.consumer_group) != asked.topic:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         try:

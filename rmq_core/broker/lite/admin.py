@@ -11,7 +11,7 @@ from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.lifecycle import Lifecycle
 from rmq_core.broker.lite.registry import Registry
 from rmq_core.broker.lite.sharding import Sharding
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
@@ -44,8 +44,8 @@ class LiteAdmin:
     """Handles requests about lite topics, their groups and clients."""
 
     def __init__(
-        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: OrderTable, dispatcher: Dispatcher,
-        lifecycle: Lifecycle, sharding: Sharding,
+        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: ConsumerOrderInfo,
+        dispatcher: Dispatcher, lifecycle: Lifecycle, sharding: Sharding,
     ) -> None:  # fmt: skip
         self._state = state
         self._registry = registry

@@ -14,7 +14,7 @@ from typing import Final
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, Registry
 from rmq_core.broker.lite.tasks import Tasks
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.loop import work_clock
@@ -33,8 +33,8 @@ class Dispatcher:
     """Gives events to clients, and wakes those that wait for some."""
 
     def __init__(
-        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: OrderTable, tasks: Tasks,
-        wake: Callable[[str], None],
+        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: ConsumerOrderInfo,
+        tasks: Tasks, wake: Callable[[str], None],
     ) -> None:  # fmt: skip
         """Prepare; ``wake`` answers requests of a client that wait."""
         self._state = state
@@ -125,7 +125,7 @@ class Dispatcher:
                 return
 
     # --- what was missed ------------------------------------------------------------------
-    def took(self, client: LiteClient) -> None:
+    def record_pop(self, client: LiteClient) -> None:
         """Note that a client has asked for messages: one that was told of too much may have room again."""
         client.seen_ms = self._state.steady_ms()
         client.avoid_until_ms = 0

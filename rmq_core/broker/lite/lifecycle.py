@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.subscriptions import Subscriptions
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.topic_admin import check_deletable
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
@@ -36,7 +36,7 @@ class Lifecycle:
     """Looks for children that have expired."""
 
     def __init__(
-        self, state: BrokerState, groups: LiteGroups, orders: OrderTable, subscriptions: Subscriptions
+        self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, subscriptions: Subscriptions
     ) -> None:
         self._state = state
         self._groups = groups
@@ -95,7 +95,7 @@ class Lifecycle:
         async for queue in state.slices.each(queues):
             for group in groups:
                 state.offsets.remove(queue, group)
-                self._orders.forget(queue, group, _QUEUE_ID)
+                self._orders.remove(queue, group, _QUEUE_ID)
             self._subscriptions.forget(queue)
         log.info("%(count)d lite topics of %(topic)s are deleted", {"count": len(queues), "topic": parent})
         async for _ in state.slices.each(iter(lambda: state.store.remove_dropped(SLICE_S), False)):

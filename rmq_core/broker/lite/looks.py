@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from rmq_core.broker.lite.registry import Registry
 from rmq_core.broker.lite.waiting import Waiter, Waiting
-from rmq_core.broker.pop.checks import checked
+from rmq_core.broker.pop.checks import check_pop_group
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
@@ -36,7 +36,7 @@ class LiteLooks:
             asked = read_fields(request, Notification)
             if not (asked.is_lite_consumer and asked.client_id):
                 return notify(request, connection)
-            checked(self._state, asked.consumer_group, asked.topic, asked.queue_id)
+            check_pop_group(self._state, asked.consumer_group, asked.topic, asked.queue_id)
             return self._notify(request, connection, asked, self._state.steady_ms() + max(0, asked.poll_time))
 
         return {RequestCode.NOTIFICATION: notify_any}

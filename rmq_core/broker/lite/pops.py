@@ -59,7 +59,7 @@ class LitePops:
         client = self._client(asked)
         taken = self._taker.take(asked, client)
         if client is not None:
-            self._dispatcher.took(client)
+            self._dispatcher.record_pop(client)
             if client.events and (self._waiting.has(asked.client_id) or not taken.counts):
                 self._dispatcher.wake_soon(asked.client_id)
         code, remark = ResponseCode.SUCCESS, "FOUND"

@@ -17,7 +17,7 @@ from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.lite.take import LiteTaker
 from rmq_core.broker.lite.tasks import Tasks
 from rmq_core.broker.lite.waiting import Waiting
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Connection, Handler
 
@@ -35,7 +35,7 @@ class Lite:
         self._tasks = Tasks()
         self._registry = Registry()
         self._groups = LiteGroups(state)
-        self._orders = OrderTable(None, state.store, state.clock_ms, state.steady_ms)
+        self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms, state.steady_ms)
         self._pops, self._looks = Waiting(state.config.max_held_pulls), Waiting(state.config.max_held_pulls)
         self._dispatcher = Dispatcher(state, self._registry, self._groups, self._orders, self._tasks, self._wake)
         self._subscriptions = Subscriptions(state, self._registry, self._groups, self._orders, self._dispatcher)
@@ -81,11 +81,11 @@ class Lite:
     def _expire(self) -> bool:
         """Answer pops whose time is over, and tell of lite topics whose messages are visible again."""
         now_ms = self._state.steady_ms()
-        freed = self._orders.freed(now_ms, _AT_ONCE)
-        for queue, group, _ in freed:
+        free_queues = self._orders.free_queues(now_ms, _AT_ONCE)
+        for queue, group, _ in free_queues:
             self._dispatcher.tell(queue, group)
         has_more = [waiting.expire(now_ms, _AT_ONCE) for waiting in (self._pops, self._looks)]
-        return len(freed) == _AT_ONCE or any(has_more)
+        return len(free_queues) == _AT_ONCE or any(has_more)
 
     def _check(self) -> None:
         self._tasks.start("subscriptions", self._gone(self._subscriptions.expire()))
@@ -93,9 +93,9 @@ class Lite:
 
     def _forget_groups(self) -> Iterator[None]:
         """Forget what is under way for groups that are deleted."""
-        for queue, group in self._orders.places():
+        for queue, group in self._orders.topic_groups():
             if group not in self._state.groups.table:
-                self._orders.forget(queue, group, 0)
+                self._orders.remove(queue, group, 0)
             yield
 
     def _clean(self) -> None:

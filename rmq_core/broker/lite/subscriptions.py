@@ -11,7 +11,7 @@ from rmq_core.broker.access.policies import Action, group_need, topic_need
 from rmq_core.broker.lite.dispatcher import Dispatcher
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, QuotaError, Registry, wildcard_name
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.tables.logins import Login
@@ -33,7 +33,12 @@ class Subscriptions:
     """Changes the registry. What may take long is an iterator, to be gone through in slices."""
 
     def __init__(
-        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: OrderTable, dispatcher: Dispatcher
+        self,
+        state: BrokerState,
+        registry: Registry,
+        groups: LiteGroups,
+        orders: ConsumerOrderInfo,
+        dispatcher: Dispatcher,
     ) -> None:
         self._state = state
         self._registry = registry
@@ -208,5 +213,5 @@ class Subscriptions:
             target = max(0, current - option.value)
         if high and target != current:
             state.offsets.reset(queue, group, _QUEUE_ID, target)
-            self._orders.forget(queue, group, _QUEUE_ID)
+            self._orders.remove(queue, group, _QUEUE_ID)
             self._dispatcher.tell(queue, group)  # those who subscribe already have no other reason to ask

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmq_core.broker.lite.registry import LiteClient
-from rmq_core.broker.pop.order import OrderTable
-from rmq_core.broker.pop.places import place_of_record
-from rmq_core.broker.pop.take import ENOUGH_BYTES, MOVED, begin_of, records_of
+from rmq_core.broker.pop.order import ConsumerOrderInfo
+from rmq_core.broker.pop.queue_offsets import read_queue_offset
+from rmq_core.broker.pop.reader import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offset, records_of
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.remoting.lite_requests import PopLiteMessage
@@ -42,7 +42,7 @@ class LiteTaken:
 class LiteTaker:
     """Takes messages for clients."""
 
-    def __init__(self, state: BrokerState, orders: OrderTable) -> None:
+    def __init__(self, state: BrokerState, orders: ConsumerOrderInfo) -> None:
         self._state = state
         self._orders = orders
 
@@ -70,14 +70,14 @@ class LiteTaker:
             return
         if not state.store.max_offset(queue, _QUEUE_ID):
             return  # a light queue that has no message leaves no offset of the group either
-        offset = begin_of(state, self._orders, queue, group, _QUEUE_ID, from_last=True)
+        offset = get_pop_offset(state, self._orders, queue, group, _QUEUE_ID, from_last=True)
         offset, found = self._read(queue, group, offset, asked.max_msg_num - len(taken.counts))
         if found.status is not GetStatus.FOUND:
             return
         offsets = list(range(found.next_offset - found.message_count, found.next_offset))
         if offsets[0] != offset:  # places were passed over
-            offsets = [place_of_record(record, queue) for record in records_of(found.slices)]
-        counts = self._orders.took(
+            offsets = [read_queue_offset(record, queue) for record in records_of(found.slices)]
+        counts = self._orders.record_pop(
             queue, group, _QUEUE_ID, offsets, asked.attempt_id, taken.pop_time_ms, asked.invisible_time
         )
         taken.bodies += found.slices
@@ -89,7 +89,7 @@ class LiteTaker:
         """Read messages; where there are none any more, from the next one that is there. Gives its offset, too."""
         store = self._state.store
         found = store.get(queue, _QUEUE_ID, offset, most)
-        if found.status in MOVED and found.next_offset != offset:
+        if found.status in OFFSET_MOVED and found.next_offset != offset:
             offset = found.next_offset
             self._state.offsets.commit(queue, group, _QUEUE_ID, offset)
             found = store.get(queue, _QUEUE_ID, offset, most)

@@ -1,1 +1,1 @@
-"""POP: consumers take messages for a time, and acknowledge them one by one; what they do not comes back."""
+"""POP: consumers pop messages for an invisible time; unacknowledged messages return."""

@@ -7,10 +7,10 @@ import base64
 import binascii
 from typing import Final
 
-from rmq_core.broker.pop.checks import topic_of
-from rmq_core.broker.pop.held import HeldPops
+from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.long_polling import PopLongPolling
+from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
 from rmq_core.broker.processors.acknowledge import Acknowledgements
 from rmq_core.broker.state import BrokerState
@@ -37,21 +37,21 @@ from rmq_formats.errors import DecodeError
 _MOST_BITS: Final = 4096  # of a batch's bit set: far more than a pop gives
 
 
-class Acks:
-    """Handles acknowledgements and changes of invisible times."""
+class AckMessageProcessor:
+    """Handlers of acknowledgements and changes of invisible times."""
 
     def __init__(
-        self, state: BrokerState, journal: PopJournal, orders: OrderTable, held: HeldPops,
+        self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo, polls: PopLongPolling,
         acknowledgements: Acknowledgements,
     ) -> None:  # fmt: skip
         self._state = state
         self._journal = journal
         self._orders = orders
-        self._held = held
+        self._polls = polls
         self._acknowledgements = acknowledgements
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
@@ -59,104 +59,104 @@ class Acks:
         }
 
     def ack(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
-        """ACK_MESSAGE (200051). The acknowledgement of a handle that has expired is taken, and does nothing."""
-        asked = read_fields(request, AckMessage)
-        handle = self._handle(asked.extra_info, asked.topic, asked.queue_id, asked.offset)
+        """Acknowledge one message (ACK_MESSAGE, 200051). An expired handle is accepted, without effect."""
+        fields = read_fields(request, AckMessage)
+        handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
         if handle.revive_queue_id == IN_ORDER:
-            self._ack_in_order(asked.topic, asked.consumer_group, asked.queue_id, asked.offset, handle.pop_time_ms)
+            self._ack_in_order(fields.topic, fields.consumer_group, fields.queue_id, fields.offset, handle.pop_time_ms)
             return request.response()
-        ack = self._ack_of(asked.topic, asked.consumer_group, handle, asked.offset)
+        ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         return self._answer(request, request.response(), [self._put_ack(ack, handle)])
 
     def ack_batch(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
-        """BATCH_ACK_MESSAGE (200151): messages of several check points."""
+        """Acknowledge messages of several check points (BATCH_ACK_MESSAGE, 200151)."""
         try:
-            asked = decode_body(request.body, BatchAcks, is_request=True).acks
+            acks = decode_body(request.body, BatchAcks, is_request=True).acks
         except DecodeError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if not asked:
+        if not acks:
             raise ResponseError(ResponseCode.NO_MESSAGE, "no messages to acknowledge")
         results: list[PutResult] = []
-        for one in asked:
-            results += self._ack_several(one)
+        for ack in acks:
+            results += self._ack_several(ack)
         return self._answer(request, request.response(), results)
 
-    def _ack_several(self, one: BatchAck) -> list[PutResult]:
-        """Acknowledge what one entry of a batch names; entries that name nothing that is there are passed over."""
+    def _ack_several(self, ack: BatchAck) -> list[PutResult]:
+        """Acknowledge the messages of one entry of a batch; skip entries whose topic or offsets do not exist."""
         try:
-            kind = TopicKind(int(one.r))
-            offsets = [one.so + bit for bit in _bits(one.b)]
+            kind = TopicKind(int(ack.r))
+            offsets = [ack.so + bit for bit in _bits(ack.b)]
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"an acknowledgement is broken: {error}") from error
-        topic = retry_topic(one.c, one.t, kind)
+        topic = retry_topic(ack.c, ack.t, kind)
         if self._state.topics.get(topic) is None:
             return []
-        low, high = self._bounds(topic, one.q)
+        low, high = self._bounds(topic, ack.q)
         offsets = [offset for offset in offsets if low <= offset <= high]
-        if one.rq == IN_ORDER:
+        if ack.rq == IN_ORDER:
             for offset in offsets:
-                self._ack_in_order(topic, one.c, one.q, offset, one.pt)
+                self._ack_in_order(topic, ack.c, ack.q, offset, ack.pt)
             return []
-        handle = PopHandle(one.so, one.pt, one.it, one.rq, kind, self._state.config.broker_name, one.q, one.so)
+        handle = PopHandle(ack.so, ack.pt, ack.it, ack.rq, kind, self._state.config.broker_name, ack.q, ack.so)
         self._check_revive_queue(handle)
         results = []
-        for at in range(0, len(offsets), MOST_MESSAGES):
-            ack = Acknowledgement(
-                aol=offsets[at : at + MOST_MESSAGES], bn=handle.broker_name, c=one.c, pt=one.pt, q=one.q, so=one.so,
-                t=topic,
+        for start in range(0, len(offsets), MOST_MESSAGES):
+            acknowledgement = Acknowledgement(
+                aol=offsets[start : start + MOST_MESSAGES], bn=handle.broker_name, c=ack.c, pt=ack.pt, q=ack.q,
+                so=ack.so, t=topic,
             )  # fmt: skip
-            results.append(self._put_ack(ack, handle))
+            results.append(self._put_ack(acknowledgement, handle))
         return results
 
     def change(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053): a check point of its own for the message, for the time asked."""
-        asked = read_fields(request, ChangeInvisibleTime)
-        if not 0 <= asked.invisible_time <= MOST_INVISIBLE_MS:
+        """Write a check point of its own for one message (CHANGE_MESSAGE_INVISIBLETIME, 200053)."""
+        fields = read_fields(request, ChangeInvisibleTime)
+        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime {asked.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms",
+                f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms",
             )
-        handle = self._handle(asked.extra_info, asked.topic, asked.queue_id, asked.offset)
+        handle = self._handle(fields.extra_info, fields.topic, fields.queue_id, fields.offset)
         now_ms = self._state.clock_ms()
         if handle.revive_queue_id == IN_ORDER:
-            return self._change_in_order(request, asked, handle, now_ms)
+            return self._change_in_order(request, fields, handle, now_ms)
         point = CheckPoint(
-            bn=handle.broker_name, c=asked.consumer_group, d=[0], it=asked.invisible_time, n=1, pt=now_ms,
-            q=asked.queue_id, revive_time=now_ms + asked.invisible_time, so=asked.offset, t=asked.topic,
+            bn=handle.broker_name, c=fields.consumer_group, d=[0], it=fields.invisible_time, n=1, pt=now_ms,
+            q=fields.queue_id, revive_time=now_ms + fields.invisible_time, so=fields.offset, t=fields.topic,
         )  # fmt: skip
         result = self._journal.put_checkpoint(point, handle.revive_queue_id)
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
-        ack = self._ack_of(asked.topic, asked.consumer_group, handle, asked.offset)
+        ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         results = [result, self._put_ack(ack, handle)]
-        fields = ChangeInvisibleTimeAnswer(
-            pop_time=now_ms, invisible_time=asked.invisible_time, revive_qid=handle.revive_queue_id
+        answer = ChangeInvisibleTimeAnswer(
+            pop_time=now_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
-        return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(fields)), results)
+        return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(answer)), results)
 
     def _change_in_order(
-        self, request: RemotingCommand, asked: ChangeInvisibleTime, handle: PopHandle, now_ms: int
+        self, request: RemotingCommand, fields: ChangeInvisibleTime, handle: PopHandle, now_ms: int
     ) -> RemotingCommand:
-        visible_ms = now_ms + asked.invisible_time
+        visible_ms = now_ms + fields.invisible_time
         try:
             self._orders.change(
-                asked.topic, asked.consumer_group, asked.queue_id, asked.offset, handle.pop_time_ms, visible_ms
+                fields.topic, fields.consumer_group, fields.queue_id, fields.offset, handle.pop_time_ms, visible_ms
             )
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        fields = ChangeInvisibleTimeAnswer(
+        answer = ChangeInvisibleTimeAnswer(
             pop_time=handle.pop_time_ms, invisible_time=visible_ms - handle.pop_time_ms, revive_qid=IN_ORDER
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(fields))
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(answer))
 
     # --- parts ----------------------------------------------------------------------------
     def _handle(self, text: str, topic: str, queue_id: int, offset: int) -> PopHandle:
-        """Parse a handle and check what a request says beside it. Raises ResponseError."""
-        found = topic_of(self._state, topic)
-        if not 0 <= queue_id < found.read_queue_nums:
+        """Parse a handle and check the topic, queue and offset of its request. Raises ResponseError."""
+        config = require_topic(self._state, topic)
+        if not 0 <= queue_id < config.read_queue_nums:
             raise ResponseError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{found.read_queue_nums}]",
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{config.read_queue_nums}]",
             )
         low, high = self._bounds(topic, queue_id)
         if not low <= offset <= high:
@@ -193,7 +193,7 @@ class Acks:
         return result
 
     def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> None:
-        """Acknowledge a message that was popped in order: the group's offset moves to the first that is not."""
+        """Acknowledge a message popped in order; advance the group's offset to the first unacknowledged message."""
         offsets = self._state.offsets
         if offset < offsets.get(topic, group, queue_id):
             return
@@ -204,17 +204,17 @@ class Acks:
         if next_offset is not None and next_offset > offsets.get(topic, group, queue_id):
             offsets.commit(topic, group, queue_id, next_offset)
         if not self._orders.is_blocked(topic, group, queue_id, None, self._state.clock_ms()):
-            self._held.wake_soon(normal_topic(topic, group), group, queue_id)
+            self._polls.wake_soon(normal_topic(topic, group), group, queue_id)
 
     def _answer(self, request: RemotingCommand, answer: RemotingCommand, results: list[PutResult]) -> HandlerAnswer:
-        """The answer, once all that was appended is as safe as messages are."""
+        """Respond after all appended records are as durable as messages must be."""
         if results and self._acknowledgements.must_wait:
             return self._acknowledgements.when_safe(request, answer, results[-1])
         return answer
 
 
 def _bits(text: str) -> list[int]:
-    """Numbers of the bits that are set. Raises ValueError."""
+    """Return the numbers of the set bits of a base64 bit set. Raises ValueError."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:

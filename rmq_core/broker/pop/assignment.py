@@ -1,4 +1,4 @@
-"""Whether groups pull or pop, and which queues their members read (codes 400, 401, 402).
+"""Request modes (pull or pop) of groups, and the queues that members read (codes 400, 401, 402).
 
 Source: ``QueryAssignmentProcessor``, ``MessageRequestModeManager``.
 """
@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.broker.pop.checks import refuse_light_group, topic_of
+from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
 from rmq_core.broker.processors.acknowledge import after_write
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
@@ -43,11 +43,11 @@ _ROUTE_MS: Final = 20_000
 Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
-class Assigner:
-    """Handles requests for assignments, and the table of modes.
+class QueryAssignmentProcessor:
+    """Handlers of queue assignments, and the table of request modes.
 
     Attributes:
-        file: where the modes are kept.
+        file: of the request modes.
     """
 
     def __init__(self, state: BrokerState, route: Route) -> None:
@@ -55,18 +55,18 @@ class Assigner:
 
         Args:
             state: of the broker.
-            route: asks the name servers for a topic's route.
+            route: fetches a topic's route from the name servers.
         """
         self._state = state
         self._route = route
-        self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # until when they count
+        self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # expiry time by the steady clock, and queues
         self._modes = state.files.load(_FILE, MessageRequestModes).message_request_mode_map
         self.file = TableFile(state.files, _FILE, self._body)
         self._pending = PendingChanges(self._modes)
         self.file.on_written(self._pending.drop)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_ASSIGNMENT: self.query,
             RequestCode.SET_MESSAGE_REQUEST_MODE: after_write(self.set_mode, self),
@@ -77,59 +77,59 @@ class Assigner:
         return MessageRequestModes(message_request_mode_map=self._modes)
 
     def modes(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): the whole table."""
+        """Return the whole table of request modes (GET_ALL_MESSAGE_REQUEST_MODE, 402)."""
         return request.response(body=encode_body(self._body()))
 
     def set_mode(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """SET_MESSAGE_REQUEST_MODE (401)."""
-        asked = decode_body(request.body, MessageRequestMode, is_request=True)
-        if asked.topic.startswith(names.RETRY_PREFIX):
+        """Set the request mode of a group for a topic (SET_MESSAGE_REQUEST_MODE, 401)."""
+        mode = decode_body(request.body, MessageRequestMode, is_request=True)
+        if mode.topic.startswith(names.RETRY_PREFIX):
             raise ResponseError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        topic_of(self._state, asked.topic)
-        if is_light_queue(asked.topic):  # clients are told of queues by name servers, which know no light queues
-            raise ResponseError(ResponseCode.NO_PERMISSION, f"[{asked.topic}] is a light queue (LMQ): it has no mode")
-        refuse_light_group(self._state, asked.consumer_group)
-        if asked.mode not in (PULL, POP):
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, f"mode {asked.mode!r} is not {PULL} or {POP}")
+        require_topic(self._state, mode.topic)
+        if is_light_queue(mode.topic):  # routes of name servers have no light queues
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"[{mode.topic}] is a light queue (LMQ): it has no mode")
+        refuse_lmq_group(self._state, mode.consumer_group)
+        if mode.mode not in (PULL, POP):
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, f"mode {mode.mode!r} is not {PULL} or {POP}")
         auto = self._state.config.auto_create_subscription_group
-        if self._state.groups.find(asked.consumer_group, auto) is None:
+        if self._state.groups.find(mode.consumer_group, auto) is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        before = self._modes.get(asked.topic)
-        self._modes[asked.topic] = (before or {}) | {asked.consumer_group: asked}
+        modes_before = self._modes.get(mode.topic)
+        self._modes[mode.topic] = (modes_before or {}) | {mode.consumer_group: mode}
         self.file.changes += 1
-        self._pending.note(self.file.changes, asked.topic, before, self._modes[asked.topic])
+        self._pending.note(self.file.changes, mode.topic, modes_before, self._modes[mode.topic])
         return request.response()
 
     def take_back(self, since: int, until: int) -> None:
-        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
+        """Revert changes that cannot be written."""
         self._pending.take_back(since, until)
         self.file.changes += 1
         self.file.save()
 
     async def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_ASSIGNMENT (400): of POP all queues of each broker, of PULL the client's share."""
-        asked = decode_body(request.body, QueryAssignment, is_request=True)
-        queues = await self._queues(asked.topic)
-        found = None if queues is None else self._assigned(asked, queues)
-        return request.response(body=encode_body(Assignments(message_queue_assignments=found)))
+        """Assign queues to a client (QUERY_ASSIGNMENT, 400): all queues for POP, the client's share for pull."""
+        query = decode_body(request.body, QueryAssignment, is_request=True)
+        queues = await self._queues(query.topic)
+        assignments = None if queues is None else self._assign(query, queues)
+        return request.response(body=encode_body(Assignments(message_queue_assignments=assignments)))
 
-    def _assigned(self, asked: QueryAssignment, queues: list[MessageQueue]) -> list[Assignment] | None:
-        mode = self._modes.get(asked.topic, {}).get(asked.consumer_group) or MessageRequestMode(mode=PULL)
-        if asked.message_model == _BROADCASTING:
+    def _assign(self, query: QueryAssignment, queues: list[MessageQueue]) -> list[Assignment] | None:
+        mode = self._modes.get(query.topic, {}).get(query.consumer_group) or MessageRequestMode(mode=PULL)
+        if query.message_model == _BROADCASTING:
             return [Assignment(message_queue=queue, mode=PULL) for queue in queues]
-        group = self._state.consumers.groups.get(asked.consumer_group)
+        group = self._state.consumers.groups.get(query.consumer_group)
         if group is None:
             return None
         clients = sorted({client.client_id for client in group.clients.values()})
-        strategy = _STRATEGIES.get(asked.strategy_name, averagely)
-        if mode.mode == POP and kind_of(asked.topic) is TopicKind.NORMAL:
-            found = _shared(asked.client_id, queues, clients, strategy, mode.pop_share_queue_num)
+        strategy = _STRATEGIES.get(query.strategy_name, averagely)
+        if mode.mode == POP and kind_of(query.topic) is TopicKind.NORMAL:
+            assigned_queues = _allocate_for_pop(query.client_id, queues, clients, strategy, mode.pop_share_queue_num)
         else:
-            mode, found = MessageRequestMode(mode=PULL), strategy(asked.client_id, queues, clients)
-        return [Assignment(message_queue=queue, mode=mode.mode) for queue in dict.fromkeys(found)]
+            mode, assigned_queues = MessageRequestMode(mode=PULL), strategy(query.client_id, queues, clients)
+        return [Assignment(message_queue=queue, mode=mode.mode) for queue in dict.fromkeys(assigned_queues)]
 
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
-        """The readable queues of a topic at all brokers, sorted; None if nobody has the topic."""
+        """List the readable queues of a topic at all brokers, sorted; None if no broker has the topic."""
         now_ms = self._state.steady_ms()
         until, queues = self._routes.get(topic, (0, []))
         if now_ms < until:
@@ -140,12 +140,15 @@ class Assigner:
             if config is None:
                 return None
             name = self._state.config.broker_name
-            return [MessageQueue(broker_name=name, queue_id=one, topic=topic) for one in range(config.read_queue_nums)]
+            return [
+                MessageQueue(broker_name=name, queue_id=queue_id, topic=topic)
+                for queue_id in range(config.read_queue_nums)
+            ]
         queues = sorted(
-            MessageQueue(broker_name=data.broker_name, queue_id=number, topic=topic)
+            MessageQueue(broker_name=data.broker_name, queue_id=queue_id, topic=topic)
             for data in route.queue_datas
             if data.perm & names.PERM_READ
-            for number in range(data.read_queue_nums)
+            for queue_id in range(data.read_queue_nums)
         )
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
@@ -153,10 +156,10 @@ class Assigner:
         return queues
 
 
-def _shared(
+def _allocate_for_pop(
     client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], strategy: Allocation, share: int
 ) -> list[MessageQueue]:
-    """Queues that a client of POP reads: all, or its own and those of the next clients. Source: ``allocate4Pop``."""
+    """Allocate all queues, or those of a client and the clients after it. Source: ``allocate4Pop``."""
     if share <= 0 or share >= len(clients) - 1:
         return [msgspec.structs.replace(queue, queue_id=_ALL_QUEUES) for queue in queues]
     if client_id not in clients:

@@ -1,4 +1,4 @@
-"""Checks of POP's requests: whether a group may take a topic's messages, and which of them it wants."""
+"""Checks of POP's requests: permission of the group, existence of the topic, filter of the expression."""
 
 from typing import Final
 
@@ -15,11 +15,11 @@ from rmq_formats.sql92 import SqlError
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
-def checked(state: BrokerState, group_name: str, topic_name: str, queue_id: int) -> SubscriptionGroupConfig:
-    """The group, if it may pop the topic.
+def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_id: int) -> SubscriptionGroupConfig:
+    """Return the group if the broker, the topic and the group permit to pop.
 
     Raises:
-        ResponseError: it may not.
+        ResponseError: the pop is not permitted.
 
     Source: ``PopMessageProcessor#processRequest``.
     """
@@ -31,7 +31,7 @@ def checked(state: BrokerState, group_name: str, topic_name: str, queue_id: int)
             ResponseCode.SYSTEM_ERROR,
             f"the broker[{state.address}] pop message is forbidden because timerWheelEnable is false",
         )
-    topic = topic_of(state, topic_name)
+    topic = require_topic(state, topic_name)
     if has_batch_queues(topic):
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR, f"the topic[{topic_name}] has batch queues (BatchConsumeQueue): pull it"
@@ -43,7 +43,7 @@ def checked(state: BrokerState, group_name: str, topic_name: str, queue_id: int)
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:[{topic.read_queue_nums}]",
         )
-    refuse_light_group(state, group_name)
+    refuse_lmq_group(state, group_name)
     group = state.groups.find(group_name, config.auto_create_subscription_group)
     if group is None:
         raise ResponseError(
@@ -54,34 +54,36 @@ def checked(state: BrokerState, group_name: str, topic_name: str, queue_id: int)
     return group
 
 
-def refuse_light_group(state: BrokerState, group: str) -> None:
-    """Refuse a group of light queues: anybody may make up such, and POP keeps tables and retry topics of groups.
+def refuse_lmq_group(state: BrokerState, group: str) -> None:
+    """Refuse a group of light queues (LMQ).
+
+    Clients make up names of such groups, while POP has tables and a retry topic for each group.
 
     Raises:
-        ResponseError: it is one.
+        ResponseError: the group is one of light queues.
     """
     if state.groups.is_light(group):
         raise ResponseError(ResponseCode.NO_PERMISSION, f"[{group}] is a group of light queues (LMQ): let it pull")
 
 
-def topic_of(state: BrokerState, topic: str) -> TopicConfig:
-    """The settings of a topic, or of a light queue. Raises ResponseError."""
-    found = state.topics.get(topic)
-    if found is None:
+def require_topic(state: BrokerState, topic: str) -> TopicConfig:
+    """Return the settings of a topic or light queue. Raises ResponseError."""
+    config = state.topics.get(topic)
+    if config is None:
         raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {_HELP}")
-    return found
+    return config
 
 
-def filter_asked(state: BrokerState, topic: str, expression: str | None, kind: str | None) -> Filter:
-    """The filter of a request's expression. Raises ResponseError."""
+def parse_filter(state: BrokerState, topic: str, expression: str | None, kind: str | None) -> Filter:
+    """Parse the subscription expression of a request. Raises ResponseError."""
     check_expression_size(len(expression or ""), state.config)
     try:
-        one = subscription(topic, expression, kind, 0)
-        if not is_tag_type(one.expression_type) and not state.config.enable_property_filter:
+        subscribed = subscription(topic, expression, kind, 0)
+        if not is_tag_type(subscribed.expression_type) and not state.config.enable_property_filter:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
-        return filter_of(one)
+        return filter_of(subscribed)
     except (ValueError, SqlError) as error:
         raise ResponseError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"

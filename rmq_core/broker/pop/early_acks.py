@@ -1,4 +1,4 @@
-"""Acknowledgements that come before their check point: in the last second of it, or after a stop of the broker."""
+"""Acknowledgements that arrive before their check point: in its last second, or after a stop of the broker."""
 
 from typing import Final
 
@@ -9,20 +9,23 @@ MOST_OFFSETS: Final = 32  # of a check point; more name messages that it does no
 
 
 class EarlyAcks:
-    """Keeps them, bounded: one of a check point that is done, or is said again and again, must not fill the memory."""
+    """Bounded buffer of acknowledgements that arrive before their check point.
+
+    Acknowledgements of a finished check point, and repeated ones, must not fill the memory.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[Key, set[int]] = {}
 
     def put(self, ack: Acknowledgement) -> None:
-        """Keep one; where there are too many, the oldest is of a check point that is done."""
+        """Add an acknowledgement. A full buffer evicts the oldest check point, which must be finished."""
         if ack.key not in self._offsets and len(self._offsets) >= MOST_KEYS:
             del self._offsets[next(iter(self._offsets))]
-        known = self._offsets.setdefault(ack.key, set())
+        offsets = self._offsets.setdefault(ack.key, set())
         for offset in ack.offsets[:MOST_OFFSETS]:
-            if len(known) < MOST_OFFSETS:
-                known.add(offset)
+            if len(offsets) < MOST_OFFSETS:
+                offsets.add(offset)
 
-    def take(self, key: Key) -> set[int]:
-        """Remove those of a check point; return the queue offsets."""
+    def drain(self, key: Key) -> set[int]:
+        """Remove and return the queue offsets of a check point."""
         return self._offsets.pop(key, set())

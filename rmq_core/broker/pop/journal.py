@@ -1,4 +1,4 @@
-"""Writes check points and acknowledgements to the revive topic, as timer messages: they come when they count.
+"""Writer of check points and acknowledgements: timer messages in the revive topic, delivered when due.
 
 Source: ``PopMessageProcessor#buildCkMsg``, ``AckMessageProcessor#appendAck``.
 """
@@ -14,14 +14,14 @@ from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 
-_BEFORE_MS: Final = 1000  # a check point comes so much before its acknowledgements: ``PopAckConstants.ackTimeInterval``
+_BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAckConstants.ackTimeInterval``
 
 
 class PopJournal:
-    """The revive topic, for writing.
+    """Writer of the revive topic.
 
     Attributes:
-        outstanding: check points that were written since the start and are not done.
+        outstanding: unfinished check points written since the start.
     """
 
     def __init__(self, state: BrokerState) -> None:
@@ -32,9 +32,9 @@ class PopJournal:
 
     @property
     def queue_count(self) -> int:
-        """Queues of the revive topic."""
-        found = self._state.topics.table.get(self.topic)
-        return self._state.config.revive_queue_num if found is None else found.write_queue_nums
+        """Number of queues of the revive topic."""
+        topic_config = self._state.topics.table.get(self.topic)
+        return self._state.config.revive_queue_num if topic_config is None else topic_config.write_queue_nums
 
     def put_checkpoint(self, point: CheckPoint, queue_id: int) -> PutResult:
         """Append a check point. Raises ResponseError if timer messages are switched off."""
@@ -43,7 +43,7 @@ class PopJournal:
         return self._put_checkpoint(point, queue_id, point.visible_ms, due_ms)
 
     def put_checkpoint_again(self, point: CheckPoint, queue_id: int, due_ms: int) -> PutResult:
-        """Append a check point that has come too early, to come at a time of the steady clock. Raises likewise."""
+        """Append an early check point, due at a time of the steady clock. Raises as ``put_checkpoint``."""
         return self._put_checkpoint(point, queue_id, self._state.time_of_day(due_ms), due_ms)
 
     def _put_checkpoint(self, point: CheckPoint, queue_id: int, visible_ms: int, due_ms: int) -> PutResult:
@@ -53,7 +53,7 @@ class PopJournal:
         return result
 
     def put_ack(self, ack: Acknowledgement, queue_id: int, visible_ms: int) -> PutResult:
-        """Append an acknowledgement of messages that come back at a time. Raises ResponseError likewise."""
+        """Append an acknowledgement of messages that would return at a time. Raises as ``put_checkpoint``."""
         result = self._put(ack, ack.tag, queue_id, visible_ms)
         if result.status is PutStatus.PUT_OK:
             self.outstanding.acknowledge(ack)

@@ -1,8 +1,8 @@
-"""Pops in order: which messages of a queue are under way for a group, in ``consumerOrderInfo.json``.
+"""Pops in order: the unacknowledged messages of queues by group, in ``consumerOrderInfo.json``.
 
-A queue is blocked while a message of the last take is neither acknowledged nor visible again.
+A queue is blocked while a message of the last pop is neither acknowledged nor visible again.
 
-Source: ``ConsumerOrderInfoManager``, ``ConsumerOrderInfoLockManager``.
+Source: ``ConsumerOrderInfo``, ``ConsumerOrderInfoLockManager``.
 """
 
 from collections.abc import Callable
@@ -17,21 +17,21 @@ from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.store import MessageStore
 
 _FILE: Final = "consumerOrderInfo.json"
-_KEPT_MS: Final = 24 * 3_600_000  # what nobody has popped for so long is forgotten
+_RETENTION_MS: Final = 24 * 3_600_000  # since the last pop of a queue: ``autoClean``
 
 
 class OrderInfo(BodyStruct, frozen=True, kw_only=True):
-    """The last take of a queue in order.
+    """Last pop of a queue in order.
 
     Attributes:
-        a: attempt that took it.
-        cm: bits of the acknowledged ones.
-        i: for how long they are invisible, ms.
-        l: when they were taken last.
-        o: queue offset of the first, and the distances of the others from it.
-        oc: how often each was taken before, by queue offset.
-        ot: when each is visible again, where that was changed.
-        pop_time: when they were taken.
+        a: id of the attempt that popped.
+        cm: bits of the acknowledged messages.
+        i: invisible time, ms.
+        l: time of the last pop.
+        o: queue offset of the first message, then the distances of the other messages to the first.
+        oc: number of earlier pops of a message, by queue offset.
+        ot: changed times at which messages are visible again, by queue offset.
+        pop_time: time of the pop.
     """
 
     a: str = ""
@@ -45,26 +45,26 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def offsets(self) -> list[int]:
-        """Queue offsets."""
+        """Queue offsets of the messages."""
         return [self.o[0] + (distance if number else 0) for number, distance in enumerate(self.o)]
 
     def is_acknowledged(self, number: int) -> bool:
-        """Whether a message of it is acknowledged."""
+        """Return whether the message of a number is acknowledged."""
         return bool(self.cm >> number & 1)
 
     def visible_ms(self, offset: int) -> int:
-        """When a message is visible again."""
+        """Return the time at which a message is visible again."""
         return self.ot.get(offset, self.pop_time + self.i)
 
     @property
     def free_ms(self) -> int | None:
-        """When it blocks its queue no more, if nobody acknowledges; None if all of it is acknowledged."""
+        """Time at which the queue is free without further acknowledgements; None if all messages are acknowledged."""
         offsets = enumerate(self.offsets)
-        left = (self.visible_ms(offset) for number, offset in offsets if not self.is_acknowledged(number))
-        return max(left, default=None)
+        unacknowledged = (self.visible_ms(offset) for number, offset in offsets if not self.is_acknowledged(number))
+        return max(unacknowledged, default=None)
 
     def is_blocked(self, now_ms: int) -> bool:
-        """Whether a message of it is neither acknowledged nor visible again."""
+        """Return whether a message is neither acknowledged nor visible again."""
         free_ms = self.free_ms
         return free_ms is not None and free_ms > now_ms
 
@@ -72,49 +72,53 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
     def next_offset(self) -> int:
         """Queue offset of the first message that is not acknowledged, or one past the last."""
         offsets = self.offsets
-        return next((one for number, one in enumerate(offsets) if not self.is_acknowledged(number)), offsets[-1] + 1)
+        return next(
+            (offset for number, offset in enumerate(offsets) if not self.is_acknowledged(number)), offsets[-1] + 1
+        )
 
 
 class OrderInfos(BodyStruct, frozen=True, kw_only=True):
-    """The file: by ``topic@group`` and queue."""
+    """Content of the file, by ``topic@group`` and queue."""
 
     table: dict[str, dict[int, OrderInfo]] = msgspec.field(default_factory=dict)
 
 
-class OrderTable:
-    """The takes in order that are under way."""
+class ConsumerOrderInfo:
+    """Last pops in order of each queue and group."""
 
     def __init__(
         self, files: TableFiles | None, store: MessageStore, clock_ms: WallClock, steady_ms: Callable[[], int]
     ) -> None:
-        """Load them; without ``files`` they are kept in memory only, as those of lite topics are."""
+        """Load the file; without ``files`` the table is in memory only, as for lite topics."""
         self._clock_ms = clock_ms
         self._steady_ms = steady_ms
-        self._leads_ms: dict[tuple[str, str, int], int] = {}  # of the time of day over the steady clock, at each take
+        self._leads_ms: dict[tuple[str, str, int], int] = {}  # of the time of day over the steady clock
         saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
-        self._table = {key: {one: info for one, info in queues.items() if info.o} for key, queues in saved.items()}
+        self._table = {
+            key: {queue_id: info for queue_id, info in queues.items() if info.o} for key, queues in saved.items()
+        }
         self._file: TableFile | None = None
         if files is not None:
             self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_in=store)
-        self._frees: list[tuple[int, str, str, int]] = []  # a heap: when, topic, group, queue id
-        self._awaited: dict[tuple[str, str, int], int] = {}  # the earliest time in it of each queue
+        self._free_times: list[tuple[int, str, str, int]] = []  # a heap: time, topic, group, queue id
+        self._next_free_ms: dict[tuple[str, str, int], int] = {}  # earliest time of each queue in the heap
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
             for queue_id, info in queues.items():
-                self._await(topic, group, queue_id, info)
+                self._schedule_free(topic, group, queue_id, info)
 
     @property
     def count(self) -> int:
-        """Number of groups' topics that it has takes of."""
+        """Number of pairs of a topic and a group."""
         return len(self._table)
 
-    def places(self) -> list[tuple[str, str]]:
-        """Topic and group of all."""
+    def topic_groups(self) -> list[tuple[str, str]]:
+        """List the pairs of topic and group."""
         return [(topic, group) for topic, _, group in (key.partition("@") for key in self._table)]
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
-        """Whether a queue gives nothing now, unless the same attempt asks again."""
-        info = self._find(topic, group, queue_id)
+        """Return whether a queue returns no messages now; the attempt of the last pop may repeat that pop."""
+        info = self._get(topic, group, queue_id)
         if info is None or (attempt and attempt == info.a):
             return False
         return info.is_blocked(now_ms + self._shift_ms(topic, group, queue_id))
@@ -123,54 +127,54 @@ class OrderTable:
         return self._leads_ms.get((topic, group, queue_id), self._clock_ms.lead_ms)
 
     def _shift_ms(self, topic: str, group: str, queue_id: int) -> int:
-        """What makes of a time of day now one as it was told when a queue was taken: else the clock was set since."""
+        """Return the correction of a time of day by the changes of the clock since the last pop of a queue."""
         return self._lead_ms(topic, group, queue_id) - self._clock_ms.lead_ms
 
-    def freed(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
-        """Topic, group and queue of those that have become free as their messages are visible again.
+    def free_queues(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
+        """Remove and return topic, group and queue id of queues that are free, as their messages are visible again.
 
         Args:
             now_ms: the time of the steady clock.
-            most: how many; those that are left are given later.
+            most: queues at most; the next call returns the rest.
         """
-        freed: list[tuple[str, str, int]] = []
-        while self._frees and self._frees[0][0] <= now_ms and (most is None or len(freed) < most):
-            free_ms, topic, group, queue_id = heappop(self._frees)
-            if self._awaited.get((topic, group, queue_id)) != free_ms:
-                continue  # an earlier time took its place
-            del self._awaited[topic, group, queue_id]
-            info = self._find(topic, group, queue_id)
+        queues: list[tuple[str, str, int]] = []
+        while self._free_times and self._free_times[0][0] <= now_ms and (most is None or len(queues) < most):
+            free_ms, topic, group, queue_id = heappop(self._free_times)
+            if self._next_free_ms.get((topic, group, queue_id)) != free_ms:
+                continue  # replaced by an earlier time
+            del self._next_free_ms[topic, group, queue_id]
+            info = self._get(topic, group, queue_id)
             if info is not None and not info.is_blocked(now_ms + self._lead_ms(topic, group, queue_id)):
-                freed.append((topic, group, queue_id))
+                queues.append((topic, group, queue_id))
             elif info is not None:
-                self._await(topic, group, queue_id, info)
-        return freed
+                self._schedule_free(topic, group, queue_id, info)
+        return queues
 
-    def _await(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
-        """Look at a queue again when it becomes free: one time of it is awaited, the earliest that it was told.
+    def _schedule_free(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
+        """Schedule the next check of a queue for the earliest time at which the queue is free.
 
-        A time earlier by less than a second is passed over: who moves it again and again would make the heap long.
+        A time earlier by less than a second is ignored: repeated changes would make the heap long.
         """
         free_ms, key = info.free_ms, (topic, group, queue_id)
         if free_ms is not None:
             free_ms -= self._lead_ms(*key)
-        if free_ms is not None and free_ms // 1000 < self._awaited.get(key, free_ms + 1000) // 1000:
-            self._awaited[key] = free_ms
-            heappush(self._frees, (free_ms, *key))
+        if free_ms is not None and free_ms // 1000 < self._next_free_ms.get(key, free_ms + 1000) // 1000:
+            self._next_free_ms[key] = free_ms
+            heappush(self._free_times, (free_ms, *key))
 
-    def took(
+    def record_pop(
         self, topic: str, group: str, queue_id: int, offsets: list[int], attempt: str | None, now_ms: int,
         invisible_ms: int,
     ) -> dict[int, int]:  # fmt: skip
-        """Note a take; returns how often each of its messages was taken before, if it was."""
-        before, counts = self._find(topic, group, queue_id), dict[int, int]()
+        """Record a pop; return the number of earlier pops of each of its messages that has any."""
+        before, counts = self._get(topic, group, queue_id), dict[int, int]()
         if before is not None and attempt and attempt == before.a:
             counts = before.oc
-        elif before is not None:  # those that were acknowledged count, too: they come again with one that was not
-            counts = {one: before.oc.get(one, 0) + 1 for one in before.offsets}
-        counts = {one: counts[one] for one in offsets if one in counts}
+        elif before is not None:  # acknowledged messages count as well: they return with an unacknowledged one
+            counts = {offset: before.oc.get(offset, 0) + 1 for offset in before.offsets}
+        counts = {offset: counts[offset] for offset in offsets if offset in counts}
         info = OrderInfo(
-            a=attempt or "", i=invisible_ms, l=now_ms, o=[offsets[0], *(one - offsets[0] for one in offsets[1:])],
+            a=attempt or "", i=invisible_ms, l=now_ms, o=[offsets[0], *(offset - offsets[0] for offset in offsets[1:])],
             oc=counts, pop_time=now_ms,
         )  # fmt: skip
         self._leads_ms[topic, group, queue_id] = self._clock_ms.lead_ms
@@ -178,12 +182,12 @@ class OrderTable:
         return counts
 
     def acknowledge(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> int | None:
-        """Acknowledge a message; returns the queue offset to commit, None where there is nothing to change.
+        """Acknowledge a message; return the queue offset to commit, or None for a handle of an earlier pop.
 
         Raises:
-            ValueError: the take has no such message.
+            ValueError: the last pop does not contain the message.
         """
-        info = self._of(topic, group, queue_id, offset, pop_time_ms)
+        info = self._get_popped(topic, group, queue_id, offset, pop_time_ms)
         if info is None:
             return None
         info = msgspec.structs.replace(info, cm=info.cm | 1 << info.offsets.index(offset))
@@ -191,12 +195,12 @@ class OrderTable:
         return info.next_offset
 
     def change(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, visible_ms: int) -> bool:
-        """Change when a message is visible again; False where there is nothing to change.
+        """Change the time at which a message is visible again; return False for a handle of an earlier pop.
 
         Raises:
-            ValueError: the take has no such message.
+            ValueError: the last pop does not contain the message.
         """
-        info = self._of(topic, group, queue_id, offset, pop_time_ms)
+        info = self._get_popped(topic, group, queue_id, offset, pop_time_ms)
         if info is None:
             return False
         visible_ms += self._shift_ms(topic, group, queue_id)
@@ -204,11 +208,11 @@ class OrderTable:
         return True
 
     def suspend(self, topic: str, group: str, queue_id: int, pop_time_ms: int, visible_ms: int) -> None:
-        """Have all messages of a take be invisible until some time, and not count it, where that is the last take.
+        """Hide all messages of a pop until a time, without counting the pop; only the last pop of a queue.
 
         Source: ``MemoryConsumerOrderInfoManager#suspendQueue``.
         """
-        info = self._find(topic, group, queue_id)
+        info = self._get(topic, group, queue_id)
         if info is None or info.pop_time != pop_time_ms:
             return
         counts = {offset: max(0, times - 1) for offset, times in info.oc.items()}
@@ -218,67 +222,67 @@ class OrderTable:
             msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time),
         )  # fmt: skip
 
-    def taken_ms(self, topic: str, group: str, queue_id: int) -> int | None:
-        """When the take of a queue was that is under way; None if there is none."""
-        info = self._find(topic, group, queue_id)
+    def last_pop_ms(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Return the time of a queue's last pop; None without one."""
+        info = self._get(topic, group, queue_id)
         return None if info is None else info.pop_time
 
-    def _of(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> OrderInfo | None:
-        info = self._find(topic, group, queue_id)
+    def _get_popped(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> OrderInfo | None:
+        info = self._get(topic, group, queue_id)
         if info is None or offset not in info.offsets:
             raise ValueError(f"{topic}@{queue_id}: offset {offset} is not under way for {group}")
         return info if info.pop_time == pop_time_ms else None
 
-    def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
+    def _get(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
     def _put(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
         self._table.setdefault(f"{topic}@{group}", {})[queue_id] = info
-        self._await(topic, group, queue_id, info)
-        self._changed()
+        self._schedule_free(topic, group, queue_id, info)
+        self._mark_changed()
 
-    def forget(self, topic: str, group: str, queue_id: int) -> None:
-        """Forget a queue, as its offset was reset."""
+    def remove(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove a queue whose offset was reset."""
         key = f"{topic}@{group}"
         queues = self._table.get(key, {})
         self._leads_ms.pop((topic, group, queue_id), None)
         if queues.pop(queue_id, None) is not None:
             if not queues:
                 del self._table[key]
-            self._changed()
+            self._mark_changed()
 
-    def forget_acknowledged(self, topic: str, group: str, queue_id: int) -> None:
-        """Forget a take if all of it is acknowledged: none of it comes again."""
-        info = self._find(topic, group, queue_id)
+    def remove_acknowledged(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove a queue whose last pop is acknowledged completely."""
+        info = self._get(topic, group, queue_id)
         if info is not None and info.free_ms is None:
-            self.forget(topic, group, queue_id)
+            self.remove(topic, group, queue_id)
 
-    def keep_house(self, has: Callable[[str, str], bool]) -> None:
-        """Forget what is old, and what topics or groups are gone; to be called periodically.
+    def auto_clean(self, exists: Callable[[str, str], bool]) -> None:
+        """Remove old pops, and those of deleted topics or groups; to be called periodically.
 
         Args:
-            has: whether a topic and a group exist.
+            exists: whether a topic and a group exist.
         """
-        now_ms, kept = self._clock_ms(), {}
+        now_ms, retained = self._clock_ms(), {}
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
-            left = {
-                one: info
-                for one, info in queues.items()
-                if now_ms + self._shift_ms(topic, group, one) - info.l < _KEPT_MS
+            recent = {
+                queue_id: info
+                for queue_id, info in queues.items()
+                if now_ms + self._shift_ms(topic, group, queue_id) - info.l < _RETENTION_MS
             }
-            if left and has(topic, group):
-                kept[key] = left
-        if kept != self._table:
-            self._table = kept
-            self._leads_ms = {key: lead_ms for key, lead_ms in self._leads_ms.items() if self._find(*key) is not None}
-            self._changed()
+            if recent and exists(topic, group):
+                retained[key] = recent
+        if retained != self._table:
+            self._table = retained
+            self._leads_ms = {key: lead_ms for key, lead_ms in self._leads_ms.items() if self._get(*key) is not None}
+            self._mark_changed()
 
-    def _changed(self) -> None:
+    def _mark_changed(self) -> None:
         if self._file is not None:
             self._file.changes += 1
 
     def save(self) -> None:
-        """Write the file, if anything has changed; see ``TableFile.save``."""
+        """Write the file if the table has changed."""
         if self._file is not None and self._file.changes != self._file.written:
             self._file.save()

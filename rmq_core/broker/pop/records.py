@@ -1,4 +1,4 @@
-"""Check points and acknowledgements of POP, as messages of the revive topic have them.
+"""Check points and acknowledgements of POP, as bodies of messages in the revive topic.
 
 Bodies are JSON with the members in the order of their names. docs/pop.md
 
@@ -24,22 +24,22 @@ Key = tuple[str, str, int, int, int, str]
 
 
 class CheckPoint(BodyStruct, frozen=True, kw_only=True):
-    """Messages of one queue that were popped together.
+    """Messages of one queue that one pop returned.
 
     Attributes:
-        bm: bits of the acknowledged ones.
+        bm: bits of the acknowledged messages.
         bn: name of the broker.
         c: consumer group.
-        d: their queue offsets, less ``so``.
-        it: for how long they are invisible, ms.
-        n: how many.
-        pt: when they were popped, ms since 1970.
+        d: queue offsets of the messages, less ``so``.
+        it: invisible time, ms.
+        n: number of messages.
+        pt: time of the pop, ms since 1970.
         q: queue id.
         revive_time: ``pt`` + ``it``.
-        ro: queue offset of this record in the revive topic; not yet known when it is written.
-        rp: how often it was written again.
+        ro: queue offset of this record in the revive topic; unknown to the writer.
+        rp: number of rewrites.
         so: queue offset that the pop began at.
-        t: the topic that they were popped from.
+        t: topic of the queue.
     """
 
     bm: int = 0
@@ -58,28 +58,28 @@ class CheckPoint(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """What acknowledgements name it by."""
+        """Key by which acknowledgements name the check point."""
         return self.t, self.c, self.q, self.so, self.pt, self.bn
 
     @property
     def visible_ms(self) -> int:
-        """When its messages come back, unless they are acknowledged."""
+        """Time at which unacknowledged messages return."""
         return self.pt + self.it
 
     @property
     def unique_key(self) -> str:
-        """UNIQ_KEY of its message."""
+        """UNIQ_KEY of the check point's message."""
         return f"{self.t}@{self.q}@{self.so}@{self.c}@{self.pt}@{self.bn}@{CHECKPOINT}"
 
     @property
     def tries(self) -> int:
-        """How often it was written again."""
+        """Number of rewrites."""
         return int(self.rp) if isinstance(self.rp, str) and self.rp.isdecimal() and len(self.rp) < 10 else 0
 
     def bits_of(self, offsets: Iterable[int]) -> int:
-        """The bits of some queue offsets; those that it does not have are left out."""
-        places = {self.so + distance: number for number, distance in enumerate(self.d)}
-        return sum(1 << places[offset] for offset in set(offsets) if offset in places)
+        """Return the bits of queue offsets; offsets outside of the check point are ignored."""
+        numbers = {self.so + distance: number for number, distance in enumerate(self.d)}
+        return sum(1 << numbers[offset] for offset in set(offsets) if offset in numbers)
 
 
 class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
@@ -111,12 +111,12 @@ class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def tag(self) -> str:
-        """TAGS of its message."""
+        """TAGS of the acknowledgement's message."""
         return ACK if isinstance(self.aol, msgspec.UnsetType) else BATCH_ACK
 
     @property
     def unique_key(self) -> str:
-        """UNIQ_KEY of its message; that of several is overwritten by the one of a single one, as in the original."""
+        """UNIQ_KEY of the message; without the other offsets, as in the original."""
         return f"{self.t}@{self.q}@{self.ao}@{self.c}@{self.pt}@{self.bn}@{ACK}"
 
 
@@ -132,13 +132,13 @@ def decode_pop_record(tag: str | None, body: bytes) -> Record:
     """Decode the body of a message in the revive topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: the body or the tag is invalid.
     """
     if tag in (ACK, BATCH_ACK):
         return decode_body(body, Acknowledgement)
     if tag != CHECKPOINT:
         raise DecodeError(f"tag {tag!r} is none of the revive topic")
-    found = decode_body(body, CheckPoint)
-    if not 0 <= found.n <= _MOST_OFFSETS or len(found.d) < found.n:
-        raise DecodeError(f"a check point of {found.n} messages has {len(found.d)} offsets")
-    return found
+    point = decode_body(body, CheckPoint)
+    if not 0 <= point.n <= _MOST_OFFSETS or len(point.d) < point.n:
+        raise DecodeError(f"a check point of {point.n} messages has {len(point.d)} offsets")
+    return point

@@ -1,7 +1,7 @@
-"""Revival: messages that were popped and not acknowledged in time are stored again, in the group's retry topic.
+"""Revival: unacknowledged messages are stored again, in the group's retry topic.
 
-Each queue of the revive topic is read once, in order. Check points wait in memory until no acknowledgement of them can
-come any more; then what they still have is stored again. The group CID_RMQ_SYS_REVIVE_GROUP commits the last check
+Each queue of the revive topic is read once, in order. Check points wait in memory until no acknowledgement can follow;
+then their unacknowledged messages are stored again. The group CID_RMQ_SYS_REVIVE_GROUP commits the last check
 point before which all are done, and a start reads from there.
 
 Source: ``PopReviveService``.
@@ -17,7 +17,7 @@ import msgspec
 from rmq_core.broker.pop.early_acks import EarlyAcks
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.outstanding import OutstandingPop
-from rmq_core.broker.pop.places import place_of
+from rmq_core.broker.pop.queue_offsets import get_queue_offset
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
@@ -35,31 +35,31 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_S: Final = 1.0  # ``reviveInterval``
 _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 32
-_EARLY_MS: Final = 1000  # before its time by the steady clock a check point waits on
-_LATE_MS: Final = 2000  # behind its time a check point is done, as seen by the revive topic's own times
-_IDLE_MS: Final = 3000  # without records for so long, the clock's time counts
+_EARLY_MS: Final = 1000  # an earlier check point, by the steady clock, waits on
+_LATE_MS: Final = 2000  # from a check point's time to its end, by the times in the revive topic
+_IDLE_MS: Final = 3000  # without records; then the clock's time counts
 _RETRY_MS: Final = tuple(
     seconds * 1000 for seconds in (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )  # ``ckRewriteIntervalsInSeconds``
 
 
-class TimersBehind(Protocol):
-    """Tells whether timer messages that are due are still to come."""
+class TimerBacklog(Protocol):
+    """Timer messages, as far as revival waits for them."""
 
     @property
-    def is_behind(self) -> bool:
-        """Whether some are."""
+    def has_due_messages(self) -> bool:
+        """True while due timer messages are undelivered."""
         ...
 
 
 class ReviveQueue:
-    """One queue of the revive topic.
+    """Queue of the revive topic.
 
     Attributes:
-        points: check points that are not done, by key, in the queue's order.
+        points: unfinished check points, by key, in the queue's order.
     """
 
-    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimersBehind, queue_id: int) -> None:
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog, queue_id: int) -> None:
         self.points: dict[Key, CheckPoint] = {}
         self._state = state
         self._journal = journal
@@ -72,18 +72,18 @@ class ReviveQueue:
         self._end_ms = 0  # the latest time that a record of the queue was due
 
     def step(self) -> bool:
-        """Read some records, or else revive one check point; returns whether there is more to do at once."""
+        """Read some records, or else revive one check point; return whether there is more to do at once."""
         if self._read():
             return True
         now_ms = self._state.clock_ms()
-        if now_ms - self._end_ms > _IDLE_MS and not self._timers.is_behind:
+        if now_ms - self._end_ms > _IDLE_MS and not self._timers.has_due_messages:
             self._end_ms = now_ms
         point = next(iter(self.points.values()), None)
         if point is None or self._end_ms - point.visible_ms <= _LATE_MS:
             return False
         pop = self._journal.outstanding.get(point.key)
         if pop is not None and pop.due_ms > self._state.steady_ms() + _EARLY_MS:
-            if not self._wait_on(point, pop):
+            if not self._reschedule(point, pop):
                 return False
         elif not self._revive(point):
             return False
@@ -93,8 +93,8 @@ class ReviveQueue:
         self._state.offsets.commit(self._journal.topic, REVIVE_GROUP, self._queue_id, point.ro)
         return True
 
-    def _wait_on(self, point: CheckPoint, pop: OutstandingPop) -> bool:
-        """Write a check point anew that came early, as the clock was set; False if the store takes none now."""
+    def _reschedule(self, point: CheckPoint, pop: OutstandingPop) -> bool:
+        """Rewrite a check point that is early since the clock was set; return False if the store refuses writes."""
         point = msgspec.structs.replace(point, bm=point.bm | pop.bits, ro=0)
         try:
             return self._journal.put_checkpoint_again(point, self._queue_id, pop.due_ms).status is PutStatus.PUT_OK
@@ -102,43 +102,45 @@ class ReviveQueue:
             return False
 
     def set_clock(self, step_ms: int) -> None:
-        """Note that the time of day was set: times of records that come now are of the new one."""
+        """Shift the queue's time after the time of day was set."""
         self._end_ms += step_ms
 
     def revive_late(self, pop: OutstandingPop) -> bool:
-        """Revive messages whose check point waits for a time of day that was set back, and acknowledge them there.
+        """Revive and acknowledge messages whose check point is late since the clock was set back.
 
-        False if the store takes none now.
+        Returns False if the store refuses writes now.
         """
         point = msgspec.structs.replace(pop.point, bm=pop.bits)
-        left = [point.so + point.d[number] for number in range(point.n) if not point.bm >> number & 1]
-        known = self.points.get(point.key)
+        unacknowledged = [point.so + point.d[number] for number in range(point.n) if not point.bm >> number & 1]
+        queued_point = self.points.get(point.key)
         if not self._revive(point):
             return False
-        if known is None:
+        if queued_point is None:
             self.points.pop(point.key, None)
         else:
-            self.points[point.key] = msgspec.structs.replace(known, bm=(1 << known.n) - 1)
-        ack = Acknowledgement(aol=left, bn=point.bn, c=point.c, pt=point.pt, q=point.q, so=point.so, t=point.t)
+            self.points[point.key] = msgspec.structs.replace(queued_point, bm=(1 << queued_point.n) - 1)
+        ack = Acknowledgement(
+            aol=unacknowledged, bn=point.bn, c=point.c, pt=point.pt, q=point.q, so=point.so, t=point.t
+        )
         with suppress(ResponseError):  # then they come once more
             self._journal.put_ack(ack, self._queue_id, point.visible_ms)
         self._journal.outstanding.remove(point.key)
         return True
 
     def _read(self) -> bool:
-        """Read the next records; False if there are none."""
+        """Read the next records; return False if there are none."""
         store, topic = self._state.store, self._journal.topic
-        found = store.get(topic, self._queue_id, self._next, _AT_ONCE)
-        if found.status is not GetStatus.FOUND:
-            moved = found.next_offset != self._next and found.max_offset > 0
-            self._next = found.next_offset if moved else self._next
-            return moved
-        for message in stored_messages(found.slices):
-            self._note(message)
-        self._next = found.next_offset
+        result = store.get(topic, self._queue_id, self._next, _AT_ONCE)
+        if result.status is not GetStatus.FOUND:
+            has_moved = result.next_offset != self._next and result.max_offset > 0
+            self._next = result.next_offset if has_moved else self._next
+            return has_moved
+        for message in stored_messages(result.slices):
+            self._put_checkpoint(message)
+        self._next = result.next_offset
         return True
 
-    def _note(self, message: StoredMessage) -> None:
+    def _put_checkpoint(self, message: StoredMessage) -> None:
         properties = message.properties
         deliver = properties.get(DELIVER_MS, "")
         if deliver.isdecimal() and len(deliver) < 19:
@@ -154,7 +156,7 @@ class ReviveQueue:
         if isinstance(record, Acknowledgement):
             self._acknowledge(record)
         else:
-            bits = record.bm | record.bits_of(self._early.take(record.key))
+            bits = record.bm | record.bits_of(self._early.drain(record.key))
             self.points[record.key] = msgspec.structs.replace(record, ro=message.queue_offset, bm=bits)
 
     def _acknowledge(self, ack: Acknowledgement) -> None:
@@ -165,29 +167,29 @@ class ReviveQueue:
             self._early.put(ack)
 
     def _revive(self, point: CheckPoint) -> bool:
-        """Store again what a check point still has; False if the store takes none now."""
+        """Store the unacknowledged messages of a check point again; return False if the store refuses writes now."""
         state = self._state
         if state.topics.get(point.t) is None or point.c not in state.groups.table:
             return True
         for number in range(point.n):
             if point.bm >> number & 1:
                 continue
-            again = self._put_again(point, point.so + point.d[number])
-            if again is None:
+            is_stored = self._put_again(point, point.so + point.d[number])
+            if is_stored is None:
                 return False
-            if not again and not self._try_later(point, number):
+            if not is_stored and not self._put_retry(point, number):
                 return False
             self.points[point.key] = point = msgspec.structs.replace(point, bm=point.bm | 1 << number)
         return True
 
     def _put_again(self, point: CheckPoint, queue_offset: int) -> bool | None:
-        """Store a message again; False if it cannot be read or stored now, None if the store takes none at all."""
+        """Store a message again; False if this message cannot be read or stored, None if the store refuses writes."""
         store, topic = self._state.store, point.t
-        found = store.get(topic, point.q, queue_offset, 1)
-        message = next(stored_messages(found.slices), None) if found.status is GetStatus.FOUND else None
-        if message is None or place_of(message.properties, topic, message.queue_offset) != queue_offset:
-            # Deleted: nothing is left to give. A light queue without messages is not there any more.
-            return queue_offset < store.min_offset(topic, point.q) or self._is_gone(topic)
+        result = store.get(topic, point.q, queue_offset, 1)
+        message = next(stored_messages(result.slices), None) if result.status is GetStatus.FOUND else None
+        if message is None or get_queue_offset(message.properties, topic, message.queue_offset) != queue_offset:
+            # A deleted message needs no revival. A light queue without messages is deleted, too.
+            return queue_offset < store.min_offset(topic, point.q) or self._is_deleted(topic)
         target = topic if kind_of(topic) is not TopicKind.NORMAL else retry_topic(point.c, topic, TopicKind.RETRY_V1)
         if target not in self._state.topics.table:
             self._state.topics.make(target, 1)
@@ -195,20 +197,20 @@ class ReviveQueue:
                 self._state.offsets.commit(target, point.c, 0, 0)
         properties = message.properties
         properties.setdefault(FIRST_POP_TIME, str(point.pt))
-        result = store.appender.put(
+        put_result = store.appender.put(
             target, 0, message.body, encode_properties(properties), message.born_timestamp_ms, self._host,
             self._state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
             reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
-        if result.status is PutStatus.PUT_OK:
+        if put_result.status is PutStatus.PUT_OK:
             return True
-        return False if result.status.is_hopeless else None
+        return False if put_result.status.is_hopeless else None
 
-    def _is_gone(self, topic: str) -> bool:
+    def _is_deleted(self, topic: str) -> bool:
         return topic not in self._state.topics.table and not self._state.store.max_offset(topic, 0)
 
-    def _try_later(self, point: CheckPoint, number: int) -> bool:
-        """Write a check point of one message, to try again some time later; after the last time it is given up."""
+    def _put_retry(self, point: CheckPoint, number: int) -> bool:
+        """Write a check point of one message for a later try; after the last try, log an error."""
         if point.tries >= len(_RETRY_MS):
             log.error(
                 "a popped message of %(topic)s cannot be read or stored again: queue %(queue)d, offset %(offset)d",
@@ -226,10 +228,10 @@ class ReviveQueue:
             return False
 
 
-class Revival:
-    """All queues of the revive topic, in slices of the event loop's time."""
+class PopReviveService:
+    """Revival of all queues of the revive topic, in time slices of the event loop."""
 
-    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimersBehind) -> None:
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog) -> None:
         self._state = state
         self._journal = journal
         self._lead_ms = state.clock_ms.lead_ms
@@ -238,7 +240,7 @@ class Revival:
         self._is_closed = False
 
     def run(self) -> None:
-        """Work for one slice; to be called periodically. It schedules itself again while there is more to do."""
+        """Work for one time slice; to be called periodically. With more to do, the method schedules itself again."""
         if self._more is not None:
             self._more.cancel()
             self._more = None
@@ -259,7 +261,7 @@ class Revival:
             self._more = loop.call_soon(self.run)
 
     def _follow_clock(self, end_s: float) -> None:
-        """Notice where the time of day was set, and revive what it would have come too late for."""
+        """Detect changes of the time of day, and revive check points that are late since then."""
         state, loop = self._state, asyncio.get_running_loop()
         state.clock_ms()  # notices a step
         step_ms = state.clock_ms.lead_ms - self._lead_ms
@@ -277,7 +279,7 @@ class Revival:
                 return
 
     def close(self) -> None:
-        """Work no more."""
+        """Stop working."""
         self._is_closed = True
         if self._more is not None:
             self._more.cancel()

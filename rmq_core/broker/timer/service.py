@@ -295,8 +295,8 @@ class Timers:
 
     # --- how far it is ------------------------------------------------------------------
     @property
-    def is_behind(self) -> bool:
-        """Whether messages wait to be taken in, or are due and not delivered yet."""
+    def has_due_messages(self) -> bool:
+        """True while timer messages wait in the timer topic, or are due and undelivered."""
         files = self.files
         if files.queue_offset < self._store.max_offset(TIMER_TOPIC, 0):
             return True

@@ -11,9 +11,9 @@ def test_what_is_said_again_and_again_is_kept_once() -> None:
     early.put(Acknowledgement(aol=[8, 9], t="T"))
     for offset in range(1000):
         early.put(Acknowledgement(ao=offset, t="U"))
-    assert early.take(Acknowledgement(t="T").key) == {7, 8, 9}
-    assert len(early.take(Acknowledgement(t="U").key)) == MOST_OFFSETS
-    assert early.take(Acknowledgement(t="T").key) == set()
+    assert early.drain(Acknowledgement(t="T").key) == {7, 8, 9}
+    assert len(early.drain(Acknowledgement(t="U").key)) == MOST_OFFSETS
+    assert early.drain(Acknowledgement(t="T").key) == set()
 
 
 def test_the_oldest_leave_where_there_are_too_many() -> None:
@@ -21,5 +21,5 @@ def test_the_oldest_leave_where_there_are_too_many() -> None:
     for number in range(MOST_KEYS + 2):
         early.put(Acknowledgement(ao=1, so=number))
     early.put(Acknowledgement(ao=2, so=MOST_KEYS))  # known already: nobody has to leave
-    assert [early.take(Acknowledgement(so=number).key) for number in (0, 1, 2)] == [set(), set(), {1}]
-    assert early.take(Acknowledgement(so=MOST_KEYS).key) == {1, 2}
+    assert [early.drain(Acknowledgement(so=number).key) for number in (0, 1, 2)] == [set(), set(), {1}]
+    assert early.drain(Acknowledgement(so=MOST_KEYS).key) == {1, 2}

@@ -199,10 +199,10 @@ async def held(asker: Asker, popper: Popper, *queue_ids: int) -> list["asyncio.T
     """Pops in order that wait, of a queue each."""
     waiting = []
     for queue_id in queue_ids:
-        before = asker.broker._pop.held.count
+        before = asker.broker._pop.polls.count
         waiting.append(asyncio.ensure_future(in_order(popper, pollTime=50_000, queueId=queue_id)))
         async with asyncio.timeout(60):
-            while asker.broker._pop.held.count == before:
+            while asker.broker._pop.polls.count == before:
                 await asyncio.sleep(0.01)
     return waiting
 

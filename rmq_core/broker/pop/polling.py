@@ -1,0 +1,155 @@
+"""Polling without popping: NOTIFICATION, POLLING_INFO, PEEK_MESSAGE (codes 200054, 200055, 200052).
+
+Source: ``NotificationProcessor``, ``PollingInfoProcessor``, ``PeekMessageProcessor``.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.broker.pop.checks import check_pop_group, parse_filter, require_topic
+from rmq_core.broker.pop.long_polling import PopLongPolling, PopRequest
+from rmq_core.broker.pop.order import ConsumerOrderInfo
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.consumer_offsets import NONE
+from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.failure import failure
+from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop import MOST_MESSAGES, TopicKind, retry_topic
+from rmq_core.remoting.pop_requests import (
+    Notification,
+    NotificationAnswer,
+    PeekMessage,
+    PollingInfo,
+    PollingInfoAnswer,
+    PopAnswer,
+)
+from rmq_core.store.results import GetResult, GetStatus
+
+_RETRIES: Final = (TopicKind.RETRY_V1, TopicKind.RETRY_V2)
+
+
+class PollingProcessor:
+    """Handlers of NOTIFICATION, POLLING_INFO and PEEK_MESSAGE."""
+
+    def __init__(self, state: BrokerState, orders: ConsumerOrderInfo, polls: PopLongPolling) -> None:
+        self._state = state
+        self._orders = orders
+        self._polls = polls
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {
+            RequestCode.NOTIFICATION: self.notify,
+            RequestCode.POLLING_INFO: self.polling_info,
+            RequestCode.PEEK_MESSAGE: self.peek,
+        }
+
+    def notify(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """Respond whether there are messages to pop (NOTIFICATION, 200054); None while the request is parked."""
+        fields = read_fields(request, Notification)
+        check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+        message_filter = EVERYTHING
+        if fields.exp:
+            message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
+        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
+        return self._notify(request, connection, fields, message_filter, deadline_ms)
+
+    def _notify(
+        self, request: RemotingCommand, connection: Connection, fields: Notification, message_filter: Filter,
+        deadline_ms: int, *, is_over: bool = False, check: Callable[[], None] | None = None,
+    ) -> RemotingCommand | None:  # fmt: skip
+        has_messages = self._has_messages(fields)
+        is_full = False
+        if not has_messages and not is_over and deadline_ms > self._state.steady_ms():
+            check_rights = check or self._state.rights.withdrawal_check(request, connection)
+
+            def respond(is_over: bool) -> None:
+                try:
+                    check_rights()
+                    response = self._notify(
+                        request, connection, fields, message_filter, deadline_ms, is_over=is_over, check=check_rights
+                    )
+                except ResponseError as error:
+                    response = failure(request, error)
+                if response is not None:
+                    connection.send(response)
+
+            size = WAITING_BYTES + len(fields.exp or "") + message_filter.own_bytes
+            pop = PopRequest(
+                connection, max(-1, fields.queue_id), message_filter, deadline_ms, respond, size, is_notification=True
+            )
+            if self._polls.park(fields.topic, fields.consumer_group, pop):
+                request.fields, request.body = {}, b""
+                return None
+            is_full = True
+        answer_fields = write_fields(NotificationAnswer(has_msg=has_messages, polling_full=is_full))
+        return request.response(int(ResponseCode.SUCCESS), None, answer_fields)
+
+    def _has_messages(self, fields: Notification) -> bool:
+        group, topics = fields.consumer_group, self._state.topics
+        names = [fields.topic]
+        if not fields.order:
+            names += [retry_topic(group, fields.topic, kind) for kind in _RETRIES]
+        for name in names:
+            config = topics.get(name)
+            if config is None:
+                continue
+            queues = (
+                [fields.queue_id] if fields.queue_id >= 0 and name == fields.topic else range(config.read_queue_nums)
+            )
+            if any(self._has_queue_messages(fields, name, queue_id) for queue_id in queues):
+                return True
+        return False
+
+    def _has_queue_messages(self, fields: Notification, topic: str, queue_id: int) -> bool:
+        group, now_ms = fields.consumer_group, self._state.clock_ms()
+        if fields.order and self._orders.is_blocked(topic, group, queue_id, fields.attempt_id, now_ms):
+            return False
+        return self._begin(topic, group, queue_id) < self._state.store.max_offset(topic, queue_id)
+
+    def _begin(self, topic: str, group: str, queue_id: int) -> int:
+        store = self._state.store
+        low = store.min_offset(topic, queue_id)
+        offset = self._state.offsets.get(topic, group, queue_id)
+        return low if offset == NONE else max(offset, low)
+
+    def polling_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the number of waiting pops (POLLING_INFO, 200055)."""
+        fields = read_fields(request, PollingInfo)
+        check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+        count = self._polls.count_of(fields.topic, fields.consumer_group, fields.queue_id)
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoAnswer(polling_num=count)))
+
+    def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return messages without popping (PEEK_MESSAGE, 200052)."""
+        fields = read_fields(request, PeekMessage)
+        if not 0 < fields.max_msg_nums <= MOST_MESSAGES:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}",
+            )
+        check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+        queue_count = require_topic(self._state, fields.topic).read_queue_nums
+        queues = [fields.queue_id] if fields.queue_id >= 0 else range(queue_count)
+        slices: list[memoryview] = []
+        count = rest = 0
+        for queue_id in queues:
+            result = self._read(fields, queue_id, fields.max_msg_nums - count)
+            if result.status is GetStatus.FOUND:
+                slices += result.slices
+                count += result.message_count
+            rest += max(0, result.max_offset - result.next_offset)
+            if count >= fields.max_msg_nums:
+                break
+        answer_fields = write_fields(PopAnswer(pop_time=self._state.clock_ms(), rest_num=rest))
+        if not count:
+            return request.response(int(ResponseCode.PULL_NOT_FOUND), "NO_MESSAGE_IN_QUEUE", answer_fields)
+        return request.response(int(ResponseCode.SUCCESS), "FOUND", answer_fields, b"".join(slices))
+
+    def _read(self, fields: PeekMessage, queue_id: int, most: int) -> GetResult:
+        begin = self._begin(fields.topic, fields.consumer_group, queue_id)
+        return self._state.store.get(fields.topic, queue_id, begin, most)
