@@ -1,4 +1,4 @@
-"""Who calls, and whether that user may: users and policies are the brokers', asked for with the proxy's own login.
+"""Authentication and authorization of calls, by the brokers' users and policies, which the proxy queries itself.
 
 The name that is signed for is the name that counts: what a client says in ``x-mq-authorization-ak`` does not, as it
 does in the original. Only the date is signed, by the protocol; one that is a day away is refused, where the original
@@ -26,7 +26,7 @@ from rmq_core.broker.tables.logins import Login
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.errors import StatusError
-from rmq_core.proxy.front import CALLERS
+from rmq_core.proxy.front import FORWARDED_CLIENTS
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies.access import AclInfo
 from rmq_core.remoting.clock import now_ms, steady_ms
@@ -35,18 +35,18 @@ from rmq_formats.errors import FormatError
 
 log = logging.getLogger("rmq.proxy")
 audit = logging.getLogger("rmq.proxy.audit")
-_KEPT_S: Final = 5.0
+_CACHED_S: Final = 5.0
 _PUSH_AGE_S: Final = 1.0
-_MOST_KEPT: Final = 10_000
+_MOST_CACHED: Final = 10_000
 _DATE: Final = "%Y%m%dT%H%M%SZ"
-_MOST_AWAY_S: Final = 25 * 3600
+_MOST_SKEW_S: Final = 25 * 3600
 _MOST_CHARS: Final = 1024
 _TYPES: Final = ("Custom", "Default")
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """A user as a broker has it; ``password`` None: it is not there, or the broker does not tell."""
+    """User of a broker; ``password`` is None where the broker does not disclose passwords to the proxy."""
 
     password: str | None
     is_enabled: bool
@@ -61,11 +61,11 @@ class Access:
     """Checks calls against the users and policies of the brokers."""
 
     def __init__(self, brokers: Brokers, *, authorizes: bool) -> None:
-        """Prepare.
+        """Create the checks.
 
         Args:
-            brokers: asked for users with the proxy's login, which has to be a super user's.
-            authorizes: whether policies are asked, or a login is enough.
+            brokers: queried for users with the proxy's login, which has to be a super user's.
+            authorizes: check policies too; a login is enough otherwise.
         """
         self._brokers = brokers
         self._authorizes = authorizes
@@ -74,24 +74,26 @@ class Access:
         self._accounts: dict[str, tuple[float, _Account]] = {}
 
     async def login(self, metadata: Mapping[str, str], host: str) -> Login:
-        """The user who has signed a call. Raises StatusError."""
+        """Authenticate the user who has signed a call. Raises StatusError."""
         try:
             name, signature = _credential(metadata.get("authorization", ""))
             date = metadata.get("x-mq-date-time", "")
             account = await self._account(name)
             if not account.is_enabled:
-                raise _refused(f"User:{name} is disabled.")
+                raise _unauthorized(f"User:{name} is disabled.")
             if account.password is None or not _is_signed(account.password, date, signature):
-                raise _refused("check signature failed.")
+                raise _unauthorized("check signature failed.")
             _check_date(date)
         except StatusError as error:
             if error.code == v2.UNAUTHORIZED:
-                await self._tell(host, error)
+                await self._log_refusal(host, error)
             raise
         return Login(name, account.password)
 
-    async def check(self, login: Login, needs: Iterable[Need] | None, host: str, *, max_age_s: float = _KEPT_S) -> None:
-        """Ask a user's policies for all that a call needs. Raises StatusError.
+    async def check(
+        self, login: Login, needs: Iterable[Need] | None, host: str, *, max_age_s: float = _CACHED_S
+    ) -> None:
+        """Check that a user's policies allow all that a call needs. Raises StatusError.
 
         Args:
             login: the user, who must still be enabled, with the same password.
@@ -102,54 +104,54 @@ class Access:
         name = login.name
         account = await self._account(name, max_age_s)
         if not account.is_enabled or account.password != login.password:
-            raise _refused(f"User:{name} is disabled or has another password.")
+            raise _unauthorized(f"User:{name} is disabled or has another password.")
         if account.is_super or not self._authorizes:
             return
         if needs is None:
-            raise _refused(f"User:{name} has no permission for this call: it is for super users.")
+            raise _unauthorized(f"User:{name} has no permission for this call: it is for super users.")
         for need in needs:
             is_allowed = decision(account.policies, need, host)
             if not is_allowed:
                 why = "no matched policies" if is_allowed is None else "the decision is deny"
-                error = _refused(f"User:{name} has no permission to access {need} from {host}, {why}.")
-                await self._tell(host, error)
+                error = _unauthorized(f"User:{name} has no permission to access {need} from {host}, {why}.")
+                await self._log_refusal(host, error)
                 raise error
 
-    async def _tell(self, host: str, error: StatusError) -> None:
-        """Note a refusal; after many of a host the answer waits."""
+    async def _log_refusal(self, host: str, error: StatusError) -> None:
+        """Write a refusal to the audit log; after many refusals of a host, delay the answer instead."""
         if self._failures.count(host) > failures.FREE:
             await asyncio.sleep(failures.WAIT_S)
         else:
             audit.warning("refused a call of %(client)s: %(why)s", {"client": host, "why": error.text})
 
-    async def _account(self, name: str, max_age_s: float = _KEPT_S) -> _Account:
-        since_s, known = self._accounts.get(name, (0.0, None))
+    async def _account(self, name: str, max_age_s: float = _CACHED_S) -> _Account:
+        cached_s, cached = self._accounts.get(name, (0.0, None))
         now = time.monotonic()
-        if known is not None and now < since_s + max_age_s:
-            return known
+        if cached is not None and now < cached_s + max_age_s:
+            return cached
         try:
-            account = await self._ask(name)
+            account = await self._query_account(name)
         except RemotingError as error:
             audit.error("no broker tells of users: %(why)s", {"why": str(error)})
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "the brokers cannot be asked who that is") from error
-        if len(self._accounts) >= _MOST_KEPT:
+        if len(self._accounts) >= _MOST_CACHED:
             self._accounts.clear()
         self._accounts[name] = now, account
         return account
 
-    async def _ask(self, name: str) -> _Account:
-        *others, last = await self._brokers.auth_brokers()
-        for address in others:
+    async def _query_account(self, name: str) -> _Account:
+        *addresses, last = await self._brokers.auth_brokers()
+        for address in addresses:
             try:
-                return await self._ask_broker(address, name)
+                return await self._query_broker(address, name)
             except TransportError as error:
                 log.warning("%(broker)s does not say who users are: %(why)s", {"broker": address, "why": str(error)})
-        return await self._ask_broker(last, name)
+        return await self._query_broker(last, name)
 
-    async def _ask_broker(self, address: str, name: str) -> _Account:
+    async def _query_broker(self, address: str, name: str) -> _Account:
         info = await self._users.get(address, name)
         if info is None:
-            raise _refused(f"User:{name[:100]} is not found.")
+            raise _unauthorized(f"User:{name[:100]} is not found.")
         password = info.password if isinstance(info.password, str) else None
         if password is None:
             audit.error(
@@ -164,7 +166,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The user of a call or a stream; where clients need not sign, one who may do everything.
+    """User of a call or a stream; where clients need not sign, a caller with all rights.
 
     Attributes:
         access: that checks the user's rights; None where clients need not sign.
@@ -187,7 +189,7 @@ class Caller:
             await self.access.check(self.login, needs, self.host, max_age_s=_PUSH_AGE_S)
 
     async def may_receive(self, needs: Iterable[Need]) -> bool:
-        """Whether the user has all of some rights now."""
+        """Return True if the user has all rights now."""
         try:
             await self.check_push(needs)
         except StatusError:
@@ -196,56 +198,61 @@ class Caller:
 
 
 def _entries(acl: AclInfo) -> tuple[tuple[Entry, ...], ...]:
-    """A subject's entries: Custom ones, and behind them Default ones. Raises StatusError."""
+    """Parse a subject's policy entries: those of Custom policies, then of Default ones. Raises StatusError."""
     try:
         return tuple(
-            tuple(parse_entry(entry) for one in acl.policies for entry in one.entries if one.policy_type == kind)
+            tuple(
+                parse_entry(entry) for policy in acl.policies for entry in policy.entries if policy.policy_type == kind
+            )
             for kind in _TYPES
         )
     except (FormatError, ResponseError) as error:  # what is not understood must not allow anything
-        raise _refused(f"a policy of {acl.subject} cannot be read: {error}") from error
+        raise _unauthorized(f"a policy of {acl.subject} cannot be read: {error}") from error
 
 
 def _credential(text: str) -> tuple[str, str]:
-    """User and signature: ``MQv2-HMAC-SHA1 Credential=user, SignedHeaders=…, Signature=hex``. Raises StatusError."""
+    """Parse ``MQv2-HMAC-SHA1 Credential=user, SignedHeaders=…, Signature=hex`` into user and signature.
+
+    Raises StatusError.
+    """
     if len(text) > _MOST_CHARS:
-        raise _refused("the authorization header is too long.")
+        raise _unauthorized("the authorization header is too long.")
     _, _, rest = text.partition(" ")
     parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     name = parts.get("Credential", "").partition("/")[0]
     if not name.strip():
-        raise _refused("username cannot be null.")
+        raise _unauthorized("username cannot be null.")
     return name, parts.get("Signature", "")
 
 
 def _is_signed(password: str, date: str, signature: str) -> bool:
-    wanted = hmac.new(password.encode(), date.encode(), hashlib.sha1).hexdigest()
-    return hmac.compare_digest(wanted.encode(), signature.lower().encode())
+    expected = hmac.new(password.encode(), date.encode(), hashlib.sha1).hexdigest()
+    return hmac.compare_digest(expected.encode(), signature.lower().encode())
 
 
 def _check_date(text: str) -> None:
     try:
         date = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
     except ValueError:
-        raise _refused("x-mq-date-time is no date.") from None
-    if abs(date.timestamp() - now_ms() / 1000) > _MOST_AWAY_S:
-        raise _refused("x-mq-date-time is more than a day away from this proxy's clock.")
+        raise _unauthorized("x-mq-date-time is no date.") from None
+    if abs(date.timestamp() - now_ms() / 1000) > _MOST_SKEW_S:
+        raise _unauthorized("x-mq-date-time is more than a day away from this proxy's clock.")
 
 
-def _refused(text: str) -> StatusError:
+def _unauthorized(text: str) -> StatusError:
     return StatusError(v2.UNAUTHORIZED, text)
 
 
 def host_of(context: Any) -> str:
-    """The client's address, without the port: ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` is what gRPC says."""
+    """Return the client's address without the port, from gRPC's ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``."""
     return address_of(context).rpartition(":")[0].strip("[]")
 
 
 def address_of(context: Any) -> str:
-    """The client's address, ``host:port``."""
-    return CALLERS.address(unquote(str(context.peer()).partition(":")[2]))
+    """Return the client's address, ``host:port``."""
+    return FORWARDED_CLIENTS.address(unquote(str(context.peer()).partition(":")[2]))
 
 
 def metadata_of(context: Any) -> dict[str, str]:
-    """The texts of a call's metadata."""
+    """Return the text entries of a call's metadata."""
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}

@@ -1,4 +1,4 @@
-"""What the proxy asks name servers and brokers for, on behalf of its clients.
+"""Requests of the proxy to name servers and brokers, on behalf of its clients.
 
 Source: ``TopicRouteService``, ``MessageService``, ``MetadataService``.
 """
@@ -30,13 +30,13 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient
 
 log = logging.getLogger("rmq.proxy")
-_KEPT_S: Final = 20.0  # settings of topics and groups
+_CACHED_S: Final = 20.0  # settings of topics and groups
 _OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transactionGroupOfflineTimeoutMillis``
-_MOST_KEPT: Final = 10_000
+_MOST_CACHED: Final = 10_000
 _LEAST_STEP_MS: Final = 1000  # of a broker's clock that was set; else an answer was long on its way
 _HANDLES_MS: Final = 12 * 3_600_000  # for so long a handle counts at most
 _MOST_LEADS: Final = 16
-_KINDS: Final = {
+_MESSAGE_TYPES: Final = {
     "UNSPECIFIED": (v2.NORMAL,), "NORMAL": (v2.NORMAL,), "FIFO": (v2.FIFO,), "DELAY": (v2.DELAY,),
     "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,), "LITE": (v2.LITE,),
     "MIXED": (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
@@ -49,14 +49,14 @@ class Brokers:
 
     Attributes:
         cluster: routes and connections.
-        producers: topics of whose transactions it may be asked, and when it was last said so, by the monotonic clock:
-            producer groups of gRPC clients are topics.
+        producers: topics with transactions, which are the producer groups of gRPC clients, and when a client was last
+            registered for each, by the monotonic clock.
     """
 
     def __init__(
         self, namesrv: str, options: ClientOptions, credentials: Credentials | None, auth_brokers: Iterable[str] = ()
     ) -> None:
-        """Prepare.
+        """Create the connections; ``async with`` starts them.
 
         Args:
             namesrv: name servers of the cluster.
@@ -68,17 +68,17 @@ class Brokers:
             OptionError: no address of a name server.
         """
         self.producers: dict[str, float] = {}
-        self.on_check: Handler = _nothing
-        self.on_unsubscribed: Handler = _nothing
+        self.on_transaction_check: Handler = _nothing
+        self.on_lite_unsubscribed: Handler = _nothing
         handlers: dict[int, Handler] = {
-            RequestCode.CHECK_TRANSACTION_STATE: self._check,
+            RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _nothing,
-            RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._unsubscribed,
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._on_lite_unsubscribed,
         }
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._auth_brokers = tuple(auth_brokers)
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
-        # How far a broker's clock is ahead of the steady one here, and when it told so last; the latest is the last.
+        self._cache: dict[tuple[str, str], tuple[float, Any]] = {}
+        # By broker: how far its clock is ahead of the steady one here, and when it said so last; the latest is last.
         self._leads_ms: dict[str, dict[int, int]] = {}
 
     async def __aenter__(self) -> "Brokers":
@@ -88,11 +88,11 @@ class Brokers:
     async def __aexit__(self, *_: object) -> None:
         await self.cluster.close()
 
-    def _check(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        return self.on_check(command, connection)
+    def _on_transaction_check(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        return self.on_transaction_check(command, connection)
 
-    def _unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        return self.on_unsubscribed(command, connection)
+    def _on_lite_unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        return self.on_lite_unsubscribed(command, connection)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self.producers:
@@ -100,8 +100,8 @@ class Brokers:
         groups = [ProducerData(group_name=topic) for topic in sorted(self.producers)]
         return HeartbeatData(client_id=self.cluster.client_id, producer_data_set=groups)
 
-    async def produce(self, topics: Iterable[str]) -> None:
-        """Be a producer of topics' transactions, so that brokers ask about them."""
+    async def register_producer(self, topics: Iterable[str]) -> None:
+        """Register as producer of topics with transactions, so that brokers send transaction checks here."""
         topics = set(topics)
         new = topics - self.producers.keys()
         self.producers |= dict.fromkeys(topics, time.monotonic())
@@ -109,8 +109,8 @@ class Brokers:
             await self.cluster.meet_brokers(new)
             await self.cluster.send_heartbeats()
 
-    async def retire(self, is_needed: Callable[[str], bool]) -> None:
-        """Be a producer no more of topics that no client sends to: brokers would ask here in vain, and nobody else.
+    async def unregister_idle_producers(self, is_needed: Callable[[str], bool]) -> None:
+        """Unregister as producer of topics that no client sends to: brokers would send transaction checks here in vain.
 
         Source: ``ClusterTransactionService#scanProducerHeartBeat``.
         """
@@ -118,44 +118,47 @@ class Brokers:
         for topic, since_s in list(self.producers.items()):
             if since_s < before_s and not is_needed(topic):
                 del self.producers[topic]
-                gone = UnregisterClient(client_id=self.cluster.client_id, producer_group=topic)
-                await self.cluster.to_masters(RequestCode.UNREGISTER_CLIENT, gone)
+                fields = UnregisterClient(client_id=self.cluster.client_id, producer_group=topic)
+                await self.cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
 
     async def route(self, topic: str) -> Route:
         """The route of a topic. Raises NoRouteError, TransportError."""
         return await self.cluster.route(topic)
 
-    async def kinds(self, topic: str) -> tuple[int, ...]:
-        """Kinds of messages that a topic takes. Raises RemotingError."""
-        config = await self._keep(("topic", topic), lambda: self._topic(topic))
-        return _KINDS.get(config.attributes.get("message.type", "NORMAL").upper(), (v2.NORMAL,))
+    async def message_types(self, topic: str) -> tuple[int, ...]:
+        """Return the message types that a topic accepts. Raises RemotingError."""
+        config = await self._cached(("topic", topic), lambda: self._query_topic(topic))
+        return _MESSAGE_TYPES.get(config.attributes.get("message.type", "NORMAL").upper(), (v2.NORMAL,))
 
     async def group(self, group: str, topic: str) -> SubscriptionGroupConfig:
-        """Settings of a consumer group, by a broker of a topic; the defaults if there is none. Raises RemotingError."""
-        return await self._keep(("group", group), lambda: self._group(group, topic))
+        """Return the settings of a consumer group from a broker of a topic; the defaults if the group does not exist.
 
-    async def _topic(self, topic: str) -> TopicConfig:
-        answer = await self.ask(await self.a_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
+        Raises RemotingError.
+        """
+        return await self._cached(("group", group), lambda: self._query_group(group, topic))
+
+    async def _query_topic(self, topic: str) -> TopicConfig:
+        answer = await self.request(await self.any_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
         return decode_body(answer.body, TopicConfig)
 
-    async def _group(self, group: str, topic: str) -> SubscriptionGroupConfig:
-        address = await self.a_broker(topic)
+    async def _query_group(self, group: str, topic: str) -> SubscriptionGroupConfig:
+        address = await self.any_broker(topic)
         try:
-            answer = await self.ask(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
+            answer = await self.request(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
         except BrokerError as error:
             if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # else one in order would be read otherwise
                 raise
             return SubscriptionGroupConfig(group_name=group)  # it is made when it is first used
         return decode_body(answer.body, SubscriptionGroupConfig)
 
-    async def a_broker(self, topic: str) -> str:
-        """Address of a master of a topic. Raises NoRouteError."""
+    async def any_broker(self, topic: str) -> str:
+        """Return the address of a master of a topic. Raises NoRouteError."""
         route = await self.route(topic)
         queues = route.write_queues or route.read_queues
         return self.cluster.address(queues[0].broker_name if queues else next(iter(route.brokers), ""))
 
     async def auth_brokers(self) -> tuple[str, ...]:
-        """Addresses of the brokers that say who users are: those of the settings, or the masters that were known first.
+        """Return the addresses of brokers that are queried for users: configured ones, or the masters found first.
 
         Whoever reaches a name server can register a broker there: one that comes later is not asked who users are.
 
@@ -166,7 +169,7 @@ class Brokers:
         if not self._auth_brokers:
             answer = await self.cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
             groups = decode_body(answer.body, ClusterInfo).broker_addr_table.values()
-            masters = tuple(one.broker_addrs[MASTER_ID] for one in groups if MASTER_ID in one.broker_addrs)
+            masters = tuple(group.broker_addrs[MASTER_ID] for group in groups if MASTER_ID in group.broker_addrs)
             if not masters:
                 raise NoRouteError("brokers", "no name server knows a master")
             if not self._auth_brokers:  # else another call has found some meanwhile
@@ -177,18 +180,18 @@ class Brokers:
                 )
         return self._auth_brokers
 
-    async def _keep(self, key: tuple[str, str], find: Callable[[], Awaitable[_T]]) -> _T:
-        until, found = self._kept.get(key, (0.0, None))
+    async def _cached(self, key: tuple[str, str], query: Callable[[], Awaitable[_T]]) -> _T:
+        until, value = self._cache.get(key, (0.0, None))
         now = time.monotonic()
-        if found is not None and now < until:
-            return found  # type: ignore[no-any-return]
-        value = await find()
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[key] = now + _KEPT_S, value
+        if value is not None and now < until:
+            return value  # type: ignore[no-any-return]
+        value = await query()
+        if len(self._cache) >= _MOST_CACHED:
+            self._cache.clear()
+        self._cache[key] = now + _CACHED_S, value
         return value
 
-    async def ask(
+    async def request(
         self, address: str, code: int, fields: Fields | None = None, body: bytes = b"", timeout_s: float | None = None,
         also: Iterable[int] = (),
     ) -> RemotingCommand:  # fmt: skip
@@ -196,15 +199,18 @@ class Brokers:
         return await self.cluster.ask(address, code, fields, body, timeout_s=timeout_s, also=also)
 
     async def address(self, topic: str, broker: str) -> str:
-        """Address of a master by its name, looked for in a topic's route. Raises NoRouteError, TransportError."""
+        """Return the address of a master by its name, and refresh a topic's route where the name is missing.
+
+        Raises NoRouteError, TransportError.
+        """
         try:
             return self.cluster.address(broker)
         except NoRouteError:
             await self.cluster.refresh_route(topic)
             return self.cluster.address(broker)
 
-    def note_clock(self, broker: str, now_ms: int) -> None:
-        """Note a broker's time, which it has just told; where that was set, its handles of before count on."""
+    def record_clock(self, broker: str, now_ms: int) -> None:
+        """Record a broker's time from an answer; after a clock change, the old clock still counts for old handles."""
         steady_ms = clock.steady_ms()
         lead_ms = now_ms - steady_ms
         leads = self._leads_ms.setdefault(broker, {})
@@ -213,13 +219,13 @@ class Brokers:
             lead_ms = latest_ms
         leads.pop(lead_ms, None)
         leads[lead_ms] = steady_ms
-        for old_ms in [one for one, since_ms in leads.items() if steady_ms - since_ms > _HANDLES_MS]:
+        for old_ms in [old_ms for old_ms, since_ms in leads.items() if steady_ms - since_ms > _HANDLES_MS]:
             del leads[old_ms]
         if len(leads) > _MOST_LEADS:
             del leads[next(iter(leads))]
 
     def now_ms(self, broker: str) -> int:
-        """The time by a broker's clock, ms since 1970; by this machine's while it has told none.
+        """Return the time by a broker's clock, ms since 1970; by this machine's clock before the broker's first answer.
 
         Where that clock was set, the earliest that it can be for a handle.
         """

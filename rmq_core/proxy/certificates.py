@@ -1,4 +1,4 @@
-"""What the proxy speaks TLS with: gRPC's credentials of the files that a TLS file names, loaded anew as they change."""
+"""Credentials for gRPC's TLS, from the files that a TLS file names; reloaded when those files change."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -27,8 +27,8 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
         raise OptionError(f"{file.path}: tls.server.need.client.auth=optional: give none or require for gRPC")
     checked = ServerTls(TlsMode.ENFORCING, file)  # with errors that name the file
 
-    def changed() -> grpc.ServerCertificateConfiguration | None:
-        """Asked for at each connection; None keeps what there is."""
+    def reloaded() -> grpc.ServerCertificateConfiguration | None:
+        """Return the new certificate at a connection; None leaves gRPC's current one."""
         try:
             return _read(file) if checked.reload() else None
         except (OptionError, OSError) as error:
@@ -36,7 +36,7 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
             return None
 
     required = file.client_auth is ClientAuth.REQUIRE
-    return grpc.dynamic_ssl_server_credentials(_read(file), changed, require_client_authentication=required)
+    return grpc.dynamic_ssl_server_credentials(_read(file), reloaded, require_client_authentication=required)
 
 
 def self_signed() -> grpc.ServerCredentials | None:

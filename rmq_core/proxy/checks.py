@@ -95,8 +95,8 @@ RESERVED: Final = frozenset(
 
 
 def topic_name(resource: Any) -> str:
-    """Name of a topic. Raises StatusError."""
-    name = _full(resource)
+    """Return a topic's name with its namespace. Raises StatusError."""
+    name = _full_name(resource)
     if _NAME.fullmatch(name) is None:
         raise StatusError(v2.ILLEGAL_TOPIC, f"the topic {name[:200]!r} is not a name of a topic")
     if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
@@ -105,8 +105,8 @@ def topic_name(resource: Any) -> str:
 
 
 def group_name(resource: Any) -> str:
-    """Name of a consumer group. Raises StatusError."""
-    name = _full(resource)
+    """Return a consumer group's name with its namespace. Raises StatusError."""
+    name = _full_name(resource)
     if _GROUP.fullmatch(name) is None:
         raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"the group {name[:300]!r} is not a name of a consumer group")
     if name.startswith("CID_RMQ_SYS_"):
@@ -115,7 +115,7 @@ def group_name(resource: Any) -> str:
 
 
 def check_lite_topic(name: str) -> None:
-    """Refuse what is no name of a child. Raises StatusError."""
+    """Refuse an invalid name of a lite topic. Raises StatusError."""
     if _LITE_TOPIC.fullmatch(name) is None:
         raise StatusError(
             v2.ILLEGAL_LITE_TOPIC,
@@ -124,12 +124,12 @@ def check_lite_topic(name: str) -> None:
 
 
 def may_be_child(name: str) -> bool:
-    """Whether a name can be a child's: producers of the remoting protocol name them as they like."""
+    """Return True if a child can have the name: producers of the remoting protocol name children freely."""
     return _CHILD.fullmatch(name) is not None
 
 
 def check_lite_topics(names: Sequence[str]) -> None:
-    """Refuse names that are none of children. Raises StatusError."""
+    """Refuse invalid names of lite topics. Raises StatusError."""
     text = "".join(f"{name}\n" for name in names)
     # All at once: a hundred thousand short ones took 76 ms one by one, and 23 ms so.
     if text.count("\n") != len(names) or _LITE_TOPICS.fullmatch(text) is None:
@@ -137,8 +137,8 @@ def check_lite_topics(names: Sequence[str]) -> None:
             check_lite_topic(name)
 
 
-def _full(resource: Any) -> str:
-    """Name with its namespace, as Java's clients write it: ``namespace%name``."""
+def _full_name(resource: Any) -> str:
+    """Return a name with its namespace, as Java's clients write it: ``namespace%name``."""
     space = str(resource.resource_namespace)
     return f"{space}%{resource.name}" if space else str(resource.name)
 
@@ -160,8 +160,8 @@ def check_message(message: Any, now_ms: int) -> None:
     if system.HasField("tag") and (not system.tag.strip() or "|" in system.tag or _has_control(system.tag)):
         raise StatusError(v2.ILLEGAL_MESSAGE_TAG, "tag cannot be blank, or have a | or a control character")
     if len(system.keys) > MOST_PROPERTY_BYTES:  # before each is looked at
-        told = f"message has {len(system.keys)} keys, more than {MOST_PROPERTY_BYTES}"
-        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, told)
+        reason = f"message has {len(system.keys)} keys, more than {MOST_PROPERTY_BYTES}"
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, reason)
     for key in system.keys:
         if not key.strip() or _has_control(key):
             raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "key cannot be blank, or have a control character")
@@ -176,7 +176,7 @@ def check_message(message: Any, now_ms: int) -> None:
         raise StatusError(v2.BAD_REQUEST, "priority must be greater than or equal to 0")
     if system.lite_topic:
         check_lite_topic(system.lite_topic)
-        if kind_of(message) != v2.LITE:  # the original sends it to both, or the broker forgets the priority
+        if message_type_of(message) != v2.LITE:  # the original sends it to both, or the broker forgets the priority
             raise StatusError(
                 v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 "a message with a lite topic has no transaction, delivery time, message group or priority",
@@ -217,8 +217,8 @@ def _has_control(text: str) -> bool:
     return _CONTROL.search(text) is not None
 
 
-def kind_of(message: Any) -> int:
-    """Kind of a message, by its properties: transaction, delay, FIFO, priority, lite, normal: the first that it is."""
+def message_type_of(message: Any) -> int:
+    """Return a message's type by its properties: the first of transaction, delay, FIFO, priority, lite and normal."""
     system = message.system_properties
     if system.message_type == v2.TRANSACTION:
         return int(v2.TRANSACTION)

@@ -1,4 +1,4 @@
-"""Where clients send their metrics: the proxy tells them in their settings, and takes none itself.
+"""Address of clients' metrics, which the proxy announces in their settings; the proxy itself accepts no metrics.
 
 Source: ``GrpcClientSettingsManager#mergeMetric``, ``MetricCollectorMode``.
 """
@@ -22,7 +22,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Who collects clients' metrics.
+    """Metric endpoint that the proxy announces to clients.
 
     Attributes:
         mode: nobody, a collector of OpenTelemetry at the address, or one that is reached where the proxy is.
@@ -47,16 +47,16 @@ class Collector:
         """
         if mode.lower() not in list(Mode):
             raise OptionError(f"metricCollectorMode {mode!r} is none of {', '.join(Mode)}")
-        found = Mode(mode.lower())
-        if found is not Mode.ON:
-            return cls(found)
+        parsed = Mode(mode.lower())
+        if parsed is not Mode.ON:
+            return cls(parsed)
         host, _, port = address.rpartition(":")
         if not (host and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
             raise OptionError(f"metricCollectorMode=on needs metricCollectorAddress, a HOST:PORT, not {address!r}")
-        return cls(found, host.strip("[]"), int(port))
+        return cls(parsed, host.strip("[]"), int(port))
 
     def metric(self, settings: Any) -> Any:
-        """The member ``metric`` of a client's settings: whether to measure, and where to send it."""
+        """Return the member ``metric`` of a client's settings: whether to measure, and where to send metrics."""
         if self.mode is Mode.ON:
             address = v2.Address(host=self.host, port=self.port)
             return v2.Metric(on=True, endpoints=v2.Endpoints(scheme=_scheme(self.host), addresses=[address]))
@@ -69,7 +69,7 @@ NO_COLLECTOR: Final = Collector()
 
 
 def _scheme(host: str) -> int:
-    """How clients are to understand an address; the original says IPv4 of all."""
+    """Return the scheme of an address; the original calls all addresses IPv4."""
     try:
         version = ip_address(host).version
     except ValueError:

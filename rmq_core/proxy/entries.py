@@ -1,4 +1,4 @@
-"""The number of entries of a request, counted before it is decoded: a message of two bytes takes fifty decoded."""
+"""Limit of a request's entries, counted before decoding: a message of two bytes becomes fifty."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Errors that a call is answered with: codes of the gRPC service, in the answer's status.
+"""Error statuses of calls, with the codes of the gRPC service.
 
 Source: ``ResponseBuilder``, ``GrpcValidator``.
 """
@@ -41,7 +41,7 @@ class StatusError(RmqError):
 
 
 def status_of(error: RmqError) -> Any:
-    """Return the status that tells of an error."""
+    """Return the status that describes an error."""
     if isinstance(error, StatusError):
         return v2.Status(code=error.code, message=error.text)
     if isinstance(error, NoRouteError):
@@ -53,12 +53,12 @@ def status_of(error: RmqError) -> Any:
 
 
 def ok(text: str = "OK") -> Any:
-    """Return the status of what went well."""
+    """Return the status of success."""
     return v2.Status(code=v2.OK, message=text)
 
 
-def together(statuses: Sequence[Any]) -> Any:
-    """Return the status of an answer with a status for each of its entries: theirs, if it is the same."""
+def combined_status(statuses: Sequence[Any]) -> Any:
+    """Return the status of an answer with several entries: their common status, or ``MULTIPLE_RESULTS``."""
     if len({status.code for status in statuses}) == 1:
         return statuses[0]
     return v2.Status(code=v2.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")

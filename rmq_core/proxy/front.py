@@ -1,4 +1,4 @@
-"""The port of the proxy that takes both TLS and plain connections: the first byte of a connection tells which it is.
+"""The proxy's port for both TLS and plain connections: the first byte of a connection decides which.
 
 gRPC listens either for TLS or for plain connections. So it listens for each on a port of the loopback, and a connection
 goes on to one of the two, byte for byte. Source: ``ProxyAndTlsProtocolNegotiator``, which does so within Netty.
@@ -17,36 +17,38 @@ _HIGH_WATER_BYTES: Final = 256 << 10  # buffered on one side, above which the ot
 _BACKLOG: Final = 1024
 
 
-class Callers:
-    """Addresses of clients by the address that gRPC sees, which is one of the loopback."""
+class ForwardedClients:
+    """Addresses of clients by the loopback address that gRPC sees."""
 
     def __init__(self) -> None:
         self._remote: dict[str, str] = {}
 
-    def add(self, seen: str, remote: str) -> None:
-        """Note whose connection an address of the loopback is."""
-        self._remote[seen] = remote
+    def add(self, loopback_address: str, remote: str) -> None:
+        """Record the client of a loopback address."""
+        self._remote[loopback_address] = remote
 
-    def remove(self, seen: str) -> None:
+    def remove(self, loopback_address: str) -> None:
         """Remove an address whose connection has ended."""
-        self._remote.pop(seen, None)
+        self._remote.pop(loopback_address, None)
 
-    def address(self, seen: str) -> str:
-        """Return the client's address; the same where nobody has come by a front."""
-        return self._remote.get(seen, seen)
+    def address(self, loopback_address: str) -> str:
+        """Return the client's address; the same address where no front forwards."""
+        return self._remote.get(loopback_address, loopback_address)
 
 
-CALLERS: Final = Callers()  # one for a process: gRPC gives its handlers nothing else to know a connection by
+FORWARDED_CLIENTS: Final = (
+    ForwardedClients()
+)  # one for a process: gRPC gives its handlers nothing else to know a connection by
 
 
 class Front:
-    """Listens at one address, and leads each connection to the port for plain or for TLS connections."""
+    """Listener at one address that forwards each connection to the port for plain or for TLS connections."""
 
     def __init__(self, plain_port: int, tls_port: int) -> None:
-        """Prepare; the ports are of the loopback."""
+        """Both ports are on the loopback."""
         self._ports = {False: plain_port, True: tls_port}
         self._server: asyncio.Server | None = None
-        self.ends: set[_End] = set()
+        self.ends: set[_ForwardedEnd] = set()
 
     async def listen(self, address: str) -> str:
         """Listen at ``host:port``; returns the address that is bound. Raises ListenError."""
@@ -54,7 +56,7 @@ class Front:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Entrance(self), host.strip("[]"), int(port), backlog=_BACKLOG
+                lambda: _ClientEnd(self), host.strip("[]"), int(port), backlog=_BACKLOG
             )
         except (OSError, ValueError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -62,7 +64,7 @@ class Front:
         return address_text(self._server.sockets[0].getsockname())
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
@@ -73,14 +75,14 @@ class Front:
             end.abort()
 
     def port(self, first_byte: int) -> int:
-        """Return the port of the loopback that a connection is led to."""
+        """Return the loopback port for a connection with this first byte."""
         return self._ports[first_byte == HANDSHAKE_BYTE]
 
 
-class _End(asyncio.Protocol):
-    """One end of a connection that goes through: what comes in at it leaves at the other, and both end together."""
+class _ForwardedEnd(asyncio.Protocol):
+    """One end of a forwarded connection: bytes that arrive here leave at the other end, and both end together."""
 
-    def __init__(self, front: Front, other: "_End | None" = None) -> None:
+    def __init__(self, front: Front, other: "_ForwardedEnd | None" = None) -> None:
         self._front = front
         self.transport: asyncio.Transport | None = None
         self.other = other
@@ -115,14 +117,14 @@ class _End(asyncio.Protocol):
             self.transport.abort()
 
 
-class _Entrance(_End):
-    """The client's end, whose first byte decides where the connection is led to."""
+class _ClientEnd(_ForwardedEnd):
+    """The client's end, whose first byte decides the target port."""
 
     def __init__(self, front: Front) -> None:
         super().__init__(front)
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
-        self._seen = ""
+        self._loopback_address = ""
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -130,20 +132,20 @@ class _Entrance(_End):
         elif self._task is None and self.transport is not None:
             self._timer.cancel()
             self.transport.pause_reading()
-            self._task = asyncio.get_running_loop().create_task(self._lead(data, self.transport))
+            self._task = asyncio.get_running_loop().create_task(self._forward(data, self.transport))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        CALLERS.remove(self._seen)
+        FORWARDED_CLIENTS.remove(self._loopback_address)
         super().connection_lost(error)
 
-    async def _lead(self, data: bytes, transport: asyncio.Transport) -> None:
-        """Connect to the port of the loopback, and pass on what has come."""
+    async def _forward(self, data: bytes, transport: asyncio.Transport) -> None:
+        """Connect to the port of the loopback, and forward the bytes so far."""
         loop = asyncio.get_running_loop()
         try:
             # gRPC sends its settings at once: the inner end knows where they go before it is connected.
             inner, end = await loop.create_connection(
-                lambda: _End(self._front, self), LOOPBACK, self._front.port(data[0])
+                lambda: _ForwardedEnd(self._front, self), LOOPBACK, self._front.port(data[0])
             )
         except OSError:
             self.abort()
@@ -151,8 +153,8 @@ class _Entrance(_End):
         if transport.is_closing():
             inner.abort()
             return
-        self._seen = address_text(inner.get_extra_info("sockname"))
-        CALLERS.add(self._seen, address_text(transport.get_extra_info("peername")))
+        self._loopback_address = address_text(inner.get_extra_info("sockname"))
+        FORWARDED_CLIENTS.add(self._loopback_address, address_text(transport.get_extra_info("peername")))
         self.other = end
         inner.write(data)
         transport.resume_reading()

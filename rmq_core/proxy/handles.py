@@ -1,4 +1,4 @@
-"""Receipt handles of the gRPC service: those of POP, with the place of the record, and with the child that it is of.
+"""Receipt handles of the gRPC service: those of POP, with the record's physical offset and the child's name.
 
 Source: ``ReceiptHandle``. That of the original has no child, and its clients say it; but 5.2.0 of Java says none where
 it changes an invisible time.
@@ -15,7 +15,7 @@ _PARTS = 9
 
 
 class Receipt(NamedTuple):
-    """What a message is acknowledged by.
+    """Handle that a message is acknowledged by.
 
     Attributes:
         handle: of POP.
@@ -28,13 +28,16 @@ class Receipt(NamedTuple):
     lite_topic: str = ""
 
     def encode(self) -> str:
-        """The text, which clients do not look into."""
+        """Encode the handle as text, which clients do not parse."""
         text = f"{self.handle.encode()} {self.physical_offset}"
         return f"{text} {self.lite_topic}" if self.lite_topic else text
 
     @classmethod
     def decode(cls, text: str, lite_topic: str = "") -> "Receipt":
-        """Parse; ``lite_topic`` is what the client says, for handles of other proxies. Raises StatusError."""
+        """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies without a child's name.
+
+        Raises StatusError.
+        """
         try:
             handle = PopHandle.decode(text)
         except ValueError:
@@ -51,6 +54,6 @@ class Receipt(NamedTuple):
         return cls(handle, int(last[0]), lite_topic)
 
     def check_time(self, now_ms: int) -> None:
-        """Refuse a handle whose message others may have by now. Raises StatusError."""
+        """Refuse a handle after its invisible time, when another client may have the message. Raises StatusError."""
         if self.handle.visible_ms <= now_ms:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")

@@ -1,4 +1,4 @@
-"""Groups of lite topics: what their attributes say, and which clients they take.
+"""Groups of lite topics: their attributes, and the client types that are allowed.
 
 Source: ``SubscriptionGroupConfig``, ``ClientProcessor#validateLiteMode``, ``#validateLiteBindTopic``.
 """
@@ -16,12 +16,12 @@ _MOST_QUOTA: Final = (1 << 31) - 1
 
 
 def bound_topic(config: SubscriptionGroupConfig) -> str:
-    """The topic whose children a group consumes; empty of groups that are no lite ones."""
+    """Return the topic whose children a group consumes; an empty name for groups without lite topics."""
     return config.attributes.get(LITE_PARENT, "")
 
 
 def lite_quota(config: SubscriptionGroupConfig) -> int:
-    """How many children a client of a group may subscribe to."""
+    """Return how many children a client of a group may subscribe to."""
     text = config.attributes.get(LITE_QUOTA, "")
     try:
         return max(-1, min(int(text), _MOST_QUOTA))
@@ -29,16 +29,16 @@ def lite_quota(config: SubscriptionGroupConfig) -> int:
         return _DEFAULT_QUOTA
 
 
-def check_bound(config: SubscriptionGroupConfig, group: str, topic: str) -> None:
-    """Refuse a topic that is not the one that a group consumes the children of. Raises StatusError."""
+def check_bound_topic(config: SubscriptionGroupConfig, group: str, topic: str) -> None:
+    """Refuse a topic other than the parent whose children the group consumes. Raises StatusError."""
     expected = bound_topic(config)
     if expected != topic:
-        told = f"lite group {group} is expected to bind topic {expected or None}, but actual is {topic}"
-        raise StatusError(v2.ILLEGAL_TOPIC, told)
+        reason = f"lite group {group} is expected to bind topic {expected or None}, but actual is {topic}"
+        raise StatusError(v2.ILLEGAL_TOPIC, reason)
 
 
 def check_settings(config: SubscriptionGroupConfig, settings: Any) -> None:
-    """Refuse consumers of lite topics in other groups, others in a lite group, and other topics. Raises StatusError."""
+    """Refuse lite consumers in other groups, other consumers in a lite group, and other topics. Raises StatusError."""
     group = settings.subscription.group.name
     is_lite_client, is_lite_group = settings.client_type in LITE_CLIENTS, bool(bound_topic(config))
     if is_lite_client and not is_lite_group:
@@ -47,4 +47,4 @@ def check_settings(config: SubscriptionGroupConfig, settings: Any) -> None:
         raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {group}")
     if is_lite_client:
         for entry in settings.subscription.subscriptions:
-            check_bound(config, group, entry.topic.name)
+            check_bound_topic(config, group, entry.topic.name)

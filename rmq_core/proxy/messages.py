@@ -38,58 +38,58 @@ _TRACE: Final = "TRACE_CONTEXT"
 _TRANSACTION: Final = "TRAN_MSG"
 _PRODUCER_GROUP: Final = "PGROUP"
 _RECOVERY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-_ORIGIN_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+_DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+_DLQ_ORIGIN_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 _GZIP_BEGIN: Final = b"\x1f\x8b"
 _MOST_INFLATED_BYTES: Final = 16 << 20  # of a body; a receive has 32 of them
 _MOST_MS: Final = 253_402_300_799_000  # the end of the year 9999, which is the last that protobuf knows
 _MOST_INT: Final = (1 << 31) - 1
-_OF_BATCHES: Final = FLAG_INNER_BATCH | FLAG_COMPRESSED
+_BATCH_FLAGS: Final = FLAG_INNER_BATCH | FLAG_COMPRESSED
 
 
 def properties_of(message: Any, topic: str, kind: int, peer: str) -> dict[str, str]:
-    """Properties of a message's record."""
+    """Return the properties of a message's record."""
     system = message.system_properties
-    found: dict[str, str] = dict(message.user_properties)
-    found[PROPERTY_UNIQ_KEY] = system.message_id
+    properties: dict[str, str] = dict(message.user_properties)
+    properties[PROPERTY_UNIQ_KEY] = system.message_id
     if system.HasField("tag"):
-        found[PROPERTY_TAGS] = system.tag
+        properties[PROPERTY_TAGS] = system.tag
     if system.keys:
-        found[PROPERTY_KEYS] = " ".join(system.keys)
+        properties[PROPERTY_KEYS] = " ".join(system.keys)
     if kind == v2.TRANSACTION:
-        found[_TRANSACTION] = "true"
-        found[_PRODUCER_GROUP] = topic
+        properties[_TRANSACTION] = "true"
+        properties[_PRODUCER_GROUP] = topic
         if system.HasField("orphaned_transaction_recovery_duration"):
-            found[_RECOVERY_S] = str(system.orphaned_transaction_recovery_duration.seconds)
+            properties[_RECOVERY_S] = str(system.orphaned_transaction_recovery_duration.seconds)
     if system.HasField("message_group"):
-        found[MESSAGE_GROUP] = system.message_group
+        properties[MESSAGE_GROUP] = system.message_group
     if kind == v2.PRIORITY:
-        found[PRIORITY] = str(system.priority)
+        properties[PRIORITY] = str(system.priority)
     if kind == v2.LITE:
-        found[PROPERTY_LITE_TOPIC] = system.lite_topic
+        properties[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.HasField("delivery_timestamp"):
-        found[DELIVER_MS] = str(ms_of(system.delivery_timestamp))
+        properties[DELIVER_MS] = str(ms_of(system.delivery_timestamp))
     if system.HasField("trace_context"):
-        found[_TRACE] = system.trace_context
-    found[_BORN_HOST] = system.born_host or peer
-    found[_BORN_MS] = str(born_ms(message))
-    return found
+        properties[_TRACE] = system.trace_context
+    properties[_BORN_HOST] = system.born_host or peer
+    properties[_BORN_MS] = str(born_ms(message))
+    return properties
 
 
 def born_ms(message: Any) -> int:
-    """When a message was made, ms since 1970; now, where its producer says what cannot be."""
-    told = ms_of(message.system_properties.born_timestamp)
-    return int(told) if 0 <= told <= _MOST_MS else clock.now_ms()
+    """Return a message's born time, ms since 1970; now, where the producer's time is impossible."""
+    timestamp_ms = ms_of(message.system_properties.born_timestamp)
+    return int(timestamp_ms) if 0 <= timestamp_ms <= _MOST_MS else clock.now_ms()
 
 
 def sys_flag_of(message: Any, kind: int) -> int:
-    """The sys_flag of a message's record."""
+    """Return the sys_flag of a message's record."""
     flag = FLAG_COMPRESSED if message.system_properties.body_encoding == v2.GZIP else 0
     return flag | (FLAG_TRANSACTION_PREPARED if kind == v2.TRANSACTION else 0)
 
 
 def tags_of(expression: Any) -> frozenset[str] | None:
-    """The tags that an expression names; None for all, and of SQL92."""
+    """Return the tags in an expression; None for all, and for SQL92."""
     text = expression.expression
     if expression.type == v2.SQL or text in ("", "*"):
         return None
@@ -97,7 +97,7 @@ def tags_of(expression: Any) -> frozenset[str] | None:
 
 
 def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
-    """The messages of a record: of an inner batch, which the service does not know, each of its own."""
+    """Yield the messages of a record, and those of an inner batch one by one: the service has no batches."""
     if not record.sys_flag & FLAG_INNER_BATCH:
         yield record
         return
@@ -110,10 +110,10 @@ def messages_of(record: StoredMessage) -> Iterator[StoredMessage]:
     except FormatError:  # its consumer may know better
         yield record
         return
-    for one in inner:
+    for message in inner:
         yield replace(
-            record, queue_offset=one.queue_offset, flag=one.flag, sys_flag=record.sys_flag & ~_OF_BATCHES,
-            body=one.body, properties_bytes=encode_properties(one.properties),
+            record, queue_offset=message.queue_offset, flag=message.flag, sys_flag=record.sys_flag & ~_BATCH_FLAGS,
+            body=message.body, properties_bytes=encode_properties(message.properties),
         )  # fmt: skip
 
 
@@ -129,40 +129,42 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     properties = record.properties
     body, encoding = _body(record)
     attempt = record.reconsume_times + 1 if attempt is None else attempt
-    told = v2.SystemProperties(
+    system = v2.SystemProperties(
         keys=split_keys(properties.get(PROPERTY_KEYS, "")),
         message_id=properties.get(PROPERTY_UNIQ_KEY) or record.msg_id,
-        body_digest=_digest(body), body_encoding=encoding, message_type=_kind(properties),
+        body_digest=_digest(body), body_encoding=encoding, message_type=_message_type(properties),
         born_host=properties.get(_BORN_HOST) or _text(record.born_host).rpartition(":")[0],
         store_host=_text(record.store_host), queue_id=record.queue_id, queue_offset=record.queue_offset,
         delivery_attempt=min(attempt, _MOST_INT),
     )  # fmt: skip
-    told.born_timestamp.FromMilliseconds(_time_ms(properties.get(_BORN_MS), record.born_timestamp_ms))
-    told.store_timestamp.FromMilliseconds(_time_ms(None, record.store_timestamp_ms))
+    system.born_timestamp.FromMilliseconds(_time_ms(properties.get(_BORN_MS), record.born_timestamp_ms))
+    system.store_timestamp.FromMilliseconds(_time_ms(None, record.store_timestamp_ms))
     if PROPERTY_TAGS in properties:
-        told.tag = properties[PROPERTY_TAGS]
+        system.tag = properties[PROPERTY_TAGS]
     if handle is not None:
-        told.receipt_handle = handle
+        system.receipt_handle = handle
     if MESSAGE_GROUP in properties:
-        told.message_group = properties[MESSAGE_GROUP]
+        system.message_group = properties[MESSAGE_GROUP]
     if PROPERTY_LITE_TOPIC in properties:
-        told.lite_topic = properties[PROPERTY_LITE_TOPIC]
+        system.lite_topic = properties[PROPERTY_LITE_TOPIC]
     if PRIORITY in properties:
-        told.priority = min(_number(properties[PRIORITY], 0), _MOST_INT)
+        system.priority = min(_number(properties[PRIORITY], 0), _MOST_INT)
     if _TRACE in properties:
-        told.trace_context = properties[_TRACE]
+        system.trace_context = properties[_TRACE]
     if DELIVER_MS in properties:
-        told.delivery_timestamp.FromMilliseconds(_time_ms(properties[DELIVER_MS], 0))
-    if _ORIGIN_TOPIC in properties:
-        told.dead_letter_queue.topic = properties[_ORIGIN_TOPIC]
-        told.dead_letter_queue.message_id = properties.get(_ORIGIN_ID, "")
-    own = {name: value for name, value in properties.items() if name not in checks.RESERVED and name != HANDLE}
-    message = v2.Message(topic=v2.Resource(name=topic), user_properties=own, body=body)
-    message.system_properties.CopyFrom(told)
+        system.delivery_timestamp.FromMilliseconds(_time_ms(properties[DELIVER_MS], 0))
+    if _DLQ_ORIGIN_TOPIC in properties:
+        system.dead_letter_queue.topic = properties[_DLQ_ORIGIN_TOPIC]
+        system.dead_letter_queue.message_id = properties.get(_DLQ_ORIGIN_ID, "")
+    user_properties = {
+        name: value for name, value in properties.items() if name not in checks.RESERVED and name != HANDLE
+    }
+    message = v2.Message(topic=v2.Resource(name=topic), user_properties=user_properties, body=body)
+    message.system_properties.CopyFrom(system)
     return message
 
 
-def _kind(properties: dict[str, str]) -> Any:
+def _message_type(properties: dict[str, str]) -> Any:
     if properties.get(_TRANSACTION, "").lower() == "true":
         return v2.TRANSACTION
     if DELIVER_MS in properties or "DELAY" in properties:
@@ -184,7 +186,7 @@ def _text(host: Host) -> str:
 
 
 def _body(record: StoredMessage) -> tuple[bytes, Any]:
-    """A body, and its encoding: producers of the remoting protocol compress in ways that the service does not know."""
+    """Return a body in an encoding of the service: producers of the remoting protocol compress otherwise, too."""
     if not record.sys_flag & FLAG_COMPRESSED:
         return record.body, v2.IDENTITY
     if record.body.startswith(_GZIP_BEGIN):
@@ -196,7 +198,7 @@ def _body(record: StoredMessage) -> tuple[bytes, Any]:
 
 
 def _time_ms(text: str | None, otherwise: int) -> int:
-    """A time, as far as protobuf knows it: one that cannot be must not hold up a message for ever."""
+    """Return a time within protobuf's limits: an impossible time must not block a message forever."""
     return min(max(0, _number(text, otherwise)), _MOST_MS)
 
 

@@ -1,4 +1,4 @@
-"""What a broker's answer to a pop has: records, the receipts of them, and how often they were delivered.
+"""Messages of a broker's response to a pop: records, receipts, and numbers of deliveries.
 
 Source: ``MQClientAPIImpl#processPopResponse``, ``#processPopLiteResponse``.
 """
@@ -19,12 +19,12 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError
 
 _QUEUE_OFFSET: Final = "qo"  # in the number of deliveries of an offset
-_PLACES: Final = (PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS)
+_LMQ_PROPERTIES: Final = (PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS)
 _MOST_DIGITS: Final = 18
 
 
 class Popped(NamedTuple):
-    """A message that was popped.
+    """Popped message.
 
     Attributes:
         record: of it.
@@ -37,17 +37,17 @@ class Popped(NamedTuple):
     deliveries: int
 
 
-def popped(told: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
-    """The messages of an answer. One that cannot be acknowledged comes back until it is a dead letter.
+def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
+    """Yield the messages of a response; a message that cannot be acknowledged comes back until it is a dead letter.
 
     Raises:
         StatusError: the answer is none of POP.
     """
     try:
-        handles = Handles(told, broker)
+        handles = Handles(fields, broker)
     except ValueError as error:
         raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
-    for record in records_of(body):
+    for record in decode_records(body):
         try:
             handle = handles.of(record.properties, record.queue_id, record.queue_offset)
         except ValueError:
@@ -56,25 +56,25 @@ def popped(told: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
         yield Popped(record, Receipt(handle, record.recorded_physical_offset), deliveries)
 
 
-def popped_children(told: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[Popped]:
-    """The messages of an answer that may have some of many children of a topic. Raises StatusError.
+def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[Popped]:
+    """Yield the messages of a response to a pop of lite topics. Raises StatusError.
 
     What is of none of them cannot be acknowledged. The original counts deliveries only where each message of an answer
     has a number, so that a message that fails with others behind it never becomes a dead letter.
     """
-    records = records_of(body)
-    places = [child_place(record, parent) for record in records]
-    counts = _deliveries((told.order_count_info or "").split(";"), places)
-    for record, place, deliveries in zip(records, places, counts, strict=True):
-        if place is not None:
+    records = decode_records(body)
+    children = [lite_topic_offset(record, parent) for record in records]
+    counts = _deliveries((fields.order_count_info or "").split(";"), children)
+    for record, child, deliveries in zip(records, children, counts, strict=True):
+        if child is not None:
             handle = PopHandle(
-                0, told.pop_time, told.invisible_time, told.revive_qid, TopicKind.NORMAL, broker, 0, place.offset
+                0, fields.pop_time, fields.invisible_time, fields.revive_qid, TopicKind.NORMAL, broker, 0, child.offset
             )
-            yield Popped(record, Receipt(handle, record.recorded_physical_offset, place.lite_topic), deliveries)
+            yield Popped(record, Receipt(handle, record.recorded_physical_offset, child.lite_topic), deliveries)
 
 
-class ChildPlace(NamedTuple):
-    """The place of a message in a child.
+class LiteTopicOffset(NamedTuple):
+    """Location of a message in a lite topic.
 
     Attributes:
         lite_topic: name of the child.
@@ -85,37 +85,37 @@ class ChildPlace(NamedTuple):
     offset: int
 
 
-def child_place(record: StoredMessage, parent: str) -> ChildPlace | None:
-    """The place of a record in a child of a topic; None if it is in none, or in several."""
+def lite_topic_offset(record: StoredMessage, parent: str) -> LiteTopicOffset | None:
+    """Return a record's location in a child of a topic; None if the record is in none, or in several."""
     prefix = f"{LIGHT_QUEUE_PREFIX}${parent}$"
     properties = record.properties
-    names, offsets = (properties.get(name, "").split(",") for name in _PLACES)
-    found = [
-        ChildPlace(name[len(prefix) :], int(offset))
+    names, offsets = (properties.get(name, "").split(",") for name in _LMQ_PROPERTIES)
+    locations = [
+        LiteTopicOffset(name[len(prefix) :], int(offset))
         for name, offset in zip(names, offsets, strict=False)
         if name.startswith(prefix) and name != prefix and _is_number(offset)
     ]
-    return found[0] if len(found) == 1 else None
+    return locations[0] if len(locations) == 1 else None
 
 
-def _deliveries(entries: list[str], places: list[ChildPlace | None]) -> list[int]:
-    """How often messages were delivered: a number for each of a child, or ``0 qo0%7 1`` for those that were at all.
+def _deliveries(entries: list[str], locations: list[LiteTopicOffset | None]) -> list[int]:
+    """Return delivery counts: a number for each message of a child, or ``0 qo0%7 1`` for delivered messages only.
 
     Source: ``PopLiteMessageProcessor#transformOrderCountInfo``, which is told one child after the other.
     """
-    found: list[int] = []
-    for _, some in groupby(places, lambda place: place and place.lite_topic):
-        offsets = [place and place.offset for place in some]
+    deliveries: list[int] = []
+    for _, locations_of_child in groupby(locations, lambda location: location and location.lite_topic):
+        offsets = [location and location.offset for location in locations_of_child]
         if entries and _QUEUE_OFFSET not in entries[0]:
             mine, entries = entries[: len(offsets)], entries[len(offsets) :]
-            found += [_count(text) for text in mine] + [0] * (len(offsets) - len(mine))
+            deliveries += [_count(text) for text in mine] + [0] * (len(offsets) - len(mine))
             continue
         counts: dict[int | None, int] = {}
         while entries and (offset := _offset_of(entries[0])) in offsets and offset not in counts:
             counts[offset] = _count(entries[0].rpartition(" ")[2])
             entries = entries[1:]
-        found += [counts.get(offset, 0) for offset in offsets]
-    return found
+        deliveries += [counts.get(offset, 0) for offset in offsets]
+    return deliveries
 
 
 def _offset_of(text: str) -> int:
@@ -131,14 +131,14 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def records_of(body: bytes) -> list[StoredMessage]:
-    """The records of a broker's answer. Raises StatusError."""
-    found, at = [], 0
-    while at < len(body):
+def decode_records(body: bytes) -> list[StoredMessage]:
+    """Decode the records of a broker's response. Raises StatusError."""
+    records, position = [], 0
+    while position < len(body):
         try:
-            record = decode_record(body, at, verify_crc=False)
+            record = decode_record(body, position, verify_crc=False)
         except FormatError as error:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is damaged: {error}") from error
-        found.append(record)
-        at += record.size
-    return found
+        records.append(record)
+        position += record.size
+    return records

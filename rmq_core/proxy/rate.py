@@ -7,19 +7,19 @@ import time
 
 
 class Rate:
-    """Takes so many calls a second, and those of a second that had none at once."""
+    """Rate limiter of calls, which allows the unused calls of up to one second at once."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
-        self._left = per_second
-        self._then_s = time.monotonic()
+        self._permits = per_second
+        self._refilled_s = time.monotonic()
 
-    def take(self) -> bool:
-        """Count a call; False if it is too many."""
+    def try_acquire(self) -> bool:
+        """Count a call; return False if the call exceeds the rate."""
         now_s = time.monotonic()
-        self._left = min(self._per_second, self._left + (now_s - self._then_s) * self._per_second)
-        self._then_s = now_s
-        if self._left < 1:
+        self._permits = min(self._per_second, self._permits + (now_s - self._refilled_s) * self._per_second)
+        self._refilled_s = now_s
+        if self._permits < 1:
             return False
-        self._left -= 1
+        self._permits -= 1
         return True

@@ -1,4 +1,4 @@
-"""What consumers do with messages that they have: acknowledgements, changes of invisible times, dead letters.
+"""Calls by receipt handles: acknowledgements, changes of invisible times, dead letters.
 
 Source: ``AckMessageActivity``, ``ChangeInvisibleDurationActivity``, ``ForwardMessageToDLQActivity``.
 """
@@ -13,9 +13,9 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.pop.handles import ack_of, changed
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
-from rmq_core.proxy.errors import StatusError, ok, status_of, together
+from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.popped import child_place, records_of
+from rmq_core.proxy.popped import decode_records, lite_topic_offset
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class Receipts:
-    """Handles what is done by receipt handles.
+    """Handler of calls by receipt handles.
 
     Attributes:
         renewal: of messages of push consumers.
@@ -47,13 +47,13 @@ class Receipts:
         renewal.change = self.change
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the work that is under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Begin what must not end halfway when its call does."""
+        """Start work that must not end halfway when its call does."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -64,26 +64,26 @@ class Receipts:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("%(error)s", {"error": error})  # its call has told it, unless it has ended
 
-    async def ack(self, asked: Any, client_id: str, _: str) -> Any:
+    async def ack(self, request: Any, client_id: str, _: str) -> Any:
         """AckMessage."""
-        group, topic = group_name(asked.group), topic_name(asked.topic)
-        if not asked.entries:
+        group, topic = group_name(request.group), topic_name(request.topic)
+        if not request.entries:
             raise StatusError(v2.BAD_REQUEST, "no entry to acknowledge")
-        found = await asyncio.shield(self.begin(self._ack_all(client_id, group, topic, asked.entries)))
-        return rpc.AckMessageResponse(status=together([entry.status for entry in found]), entries=found)
+        entries = await asyncio.shield(self.begin(self._ack_all(client_id, group, topic, request.entries)))
+        return rpc.AckMessageResponse(status=combined_status([entry.status for entry in entries]), entries=entries)
 
     async def _ack_all(self, client_id: str, group: str, topic: str, entries: Sequence[Any]) -> list[Any]:
-        found: list[Any] = []
-        for at in range(0, len(entries), _ACKS_AT_ONCE):
-            some = entries[at : at + _ACKS_AT_ONCE]
-            found += await asyncio.gather(*(self._ack(client_id, group, topic, entry) for entry in some))
-        return found
+        results: list[Any] = []
+        for start in range(0, len(entries), _ACKS_AT_ONCE):
+            batch = entries[start : start + _ACKS_AT_ONCE]
+            results += await asyncio.gather(*(self._ack(client_id, group, topic, entry) for entry in batch))
+        return results
 
     async def _ack(self, client_id: str, group: str, topic: str, entry: Any) -> Any:
         try:
-            async with self._receipt(client_id, group, entry) as receipt:
+            async with self._newest_receipt(client_id, group, entry) as receipt:
                 self._check_time(receipt)
-                await self.tell_acked(group, topic, receipt)
+                await self.acknowledge(group, topic, receipt)
             status = ok()
         except RmqError as error:
             status = status_of(error)
@@ -92,34 +92,34 @@ class Receipts:
         )
 
     @asynccontextmanager
-    async def _receipt(self, client_id: str, group: str, asked: Any) -> AsyncIterator[Receipt]:
-        """The newest receipt of the message that is asked for, which is renewed no more. Raises StatusError."""
-        async with self.renewal.taken(client_id, group, asked.receipt_handle) as renewed:
-            yield renewed or Receipt.decode(asked.receipt_handle, asked.lite_topic)
+    async def _newest_receipt(self, client_id: str, group: str, request: Any) -> AsyncIterator[Receipt]:
+        """Yield the newest receipt of a call's message, whose renewal stops. Raises StatusError."""
+        async with self.renewal.stopped(client_id, group, request.receipt_handle) as renewed:
+            yield renewed or Receipt.decode(request.receipt_handle, request.lite_topic)
 
     def _check_time(self, receipt: Receipt) -> None:
         receipt.check_time(self._brokers.now_ms(receipt.handle.broker_name))
 
-    async def tell_acked(self, group: str, topic: str, receipt: Receipt) -> None:
+    async def acknowledge(self, group: str, topic: str, receipt: Receipt) -> None:
         """Acknowledge a message at its broker. Raises StatusError, BrokerError, TransportError."""
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
-        with _handles_refused():
+        with _translate_handle_errors():
             acked = ack_of(group, topic, handle, receipt.lite_topic or None)
-            await self._brokers.ask(address, RequestCode.ACK_MESSAGE, acked)
+            await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
 
-    async def change_invisibility(self, asked: Any, client_id: str, _: str) -> Any:
+    async def change_invisibility(self, request: Any, client_id: str, _: str) -> Any:
         """ChangeInvisibleDuration."""
-        group, topic = group_name(asked.group), topic_name(asked.topic)
-        invisible_ms = ms_of(asked.invisible_duration)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        invisible_ms = ms_of(request.invisible_duration)
         if not 0 <= invisible_ms <= MOST_INVISIBLE_MS:
             raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
 
         async def change() -> Receipt:
-            async with self._receipt(client_id, group, asked) as receipt:
+            async with self._newest_receipt(client_id, group, request) as receipt:
                 self._check_time(receipt)
-                with _handles_refused():
-                    return await self.change(group, topic, receipt, invisible_ms, suspends=asked.suspend)
+                with _translate_handle_errors():
+                    return await self.change(group, topic, receipt, invisible_ms, suspends=request.suspend)
 
         receipt = await asyncio.shield(self.begin(change()))
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
@@ -151,26 +151,26 @@ class Receipts:
             lite_topic=receipt.lite_topic or None, suspend=suspends,
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
-        answer = await self._brokers.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
-        told = read_fields(answer, ChangeInvisibleTimeAnswer)
-        if receipt.lite_topic and not told.pop_time:
+        command = await self._brokers.request(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        response = read_fields(command, ChangeInvisibleTimeAnswer)
+        if receipt.lite_topic and not response.pop_time:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the message was acknowledged before")
         # The new check point begins with the message itself: Java's proxy forgets that, and such a message comes back.
-        return receipt._replace(handle=changed(handle, told))
+        return receipt._replace(handle=changed(handle, response))
 
-    async def forward(self, asked: Any, client_id: str, _: str) -> Any:
+    async def forward(self, request: Any, client_id: str, _: str) -> Any:
         """ForwardMessageToDeadLetterQueue."""
-        group, topic = group_name(asked.group), topic_name(asked.topic)
+        group, topic = group_name(request.group), topic_name(request.topic)
 
         async def forward() -> None:
-            async with self._receipt(client_id, group, asked) as receipt:
-                await self._check_place(group, topic, receipt)
-                await self.bury(group, topic, receipt, asked.message_id)
+            async with self._newest_receipt(client_id, group, request) as receipt:
+                await self._check_record(group, topic, receipt)
+                await self.send_to_dead_letters(group, topic, receipt, request.message_id)
 
         await asyncio.shield(self.begin(forward()))
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
-    async def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
+    async def _check_record(self, group: str, topic: str, receipt: Receipt) -> None:
         """Refuse a handle with the place of another record: its text is the client's, and the record may be a secret.
 
         The original copies any record that the handle says. Raises StatusError.
@@ -179,32 +179,32 @@ class Receipts:
         address = await self._brokers.address(topic, handle.broker_name)
         stored_in = retry_topic(group, topic, handle.kind)
         fields = ViewMessage(topic=stored_in, offset=receipt.physical_offset)
-        answer = await self._brokers.ask(
+        answer = await self._brokers.request(
             address,
             RequestCode.VIEW_MESSAGE_BY_ID,
             fields,
             also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
         )
-        records = records_of(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
-        if len(records) != 1 or not is_of(receipt, stored_in, records[0]):
+        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        if len(records) != 1 or not is_popped_record(receipt, stored_in, records[0]):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
 
-    async def bury(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
-        """Make a message a dead letter, and acknowledge it."""
+    async def send_to_dead_letters(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
+        """Send a message to the dead letter queue, and acknowledge the message."""
         handle = receipt.handle
         fields = SendBackFields(
             offset=receipt.physical_offset, group=group, delay_level=_TO_DEAD_LETTERS, origin_msg_id=message_id,
             origin_topic=topic, max_reconsume_times=0,
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
-        await self._brokers.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         acked = ack_of(group, topic, handle, receipt.lite_topic or None)
-        await self._brokers.ask(address, RequestCode.ACK_MESSAGE, acked)
+        await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
 
 
 @contextmanager
-def _handles_refused() -> Iterator[None]:
-    """Tell of a place that a broker does not have as of a handle: the official clients ask on after other codes."""
+def _translate_handle_errors() -> Iterator[None]:
+    """Translate a missing offset into an invalid handle: the official clients retry after other codes."""
     try:
         yield
     except BrokerError as error:
@@ -213,11 +213,11 @@ def _handles_refused() -> Iterator[None]:
         raise
 
 
-def is_of(receipt: Receipt, stored_in: str, record: StoredMessage) -> bool:
-    """Whether a record is the one that was popped of a topic, or of a child of it."""
+def is_popped_record(receipt: Receipt, stored_in: str, record: StoredMessage) -> bool:
+    """Return True if a record is the popped message of a receipt."""
     handle = receipt.handle
     if record.topic != stored_in:
         return False
     if receipt.lite_topic:
-        return child_place(record, stored_in) == (receipt.lite_topic, handle.offset)
+        return lite_topic_offset(record, stored_in) == (receipt.lite_topic, handle.offset)
     return (record.queue_id, record.queue_offset) == (handle.queue_id, handle.offset)

@@ -1,4 +1,4 @@
-"""Receives: what a broker's pop gives, to one client, or else to others.
+"""Receives: pops at a broker, whose messages go to one client, or back to the broker for other clients.
 
 Source: ``ReceiveMessageActivity``, ``ReceiveMessageResponseStreamWriter``.
 """
@@ -18,12 +18,12 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.lite_groups import bound_topic, check_bound
-from rmq_core.proxy.lite_subscriptions import known_as
+from rmq_core.proxy.lite_groups import bound_topic, check_bound_topic
+from rmq_core.proxy.lite_subscriptions import broker_client_id
 from rmq_core.proxy.messages import tags_of, to_wire
-from rmq_core.proxy.popped import popped, popped_children
+from rmq_core.proxy.popped import popped_lite_messages, popped_messages
 from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, Receipts
-from rmq_core.proxy.renewal import GONE_MS
+from rmq_core.proxy.renewal import RELEASE_MS
 from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -36,18 +36,18 @@ from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
-_RENEWED_MS: Final = 60_000  # what push consumers' messages are popped for, and renewed
+_RENEWAL_MS: Final = 60_000  # what push consumers' messages are popped for, and renewed
 _LEAST_INVISIBLE_MS: Final = 10_000
 _LEAST_POLL_S: Final = 5.0
-_SPARE_S: Final = 0.5  # of a call's deadline, for the way back
+_RESPONSE_S: Final = 0.5  # of a call's deadline, for the way back
 _MOST_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
 _DEAD_LETTERS: Final = "%DLQ%"
 _MOST_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """One receive: for whom, and of what.
+class _Receive:
+    """Parameters of one receive.
 
     Attributes:
         tags: that are wanted; None for all.
@@ -64,202 +64,206 @@ class _Read:
     is_lite: bool
 
 
-class _Popped(NamedTuple):
-    """A message that was popped for a client."""
+class _ClientMessage(NamedTuple):
+    """Message that was popped for a client."""
 
     receipt: Receipt
     message: Any
 
 
-class Receiving:
-    """Handles receives."""
+class ReceiveMessageActivity:
+    """Handler of ReceiveMessage."""
 
     def __init__(self, brokers: Brokers, sessions: Sessions, receipts: Receipts) -> None:
         self._brokers = brokers
         self._sessions = sessions
         self._receipts = receipts
 
-    async def receive(self, asked: Any, client_id: str, left_s: float | None) -> AsyncGenerator[Any]:
+    async def receive(self, request: Any, client_id: str, remaining_s: float | None) -> AsyncGenerator[Any]:
         """ReceiveMessage: a status, messages, and when they were delivered.
 
         What the client does not get, since the call ends before, others get a second later.
         """
-        group, topic = group_name(asked.group), topic_name(asked.message_queue.topic)
+        group, topic = group_name(request.group), topic_name(request.message_queue.topic)
         self._sessions.of(client_id)
-        fields = self._fields(asked, group, topic, left_s)
+        fields = self._fields(request, group, topic, remaining_s)
         config = await self._brokers.group(group, topic)
-        broker, queue_id = await self._place(asked, topic)
+        broker, queue_id = await self._select_queue(request, topic)
         is_lite = bool(bound_topic(config))
         if is_lite:
-            check_bound(config, group, topic)
+            check_bound_topic(config, group, topic)
             self._check_unacknowledged(client_id)
         elif config.consume_message_orderly:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
-        read = _Read(
-            client_id, group, topic, broker, config.retry_max_times + 1, tags_of(asked.filter_expression),
-            renews=bool(asked.auto_renew), is_lite=is_lite,
+        receive = _Receive(
+            client_id, group, topic, broker, config.retry_max_times + 1, tags_of(request.filter_expression),
+            renews=bool(request.auto_renew), is_lite=is_lite,
         )  # fmt: skip
-        popping = self._receipts.begin(self._pop(read, fields))
-        left: deque[_Popped] | None = None
+        popping = self._receipts.begin(self._pop(receive, fields))
+        pending: deque[_ClientMessage] | None = None
         try:
-            status, found = await asyncio.shield(popping)
-            left = deque(found)
+            status, messages = await asyncio.shield(popping)
+            pending = deque(messages)
             yield rpc.ReceiveMessageResponse(status=status)
-            while left:
-                one = left.popleft()  # what is being written counts as written: the client may have it already
-                if read.renews:
-                    self._receipts.renewal.keep(client_id, group, topic, one.receipt)
-                yield rpc.ReceiveMessageResponse(message=one.message)
+            while pending:
+                message = pending.popleft()  # what is being written counts as written: the client may have it already
+                if receive.renews:
+                    self._receipts.renewal.start(client_id, group, topic, message.receipt)
+                yield rpc.ReceiveMessageResponse(message=message.message)
         except asyncio.CancelledError:
-            if left is None:
-                popping.add_done_callback(lambda done: self._give_back_late(read, done))
+            if pending is None:
+                popping.add_done_callback(lambda done: self._release_late(receive, done))
             raise
         finally:
-            if left:
-                self._receipts.begin(self._give_back(read, list(left)))
+            if pending:
+                self._receipts.begin(self._release(receive, list(pending)))
         last = rpc.ReceiveMessageResponse()
         last.delivery_timestamp.GetCurrentTime()
         yield last
 
     def _check_unacknowledged(self, client_id: str) -> None:
-        """Refuse a client that does not acknowledge: each of its messages holds up a child. Raises StatusError."""
+        """Refuse a client that does not acknowledge: each pending message blocks a child. Raises StatusError."""
         count = self._receipts.renewal.count(client_id)
         if count > _MOST_UNACKNOWLEDGED:
             name = client_id.rpartition("\n")[2]
-            told = f"The client [{name}] has too many unacked messages. Unacked count: {count}"
-            raise StatusError(v2.FORBIDDEN, told)
+            reason = f"The client [{name}] has too many unacked messages. Unacked count: {count}"
+            raise StatusError(v2.FORBIDDEN, reason)
 
-    def _fields(self, asked: Any, group: str, topic: str, left_s: float | None) -> PopMessage:
-        expression, kind = asked.filter_expression.expression, asked.filter_expression.type
+    def _fields(self, request: Any, group: str, topic: str, remaining_s: float | None) -> PopMessage:
+        expression, kind = request.filter_expression.expression, request.filter_expression.type
         if kind == v2.SQL and not expression:
             raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, "Expression can't be null! SQL92")
-        if len(asked.attempt_id) > _MOST_ATTEMPT_CHARS:
+        if len(request.attempt_id) > _MOST_ATTEMPT_CHARS:
             raise StatusError(v2.BAD_REQUEST, f"the attempt id has more than {_MOST_ATTEMPT_CHARS} characters")
-        if asked.batch_size < 0:  # as of the original, whose broker fails with an IllegalArgumentException
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"the batch size {asked.batch_size} is negative")
+        if request.batch_size < 0:  # as of the original, whose broker fails with an IllegalArgumentException
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"the batch size {request.batch_size} is negative")
         return PopMessage(
-            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(asked.batch_size, RECEIVE_BATCH),
-            invisible_time=self._invisible_ms(asked), poll_time=self._poll_ms(asked, left_s),
+            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(request.batch_size, RECEIVE_BATCH),
+            invisible_time=self._invisible_ms(request), poll_time=self._poll_ms(request, remaining_s),
             born_time=time.time_ns() // 1_000_000, init_mode=1, exp_type="SQL92" if kind == v2.SQL else "TAG",
-            exp=expression or "*", order=False, attempt_id=asked.attempt_id or None,
+            exp=expression or "*", order=False, attempt_id=request.attempt_id or None,
         )  # fmt: skip
 
-    async def _pop(self, read: _Read, fields: PopMessage) -> tuple[Any, list[_Popped]]:
-        """Pop messages; the status, and what there is for the client."""
+    async def _pop(self, receive: _Receive, fields: PopMessage) -> tuple[Any, list[_ClientMessage]]:
+        """Pop messages; return the status and the client's messages."""
         if not fields.max_msg_nums:  # the original's broker holds the poll: a client that asks so must not spin
             await asyncio.sleep(fields.poll_time / 1000)
             return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []
-        address = await self._brokers.address(read.topic, read.broker)
-        code = RequestCode.POP_LITE_MESSAGE if read.is_lite else RequestCode.POP_MESSAGE
-        answer = await self._brokers.ask(
-            address, code, _of_children(fields, read.client_id) if read.is_lite else fields,
+        address = await self._brokers.address(receive.topic, receive.broker)
+        code = RequestCode.POP_LITE_MESSAGE if receive.is_lite else RequestCode.POP_MESSAGE
+        answer = await self._brokers.request(
+            address, code, _lite_fields(fields, receive.client_id) if receive.is_lite else fields,
             timeout_s=fields.poll_time / 1000 + 10,
             also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
         )  # fmt: skip
-        found = await self._popped(read, answer) if answer.code == ResponseCode.SUCCESS else []
+        messages = await self._decode_messages(receive, answer) if answer.code == ResponseCode.SUCCESS else []
         if answer.code == ResponseCode.POLLING_FULL:
             return v2.Status(code=v2.TOO_MANY_REQUESTS, message="too many polls"), []
-        return ok() if found else v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), found
+        return ok() if messages else v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), messages
 
-    def _give_back_late(self, read: _Read, popping: "asyncio.Task[tuple[Any, list[_Popped]]]") -> None:
+    def _release_late(self, receive: _Receive, popping: "asyncio.Task[tuple[Any, list[_ClientMessage]]]") -> None:
         if not popping.cancelled() and popping.exception() is None:
-            _, found = popping.result()
-            if found:
-                self._receipts.begin(self._give_back(read, found))
+            _, messages = popping.result()
+            if messages:
+                self._receipts.begin(self._release(receive, messages))
 
-    async def _give_back(self, read: _Read, found: list[_Popped]) -> None:
-        """Have others get messages that the client did not get."""
-        for receipt, _ in found:
-            async with self._receipts.renewal.taken(read.client_id, read.group, receipt.encode()):
+    async def _release(self, receive: _Receive, messages: list[_ClientMessage]) -> None:
+        """Make messages that the client did not get visible for other clients."""
+        for receipt, _ in messages:
+            async with self._receipts.renewal.stopped(receive.client_id, receive.group, receipt.encode()):
                 pass
             try:
-                await self._receipts.change(read.group, read.topic, receipt, GONE_MS)
+                await self._receipts.change(receive.group, receive.topic, receipt, RELEASE_MS)
             except RmqError as error:
                 log.info("a message that its client did not get comes back later: %(error)s", {"error": error})
 
-    async def _place(self, asked: Any, topic: str) -> tuple[str, int]:
-        """Name of the broker that is asked, and id of the queue, -1 for any; another broker, if that one is not there.
+    async def _select_queue(self, request: Any, topic: str) -> tuple[str, int]:
+        """Choose the broker, and the queue, -1 for any; another broker where the client's is not in the route.
 
         Source: ``ReceiveMessageQueueSelector``.
         """
         queues = (await self._brokers.route(topic)).read_queues
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no readable queue of topic {topic}")
-        wanted = asked.message_queue.broker.name
-        if any(queue.broker_name == wanted for queue in queues):
-            return wanted, max(-1, asked.message_queue.id)
+        broker = request.message_queue.broker.name
+        if any(queue.broker_name == broker for queue in queues):
+            return broker, max(-1, request.message_queue.id)
         return random.choice(queues).broker_name, -1
 
     @staticmethod
-    def _invisible_ms(asked: Any) -> int:
-        if asked.auto_renew:
-            return _RENEWED_MS
-        invisible_ms = ms_of(asked.invisible_duration)
+    def _invisible_ms(request: Any) -> int:
+        if request.auto_renew:
+            return _RENEWAL_MS
+        invisible_ms = ms_of(request.invisible_duration)
         if not _LEAST_INVISIBLE_MS <= invisible_ms <= MOST_INVISIBLE_MS:
             bounds = f"{_LEAST_INVISIBLE_MS} to {MOST_INVISIBLE_MS} ms"
             raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime of {invisible_ms} ms is not of {bounds}")
         return invisible_ms
 
     @staticmethod
-    def _poll_ms(asked: Any, left_s: float | None) -> int:
-        """How long to wait for messages: as asked, but the answer has to be back in time."""
+    def _poll_ms(request: Any, remaining_s: float | None) -> int:
+        """Return the poll time in ms: the client's, shortened to the call's deadline."""
         poll_s = float(POLL_S)
-        if asked.HasField("long_polling_timeout"):
-            poll_s = ms_of(asked.long_polling_timeout) / 1000
+        if request.HasField("long_polling_timeout"):
+            poll_s = ms_of(request.long_polling_timeout) / 1000
         poll_s = min(max(poll_s, _LEAST_POLL_S), POLL_S)
-        if left_s is not None and poll_s > left_s - _SPARE_S:
-            if left_s < _LEAST_POLL_S:
+        if remaining_s is not None and poll_s > remaining_s - _RESPONSE_S:
+            if remaining_s < _LEAST_POLL_S:
                 raise StatusError(v2.ILLEGAL_POLLING_TIME, "the deadline time remaining is not enough for polling")
-            poll_s = left_s - _SPARE_S
+            poll_s = remaining_s - _RESPONSE_S
         return int(poll_s * 1000)
 
-    async def _popped(self, read: _Read, answer: RemotingCommand) -> list[_Popped]:
-        """The messages of an answer; those that were delivered too often become dead letters."""
+    async def _decode_messages(self, receive: _Receive, answer: RemotingCommand) -> list[_ClientMessage]:
+        """Return the messages of a response; a message with too many deliveries becomes a dead letter."""
         try:
-            told = read_fields(answer, PopAnswer)
+            fields = read_fields(answer, PopAnswer)
         except ValueError as error:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
-        self._brokers.note_clock(read.broker, told.pop_time)
-        found = []
+        self._brokers.record_clock(receive.broker, fields.pop_time)
+        messages = []
         body = bytes(answer.body)
-        taken = (
-            popped_children(told, body, read.broker, read.topic) if read.is_lite else popped(told, body, read.broker)
+        popped = (
+            popped_lite_messages(fields, body, receive.broker, receive.topic)
+            if receive.is_lite
+            else popped_messages(fields, body, receive.broker)
         )
-        for one in taken:
-            properties, receipt = one.record.properties, one.receipt
-            if not _is_wanted(read, one.record):
-                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
-            elif one.deliveries >= read.most_attempts:
-                await self._settle(
-                    self._receipts.bury(read.group, read.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, ""))
+        for item in popped:
+            properties, receipt = item.record.properties, item.receipt
+            if not _matches(receive, item.record):
+                await self._best_effort(self._receipts.acknowledge(receive.group, receive.topic, receipt))
+            elif item.deliveries >= receive.most_attempts:
+                await self._best_effort(
+                    self._receipts.send_to_dead_letters(
+                        receive.group, receive.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, "")
+                    )
                 )
             else:
-                message = to_wire(one.record, read.topic, receipt.encode(), one.deliveries + 1)
-                if read.is_lite:
+                message = to_wire(item.record, receive.topic, receipt.encode(), item.deliveries + 1)
+                if receive.is_lite:
                     message.system_properties.lite_topic = receipt.lite_topic
                     message.system_properties.queue_offset = receipt.handle.offset
-                found.append(_Popped(receipt, message))
-        return found
+                messages.append(_ClientMessage(receipt, message))
+        return messages
 
     @staticmethod
-    async def _settle(work: Awaitable[None]) -> None:
-        """Do what must not keep the other messages from their client: where it fails, the message comes back."""
+    async def _best_effort(work: Awaitable[None]) -> None:
+        """Await work; log a failure, so that the client gets the other messages and the failed message comes back."""
         try:
             await work
         except RmqError as error:
             log.warning("a message that is for no client comes back: %(error)s", {"error": error})
 
 
-def _is_wanted(read: _Read, record: StoredMessage) -> bool:
-    """Whether a message is one for the client: a broker compares hashes of tags, and gives a child its dead letters."""
-    if read.is_lite and record.topic.startswith(_DEAD_LETTERS):
+def _matches(receive: _Receive, record: StoredMessage) -> bool:
+    """Return True if a message is for the client: a broker compares only hashes of tags."""
+    if receive.is_lite and record.topic.startswith(_DEAD_LETTERS):
         return False
-    return read.tags is None or record.properties.get(PROPERTY_TAGS) in read.tags
+    return receive.tags is None or record.properties.get(PROPERTY_TAGS) in receive.tags
 
 
-def _of_children(fields: PopMessage, client_id: str) -> PopLiteMessage:
+def _lite_fields(fields: PopMessage, client_id: str) -> PopLiteMessage:
     return PopLiteMessage(
-        client_id=known_as(client_id), consumer_group=fields.consumer_group, topic=fields.topic,
+        client_id=broker_client_id(client_id), consumer_group=fields.consumer_group, topic=fields.topic,
         max_msg_num=fields.max_msg_nums, invisible_time=fields.invisible_time, poll_time=fields.poll_time,
         born_time=fields.born_time, attempt_id=fields.attempt_id,
     )  # fmt: skip

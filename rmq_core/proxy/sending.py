@@ -1,4 +1,4 @@
-"""Sends, ends of transactions, checks of transactions, recalls.
+"""Handler of sends, ends of transactions, transaction checks, and recalls.
 
 Source: ``SendMessageActivity``, ``EndTransactionActivity``, ``RecallMessageActivity``.
 """
@@ -12,10 +12,10 @@ from rmq_core.broker.access.push_rights import publish_need
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_message, kind_of, topic_name
-from rmq_core.proxy.errors import StatusError, ok, status_of, together
+from rmq_core.proxy.checks import check_message, message_type_of, topic_name
+from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
-from rmq_core.proxy.popped import records_of
+from rmq_core.proxy.popped import decode_records
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import MessageQueue
@@ -41,19 +41,19 @@ from rmq_formats.codecs.record import decode_record
 from rmq_formats.errors import RmqError
 
 _TEMPLATE: Final = "TBW102"
-_STORED: Final = {
+_STATUSES: Final = {
     ResponseCode.FLUSH_DISK_TIMEOUT: v2.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: v2.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: v2.HA_NOT_AVAILABLE,
 }
-_NAMES: Final = {
+_TYPE_NAMES: Final = {
     v2.NORMAL: "NORMAL", v2.FIFO: "FIFO", v2.DELAY: "DELAY", v2.TRANSACTION: "TRANSACTION",
     v2.PRIORITY: "PRIORITY", v2.LITE: "LITE",
 }  # fmt: skip
 
 
 class TransactionId(NamedTuple):
-    """Identifier of a transaction, with the place of its half message: any proxy can end it.
+    """Identifier of a transaction with the location of its half message, so that any proxy can end it.
 
     The original keeps the place in memory, for some seconds.
 
@@ -82,37 +82,37 @@ class TransactionId(NamedTuple):
         return cls(parts[0], int(parts[1]), int(parts[2]), parts[3])
 
 
-class Sending:
-    """Handles what producers ask for."""
+class SendMessageActivity:
+    """gRPC calls of producers: sends, ends of transactions, recalls."""
 
     def __init__(self, brokers: Brokers, sessions: Sessions) -> None:
         self._brokers = brokers
         self._sessions = sessions
-        self._turns = itertools.count()
-        brokers.on_check = self._check
+        self._queue_counter = itertools.count()
+        brokers.on_transaction_check = self._on_transaction_check
 
-    async def send(self, asked: Any, _: str, peer: str) -> Any:
+    async def send(self, request: Any, _: str, peer: str) -> Any:
         """SendMessage. Each message of a request is sent by itself: the original makes one of them."""
-        if not asked.messages:
+        if not request.messages:
             raise StatusError(v2.MESSAGE_CORRUPTED, "no message to send")
-        topics = {topic_name(message.topic) for message in asked.messages}
+        topics = {topic_name(message.topic) for message in request.messages}
         if len(topics) > 1:
             raise StatusError(v2.MESSAGE_CORRUPTED, "not all messages are of one topic")
         (topic,) = topics
         now_ms = time.time_ns() // 1_000_000
-        for message in asked.messages:
+        for message in request.messages:
             check_message(message, now_ms)
-        taken = await self._brokers.kinds(topic)
-        for message in asked.messages:
-            if kind_of(message) not in taken:
-                expected = "MIXED" if len(taken) > 1 else _NAMES[taken[0]]
+        accepted = await self._brokers.message_types(topic)
+        for message in request.messages:
+            if message_type_of(message) not in accepted:
+                expected = "MIXED" if len(accepted) > 1 else _TYPE_NAMES[accepted[0]]
                 raise StatusError(
                     v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                     f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
-                    f"{_NAMES[kind_of(message)]}",
+                    f"{_TYPE_NAMES[message_type_of(message)]}",
                 )
-        entries = [await self._attempt(topic, message, peer) for message in asked.messages]
-        status = together([entry.status for entry in entries])
+        entries = [await self._attempt(topic, message, peer) for message in request.messages]
+        status = combined_status([entry.status for entry in entries])
         return rpc.SendMessageResponse(status=status, entries=entries)
 
     async def _attempt(self, topic: str, message: Any, peer: str) -> Any:
@@ -123,102 +123,106 @@ class Sending:
             return rpc.SendResultEntry(status=status_of(error), message_id=message_id)
 
     async def _send(self, topic: str, message: Any, peer: str) -> Any:
-        kind = kind_of(message)
-        queue = self._queue((await self._brokers.route(topic)).write_queues, topic, message)
+        kind = message_type_of(message)
+        queue = self._select_queue((await self._brokers.route(topic)).write_queues, topic, message)
         address = await self._brokers.address(topic, queue.broker_name)
         system = message.system_properties
         if kind == v2.TRANSACTION:
-            await self._brokers.produce([topic])
+            await self._brokers.register_producer([topic])
         fields = SendMessageV2(
             producer_group=topic, topic=topic, default_topic=_TEMPLATE, default_topic_queue_nums=4,
             queue_id=queue.queue_id, sys_flag=sys_flag_of(message, kind),
             born_timestamp=born_ms(message), flag=0,
             properties=encode_properties(properties_of(message, topic, kind, peer)).decode(), reconsume_times=0,
         )  # fmt: skip
-        answer = await self._brokers.ask(address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STORED)
+        answer = await self._brokers.request(address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STATUSES)
         stored = read_fields(answer, SendAnswer)
         transaction_id = system.message_id
         if kind == v2.TRANSACTION:
-            place = decode_message_id(stored.msg_id.partition(",")[0])[1]
-            transaction_id = TransactionId(system.message_id, place, stored.queue_offset, queue.broker_name).encode()
+            physical_offset = decode_message_id(stored.msg_id.partition(",")[0])[1]
+            transaction_id = TransactionId(
+                system.message_id, physical_offset, stored.queue_offset, queue.broker_name
+            ).encode()
         return rpc.SendResultEntry(
-            status=v2.Status(code=_STORED[ResponseCode(answer.code)], message=answer.remark) if answer.code else ok(),
+            status=v2.Status(code=_STATUSES[ResponseCode(answer.code)], message=answer.remark) if answer.code else ok(),
             message_id=system.message_id, transaction_id=transaction_id, offset=stored.queue_offset,
             recall_handle=stored.recall_handle or "",
         )  # fmt: skip
 
-    def _queue(self, queues: Sequence[MessageQueue], topic: str, message: Any) -> MessageQueue:
+    def _select_queue(self, queues: Sequence[MessageQueue], topic: str, message: Any) -> MessageQueue:
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no writable queue of topic {topic}")
         system = message.system_properties
         # Brokers find the one that has a child likewise (``LiteShardingImpl``).
         if key := system.message_group or system.lite_topic:
             return queues[consistent_hash(java_string_hash(key), len(queues))]
-        return queues[next(self._turns) % len(queues)]
+        return queues[next(self._queue_counter) % len(queues)]
 
-    async def end(self, asked: Any, _: str, __: str) -> Any:
+    async def end(self, request: Any, _: str, __: str) -> Any:
         """EndTransaction."""
-        topic = topic_name(asked.topic)
-        if not asked.transaction_id.strip():
+        topic = topic_name(request.topic)
+        if not request.transaction_id.strip():
             raise StatusError(v2.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
-        known = TransactionId.decode(asked.transaction_id)
+        transaction = TransactionId.decode(request.transaction_id)
         flags = {v2.COMMIT: FLAG_TRANSACTION_COMMIT, v2.ROLLBACK: FLAG_TRANSACTION_ROLLBACK}
         fields = EndTransaction(
-            topic=topic, producer_group=topic, tran_state_table_offset=known.queue_offset,
-            commit_log_offset=known.physical_offset, commit_or_rollback=flags.get(asked.resolution, 0),
-            from_transaction_check=asked.source == v2.SOURCE_SERVER_CHECK, msg_id=asked.message_id,
-            transaction_id=known.message_id,
+            topic=topic, producer_group=topic, tran_state_table_offset=transaction.queue_offset,
+            commit_log_offset=transaction.physical_offset, commit_or_rollback=flags.get(request.resolution, 0),
+            from_transaction_check=request.source == v2.SOURCE_SERVER_CHECK, msg_id=request.message_id,
+            transaction_id=transaction.message_id,
         )  # fmt: skip
-        address = await self._brokers.address(topic, known.broker)
-        await self._check_half(address, topic, known)
-        await self._brokers.ask(address, RequestCode.END_TRANSACTION, fields)
+        address = await self._brokers.address(topic, transaction.broker)
+        await self._check_half(address, topic, transaction)
+        await self._brokers.request(address, RequestCode.END_TRANSACTION, fields)
         return rpc.EndTransactionResponse(status=ok())
 
-    async def _check_half(self, address: str, topic: str, known: TransactionId) -> None:
-        """Refuse the place of another topic's half message: the id's text is the client's. Raises StatusError.
+    async def _check_half(self, address: str, topic: str, transaction: TransactionId) -> None:
+        """Refuse the location of another topic's half message: the id's text is the client's. Raises StatusError.
 
         A broker allows everything to the proxy, and a producer group may have the name of a topic.
         """
-        fields = ViewMessage(topic=topic, offset=known.physical_offset)
-        answer = await self._brokers.ask(
+        fields = ViewMessage(topic=topic, offset=transaction.physical_offset)
+        answer = await self._brokers.request(
             address,
             RequestCode.VIEW_MESSAGE_BY_ID,
             fields,
             also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
         )
-        records = records_of(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
         if len(records) != 1 or records[0].topic != HALF_TOPIC or records[0].properties.get(REAL_TOPIC) != topic:
             raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id is of no half message of topic {topic}")
 
-    async def _check(self, command: RemotingCommand, _: Connection) -> None:
-        """CHECK_TRANSACTION_STATE (39): has a producer's client say what became of a transaction."""
-        asked = read_fields(command, CheckTransaction)
+    async def _on_transaction_check(self, command: RemotingCommand, _: Connection) -> None:
+        """CHECK_TRANSACTION_STATE (39): forwards the check to a client of the producer."""
+        fields = read_fields(command, CheckTransaction)
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
         topic = properties.get(REAL_TOPIC, message.topic)
         needs = (publish_need(topic),)
         broker = command.ext_fields.get("bname", "")
-        known = TransactionId(message.uniq_key or "", asked.commit_log_offset, asked.tran_state_table_offset, broker)
-        told = rpc.RecoverOrphanedTransactionCommand(
-            message=to_wire(message, topic, None), transaction_id=known.encode()
+        transaction = TransactionId(
+            message.uniq_key or "", fields.commit_log_offset, fields.tran_state_table_offset, broker
         )
-        command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=told)
+        check = rpc.RecoverOrphanedTransactionCommand(
+            message=to_wire(message, topic, None), transaction_id=transaction.encode()
+        )
+        command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=check)
         for session in self._sessions.producers_of(topic):
-            if await session.caller.may_receive(needs) and session.tell(command):
+            if await session.caller.may_receive(needs) and session.send_command(command):
                 return  # without any the broker asks again
 
-    async def recall(self, asked: Any, _: str, __: str) -> Any:
+    async def recall(self, request: Any, _: str, __: str) -> Any:
         """RecallMessage."""
-        topic = topic_name(asked.topic)
-        if v2.DELAY not in await self._brokers.kinds(topic):
+        topic = topic_name(request.topic)
+        if v2.DELAY not in await self._brokers.message_types(topic):
             raise StatusError(v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"topic {topic} takes no delayed messages")
-        if not asked.recall_handle:
+        if not request.recall_handle:
             raise StatusError(v2.BAD_REQUEST, "recall handle cannot be blank")
         try:
-            handle = RecallHandle.decode(asked.recall_handle)
+            handle = RecallHandle.decode(request.recall_handle)
         except ResponseError as error:
             raise StatusError(v2.BAD_REQUEST, error.remark) from error
         address = await self._brokers.address(topic, handle.broker_name)
-        fields = RecallMessage(topic=topic, recall_handle=asked.recall_handle, producer_group=topic)
-        answer = await self._brokers.ask(address, RequestCode.RECALL_MESSAGE, fields)
+        fields = RecallMessage(topic=topic, recall_handle=request.recall_handle, producer_group=topic)
+        answer = await self._brokers.request(address, RequestCode.RECALL_MESSAGE, fields)
         return rpc.RecallMessageResponse(status=ok(), message_id=answer.ext_fields.get("msgId", ""))

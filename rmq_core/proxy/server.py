@@ -1,4 +1,4 @@
-"""The proxy's gRPC server: calls of the service, each answered in its time, errors as statuses.
+"""gRPC server of the proxy: dispatches the calls of the service, and answers errors as statuses.
 
 Source: ``GrpcMessagingApplication``, ``ContextInitPipeline``.
 """
@@ -22,15 +22,15 @@ from rmq_core.proxy.collector import NO_COLLECTOR, Collector
 from rmq_core.proxy.entries import check_entries
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.front import LOOPBACK, Front
-from rmq_core.proxy.lite_subscriptions import Subscriptions
-from rmq_core.proxy.needs import needs_of
+from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.presence import Presence
 from rmq_core.proxy.receipts import Receipts
-from rmq_core.proxy.receiving import Receiving
+from rmq_core.proxy.receiving import ReceiveMessageActivity
 from rmq_core.proxy.renewal import Renewal
-from rmq_core.proxy.routing import Routing
-from rmq_core.proxy.sending import Sending
-from rmq_core.proxy.sessions import Sessions, checked_id
+from rmq_core.proxy.required_permissions import required_permissions
+from rmq_core.proxy.routing import ClientActivity
+from rmq_core.proxy.sending import SendMessageActivity
+from rmq_core.proxy.sessions import Sessions, check_client_id
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.access.server_tls import TlsFile
@@ -118,14 +118,14 @@ class Proxy:
             await self._bind(server, ending)
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
-            lite = Subscriptions(self._brokers, self._sessions, receipts.begin)
+            lite = LiteSubscriptionActivity(self._brokers, self._sessions, receipts.begin)
             server.add_generic_rpc_handlers((self._handlers(receipts, lite),))
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)
             ending.push_async_callback(lite.close)  # before all streams end
-            for work in (renewal.run(), Presence(self._brokers, self._sessions).run(), self._keep_house()):
+            for work in (renewal.run(), Presence(self._brokers, self._sessions).run(), self._expire_idle()):
                 task = asyncio.create_task(work)
-                ending.push_async_callback(_ended, task)
+                ending.push_async_callback(_cancel, task)
             self._ending = ending.pop_all()
         speaks = "plain" if self._tls is None else "TLS and plain" if self._takes_plain else "TLS"
         log.info(
@@ -157,16 +157,16 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         await self._ending.aclose()
 
-    async def _keep_house(self) -> None:
+    async def _expire_idle(self) -> None:
         while True:
             await asyncio.sleep(_SILENT_EVERY_S)
-            self._sessions.drop_silent()
-            await self._brokers.retire(lambda topic: bool(self._sessions.producers_of(topic)))
+            self._sessions.end_silent()
+            await self._brokers.unregister_idle_producers(lambda topic: bool(self._sessions.producers_of(topic)))
 
-    def _handlers(self, receipts: Receipts, lite: Subscriptions) -> grpc.GenericRpcHandler:
-        receiving = Receiving(self._brokers, self._sessions, receipts)
-        sending = Sending(self._brokers, self._sessions)
-        routing = Routing(self._brokers, self._sessions, self.address, self._collector)
+    def _handlers(self, receipts: Receipts, lite: LiteSubscriptionActivity) -> grpc.GenericRpcHandler:
+        receiving = ReceiveMessageActivity(self._brokers, self._sessions, receipts)
+        sending = SendMessageActivity(self._brokers, self._sessions)
+        routing = ClientActivity(self._brokers, self._sessions, self.address, self._collector)
         unary: dict[str, Unary] = {
             "QueryRoute": routing.route,
             "Heartbeat": routing.heartbeat,
@@ -185,7 +185,7 @@ class Proxy:
         }
         streams: dict[str, Stream] = {
             "ReceiveMessage": receiving.receive,
-            "PullMessage": lambda asked, _, left_s: routing.pull(asked, left_s),
+            "PullMessage": lambda request, _, remaining_s: routing.pull(request, remaining_s),
         }
         methods = {name: self._unary(name, call) for name, call in unary.items()}
         methods |= {name: self._stream(name, call) for name, call in streams.items()}
@@ -194,8 +194,8 @@ class Proxy:
         )
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
-    async def _known(self, context: Any) -> tuple[str, Caller]:
-        """The client's id, and the user who calls, in whose name the id is. Raises StatusError."""
+    async def _authenticate(self, context: Any) -> tuple[str, Caller]:
+        """Return the client's id, which includes the user's name, and the authenticated user. Raises StatusError."""
         client_id = _client_id(context)
         if self._access is None:
             return client_id, Caller()
@@ -204,64 +204,68 @@ class Proxy:
         return f"{login.name}\n{client_id}", Caller(self._access, login, host)
 
     def _unary(self, name: str, call: Unary) -> grpc.RpcMethodHandler:
-        request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
+        request_type, response_type = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
 
         async def handle(_: Any, context: Any) -> Any:
             try:
-                client_id, caller = await self._known(context)
+                client_id, caller = await self._authenticate(context)
                 async with self._bytes.request(context) as data:
                     check_entries(name, data)
-                    asked = _decoded(request, data)
-                    await caller.check(needs_of(name, asked))
+                    request = _decode(request_type, data)
+                    await caller.check(required_permissions(name, request))
                     self._sessions.of(client_id)
-                    return await call(asked, client_id, host_of(context))
+                    return await call(request, client_id, host_of(context))
             except RmqError as error:
-                return answer(status=status_of(error))
+                return response_type(status=status_of(error))
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("%(call)s failed", {"call": name})
-                return answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
+                return response_type(
+                    status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log")
+                )
 
         # As a stream of requests: then a request is read when this asks for it, and not before its user is known.
-        return grpc.stream_unary_rpc_method_handler(handle, None, answer.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(handle, None, response_type.SerializeToString)
 
     def _stream(self, name: str, call: Stream) -> grpc.RpcMethodHandler:
-        request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
+        request_type, response_type = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
 
         async def handle(_: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                client_id, caller = await self._known(context)
+                client_id, caller = await self._authenticate(context)
                 async with self._bytes.request(context) as data:
-                    asked = _decoded(request, data)
-                needs = needs_of(name, asked)
+                    request = _decode(request_type, data)
+                needs = required_permissions(name, request)
                 await caller.check(needs)
                 self._sessions.of(client_id)
                 is_checked = False
-                async with aclosing(call(asked, client_id, context.time_remaining())) as answers:
-                    async for one in answers:
+                async with aclosing(call(request, client_id, context.time_remaining())) as responses:
+                    async for response in responses:
                         if not is_checked:  # again, for it may have waited at the broker
                             await caller.check_push(needs)
                             is_checked = True
-                        yield one
+                        yield response
             except RmqError as error:
-                yield answer(status=status_of(error))
+                yield response_type(status=status_of(error))
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("%(call)s failed", {"call": name})
-                yield answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
+                yield response_type(
+                    status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log")
+                )
 
-        return grpc.stream_stream_rpc_method_handler(handle, None, answer.SerializeToString)
+        return grpc.stream_stream_rpc_method_handler(handle, None, response_type.SerializeToString)
 
-    def _telemetry(self, routing: Routing) -> Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]:
+    def _telemetry(self, routing: ClientActivity) -> Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]:
         async def handle(commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
             try:
-                client_id, caller = await self._known(context)
-                decoded = (_decoded(rpc.TelemetryCommand, data) async for data in _short(commands))
+                client_id, caller = await self._authenticate(context)
+                decoded = (_decode(rpc.TelemetryCommand, data) async for data in _limited(commands))
                 stream = routing.telemetry(decoded, client_id, address_of(context), caller, context.add_done_callback)
-                async with aclosing(stream) as telling:
-                    async for command in telling:
+                async with aclosing(stream) as outgoing:
+                    async for command in outgoing:
                         yield command
             except StatusError as error:
                 if error.code == v2.UNAUTHORIZED:
@@ -272,21 +276,21 @@ class Proxy:
         return handle
 
 
-async def _ended(task: "asyncio.Task[None]") -> None:
+async def _cancel(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _short(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The commands of a client that are short enough to be decoded. Raises StatusError."""
+async def _limited(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the commands of a client, and refuse a command that is too long to be decoded. Raises StatusError."""
     async for data in commands:
         if len(data) > _MOST_COMMAND_BYTES:
             raise StatusError(v2.BAD_REQUEST, f"a command has more than {_MOST_COMMAND_BYTES} bytes")
         yield data
 
 
-def _decoded(kind: Any, data: bytes) -> Any:
-    """Decode a request: gRPC itself would log a traceback of one that is none. Raises StatusError."""
+def _decode(kind: Any, data: bytes) -> Any:
+    """Decode a request: gRPC itself would log a traceback for invalid bytes. Raises StatusError."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -294,5 +298,5 @@ def _decoded(kind: Any, data: bytes) -> Any:
 
 
 def _client_id(context: Any) -> str:
-    """The client's id, of the call's metadata. Raises StatusError."""
-    return checked_id(metadata_of(context).get(_CLIENT_ID, ""))
+    """Return the client's id from the call's metadata. Raises StatusError."""
+    return check_client_id(metadata_of(context).get(_CLIENT_ID, ""))

@@ -1,4 +1,4 @@
-"""The clients of the proxy: what their settings say, and the streams by which they are told of things.
+"""Clients of the proxy: their settings, and the streams of commands to them.
 
 Source: ``GrpcClientSettingsManager``, ``ClientActivity``, ``GrpcClientChannel``.
 """
@@ -23,7 +23,7 @@ from rmq_formats.codecs.layout import MAX_BODY_BYTES
 
 SILENT_S: Final = 120.0  # a client without a call for so long is gone
 _MOST_SESSIONS: Final = 100_000
-_MOST_WAITING: Final = 1000  # commands of a stream that is not read
+_MOST_PENDING: Final = 1000  # commands of a stream that is not read
 _MOST_ID_CHARS: Final = 512
 _MOST_SETTINGS_BYTES: Final = 256 << 10  # two thousand topics
 PRODUCER_ATTEMPTS: Final = 3
@@ -33,14 +33,14 @@ POLL_S: Final = 20
 
 @dataclass(slots=True)
 class Session:
-    """One client.
+    """Client of the proxy.
 
     Attributes:
         client_id: the id that it has given itself.
         topics: that it sends transactions to, or may.
         number: of it, among all that there have been.
         commands: to it; None while it has no stream.
-        heard_s: when its last call came, by the monotonic clock.
+        last_call_s: when its last call came, by the monotonic clock.
         caller: the user who has opened its stream.
     """
 
@@ -48,19 +48,19 @@ class Session:
     number: int = 0
     topics: frozenset[str] = frozenset()
     commands: asyncio.Queue[Any] | None = None
-    heard_s: float = field(default_factory=time.monotonic)
+    last_call_s: float = field(default_factory=time.monotonic)
     caller: Caller = field(default_factory=Caller)
 
-    def tell(self, command: Any) -> bool:
-        """Send a command to the client; False if it has no stream, or does not read it."""
+    def send_command(self, command: Any) -> bool:
+        """Send a command to the client; return False if the client has no stream, or does not read its stream."""
         if self.commands is None or self.commands.full():
             return False
         self.commands.put_nowait(command)
         return True
 
     def open_stream(self) -> asyncio.Queue[Any]:
-        """Begin a stream of commands; None ends it."""
-        self.commands = asyncio.Queue(_MOST_WAITING)
+        """Open a stream of commands; None ends the stream."""
+        self.commands = asyncio.Queue(_MOST_PENDING)
         return self.commands
 
     def end_stream(self) -> None:
@@ -75,63 +75,68 @@ class Sessions:
 
     Attributes:
         present: those with an open stream on which settings came, by number, as brokers are told of them.
-        on_gone: called with the id of a client that has ended, or whose stream has.
+        on_end: called with the id of a client that has ended, or whose stream has.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self.present: dict[int, ProxiedClient] = {}
-        self.on_gone: Callable[[str], None] = _nothing
+        self.on_end: Callable[[str], None] = _nothing
 
     def of(self, client_id: str) -> Session:
-        """The session of a client, which is heard of now; made if there is none. Raises StatusError."""
+        """Return a client's session, which is made if there is none, and record that a call came.
+
+        Raises StatusError.
+        """
         session = self._sessions.get(client_id)
         if session is None:
             if len(self._sessions) >= _MOST_SESSIONS:
                 raise StatusError(v2.TOO_MANY_REQUESTS, "the proxy has too many clients")
             session = self._sessions[client_id] = Session(client_id, next(self._numbers))
-        session.heard_s = time.monotonic()
+        session.last_call_s = time.monotonic()
         return session
 
     def has(self, client_id: str) -> bool:
-        """Whether a client is there."""
+        """Return True if the client has a session."""
         return client_id in self._sessions
 
     def end(self, client_id: str) -> None:
-        """Forget a client."""
+        """End a client's session."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
             self.present.pop(session.number, None)
             session.end_stream()
-            self.on_gone(client_id)
+            self.on_end(client_id)
 
     def end_stream(self, session: Session, commands: asyncio.Queue[Any]) -> None:
         """End a stream of a client, which may have begun another."""
         if session.commands in (commands, None):
             self.present.pop(session.number, None)
-            self.on_gone(session.client_id)
+            self.on_end(session.client_id)
         if session.commands is commands:
             session.end_stream()
 
-    def drop_silent(self) -> None:
-        """Forget clients that have not been heard of for long; to be called periodically.
+    def end_silent(self) -> None:
+        """End the sessions of clients without a call for long; to be called periodically.
 
         An open stream does not count: its other end may be gone. Clients send heartbeats, each 10 s.
         """
         since = time.monotonic() - SILENT_S
         for client_id, session in list(self._sessions.items()):
-            if session.heard_s < since:
+            if session.last_call_s < since:
                 self.end(client_id)
 
     def producers_of(self, topic: str) -> list[Session]:
-        """The connected clients that may know of a topic's transactions, in any order."""
-        sessions = [one for one in self._sessions.values() if topic in one.topics and one.commands is not None]
+        """Return the connected clients that may have transactions of a topic, in random order."""
+        sessions = [
+            session for session in self._sessions.values() if topic in session.topics and session.commands is not None
+        ]
         random.shuffle(sessions)
         return sessions
 
     def get(self, client_id: str) -> Session | None:
-        """The session of a client; None if it is not there."""
+        """Return a client's session, or None."""
         return self._sessions.get(client_id)
 
 
@@ -139,8 +144,8 @@ def _nothing(_: str) -> None:
     return None
 
 
-def answered(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
-    """The settings that a client is to use: its own, with what the server decides.
+def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
+    """Merge a client's settings with those that the server decides.
 
     Args:
         settings: as it has sent them.
@@ -150,31 +155,31 @@ def answered(settings: Any, group: SubscriptionGroupConfig | None, collector: Co
     Raises:
         StatusError: they are neither of a producer nor of a consumer.
     """
-    found = v2.Settings()
-    found.CopyFrom(settings)
-    found.metric.CopyFrom(collector.metric(settings))
+    merged = v2.Settings()
+    merged.CopyFrom(settings)
+    merged.metric.CopyFrom(collector.metric(settings))
     if settings.HasField("publishing"):
-        found.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
-        found.backoff_policy.exponential_backoff.initial.FromMilliseconds(10)
-        found.backoff_policy.exponential_backoff.max.FromSeconds(1)
-        found.backoff_policy.exponential_backoff.multiplier = 2
-        found.publishing.max_body_size = MAX_BODY_BYTES
-        found.publishing.validate_message_type = True
-        return found
+        merged.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
+        merged.backoff_policy.exponential_backoff.initial.FromMilliseconds(10)
+        merged.backoff_policy.exponential_backoff.max.FromSeconds(1)
+        merged.backoff_policy.exponential_backoff.multiplier = 2
+        merged.publishing.max_body_size = MAX_BODY_BYTES
+        merged.publishing.validate_message_type = True
+        return merged
     group = group or SubscriptionGroupConfig()
-    found.backoff_policy.max_attempts = group.retry_max_times + 1
+    merged.backoff_policy.max_attempts = group.retry_max_times + 1
     for seconds in RETRY_S:
-        found.backoff_policy.customized_backoff.next.add().FromSeconds(seconds)
-    found.subscription.fifo = group.consume_message_orderly
-    found.subscription.receive_batch_size = RECEIVE_BATCH
-    found.subscription.long_polling_timeout.FromSeconds(POLL_S)
-    found.subscription.lite_subscription_quota = lite_quota(group)
-    found.subscription.max_lite_topic_size = MOST_LITE_TOPIC_BYTES
-    return found
+        merged.backoff_policy.customized_backoff.next.add().FromSeconds(seconds)
+    merged.subscription.fifo = group.consume_message_orderly
+    merged.subscription.receive_batch_size = RECEIVE_BATCH
+    merged.subscription.long_polling_timeout.FromSeconds(POLL_S)
+    merged.subscription.lite_subscription_quota = lite_quota(group)
+    merged.subscription.max_lite_topic_size = MOST_LITE_TOPIC_BYTES
+    return merged
 
 
-def checked_id(client_id: str) -> str:
-    """A client's id, as it says it. Raises StatusError."""
+def check_client_id(client_id: str) -> str:
+    """Check a client's id. Raises StatusError."""
     if not client_id.strip() or len(client_id) > _MOST_ID_CHARS:
         raise StatusError(
             v2.CLIENT_ID_REQUIRED, f"client id cannot be empty, nor have more than {_MOST_ID_CHARS} characters"
@@ -183,26 +188,26 @@ def checked_id(client_id: str) -> str:
 
 
 def names_in(settings: Any) -> tuple[frozenset[str], str | None]:
-    """Topics of a producer's settings, or of a consumer's with its group. Raises StatusError."""
+    """Return topics and group of a client's settings; the group is None for a producer. Raises StatusError."""
     if settings.ByteSize() > _MOST_SETTINGS_BYTES:
         raise StatusError(v2.BAD_REQUEST, f"settings have more than {_MOST_SETTINGS_BYTES} bytes")
     if settings.HasField("publishing"):
         return frozenset(topic_name(topic) for topic in settings.publishing.topics), None
     if settings.HasField("subscription"):
         group = group_name(settings.subscription.group)
-        return frozenset(topic_name(one.topic) for one in settings.subscription.subscriptions), group
+        return frozenset(topic_name(subscription.topic) for subscription in settings.subscription.subscriptions), group
     raise StatusError(v2.BAD_REQUEST, "there is no publishing or subscription data in settings")
 
 
 def end(commands: asyncio.Queue[Any]) -> None:
-    """End a stream of commands behind what waits in it."""
+    """End a stream of commands after its pending commands."""
     if commands.full():  # nobody reads it
         commands.get_nowait()
     commands.put_nowait(None)
 
 
 async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncGenerator[Any]:
-    """The commands to a client, until its stream ends."""
+    """Yield the commands to a client until the stream ends."""
     try:
         while (command := await commands.get()) is not None:
             yield command
@@ -212,5 +217,5 @@ async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncGe
 
 
 def settings_command(settings: Any) -> Any:
-    """The answer to a client's settings."""
+    """Return the response to a client's settings."""
     return rpc.TelemetryCommand(status=ok(), settings=settings)

@@ -1,4 +1,4 @@
-"""Messages of the gRPC service. They are made when they are loaded: type checkers see none of their members."""
+"""Messages of the gRPC service, generated at import: type checkers see none of their members."""
 
 from typing import Any
 
@@ -8,6 +8,6 @@ v2: Any = definition_pb2
 rpc: Any = service_pb2
 
 
-def ms_of(told: Any) -> int:
-    """A timestamp or a duration, in ms: protobuf's own way raises ValueError of those that cannot be."""
-    return int(told.seconds * 1000 + told.nanos // 1_000_000)
+def ms_of(time: Any) -> int:
+    """Return a timestamp or a duration in ms: protobuf's own conversion raises ValueError for impossible values."""
+    return int(time.seconds * 1000 + time.nanos // 1_000_000)

@@ -106,7 +106,7 @@ async def test_a_stranger_is_refused_before_his_request_is_read(
         raise AssertionError("read")
 
     monkeypatch.setattr(CallBytes, "_read", read)
-    monkeypatch.setattr(server, "_decoded", read)
+    monkeypatch.setattr(server, "_decode", read)
     guarded.signs = list
     for name in ("SendMessage", "ReceiveMessage"):
         answer = await guarded.call(name)

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.sessions import answered
+from rmq_core.proxy.sessions import merge_settings
 from rmq_core.proxy.wire import v2
 from rmq_formats.errors import OptionError
 
@@ -25,7 +25,7 @@ HERE = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="10.0.0.1", port=
 )  # fmt: skip
 def test_clients_are_told_where_metrics_go(mode: str, address: str, wanted: object) -> None:
     settings = v2.Settings(access_point=HERE, publishing=v2.Publishing(), metric=v2.Metric(on=True))
-    assert answered(settings, None, Collector.of(mode, address)).metric == wanted
+    assert merge_settings(settings, None, Collector.of(mode, address)).metric == wanted
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from rmq_core.proxy.checks import check_lite_topic, check_lite_topics
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.lite_groups import lite_quota
-from rmq_core.proxy.lite_subscriptions import Subscriptions, known_as
-from rmq_core.proxy.popped import popped_children
+from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, broker_client_id
+from rmq_core.proxy.popped import popped_lite_messages
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.rate import Rate
 from rmq_core.proxy.receipts import Receipts
@@ -92,7 +92,7 @@ def records(*places: tuple[str, str], topic: str = "P") -> bytes:
 def test_deliveries_of_children_are_counted(counts: str | None, deliveries: list[int]) -> None:
     body = records(("%LMQ%$P$a", "5"), ("%LMQ%$P$a", "6"), ("%LMQ%$P$b", "5"), ("%LMQ%$P$b", "6"))
     told = PopAnswer(pop_time=1, invisible_time=2, revive_qid=999, order_count_info=counts)
-    found = list(popped_children(told, body, "broker", "P"))
+    found = list(popped_lite_messages(told, body, "broker", "P"))
     assert [(one.receipt.lite_topic, one.receipt.handle.offset) for one in found] == [
         ("a", 5), ("a", 6), ("b", 5), ("b", 6),
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_what_is_of_no_child_has_no_handle_and_what_names_one_of_another_topic_h
         ("%LMQ%$P$a,%LMQ%$P$b", "1,2"), ("%LMQ%$P$a,%LMQ%other", "3,4"), ("%LMQ%$P$", "1"), ("%LMQ%$P$a", "x"), ("", "")
     ) + records(("%LMQ%$P$a", "5"), topic="Q")  # fmt: skip
     told = PopAnswer(pop_time=1, invisible_time=2, revive_qid=999)
-    found = list(popped_children(told, body, "broker", "P"))
+    found = list(popped_lite_messages(told, body, "broker", "P"))
     assert [(one.receipt.lite_topic, one.receipt.handle.offset) for one in found] == [("a", 3), ("a", 5)]
 
 
@@ -112,11 +112,11 @@ def test_a_rate_takes_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> N
     now = [0.0]
     monkeypatch.setattr(rate.time, "monotonic", lambda: now[0])
     limit = Rate(3)
-    assert [limit.take() for _ in range(4)] == [True, True, True, False]
+    assert [limit.try_acquire() for _ in range(4)] == [True, True, True, False]
     now[0] += 0.4
-    assert [limit.take() for _ in range(2)] == [True, False]
+    assert [limit.try_acquire() for _ in range(2)] == [True, False]
     now[0] += 60
-    assert sum(limit.take() for _ in range(9)) == 3
+    assert sum(limit.try_acquire() for _ in range(9)) == 3
 
 
 def test_a_quota_that_is_none_is_the_default() -> None:
@@ -148,8 +148,8 @@ class TwoBrokers:
     """Stands for the cluster: two brokers that have the topic P, and one that cannot be read."""
 
     def __init__(self) -> None:
-        self.on_unsubscribed: Any = None
-        self.told: list[tuple[str, str, str]] = []
+        self.on_lite_unsubscribed: Any = None
+        self.reported: list[tuple[str, str, str]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.refuses = ""
@@ -167,11 +167,11 @@ class TwoBrokers:
     async def address(self, _: str, broker: str) -> str:
         return broker
 
-    async def ask(self, address: str, code: int, *, body: bytes, timeout_s: float) -> None:
+    async def request(self, address: str, code: int, *, body: bytes, timeout_s: float) -> None:
         assert (code, timeout_s) == (RequestCode.LITE_SUBSCRIPTION_CTL, 2.0)
         (entry,) = decode_body(body, LiteSubscriptions).subscription_set
         await self.gate.wait()
-        self.told.append((address, entry.action, entry.client_id))
+        self.reported.append((address, entry.action, entry.client_id))
         if address == self.refuses:
             raise BrokerError(address, ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, "too many")
 
@@ -187,9 +187,9 @@ def sessions() -> Sessions:
 
 
 @pytest.fixture
-def subscriptions(brokers: TwoBrokers, sessions: Sessions) -> Subscriptions:
+def subscriptions(brokers: TwoBrokers, sessions: Sessions) -> LiteSubscriptionActivity:
     as_brokers: Brokers = brokers  # type: ignore[assignment]
-    return Subscriptions(as_brokers, sessions, asyncio.ensure_future)
+    return LiteSubscriptionActivity(as_brokers, sessions, asyncio.ensure_future)
 
 
 def adding(*names: str, action: int = v2.PARTIAL_ADD) -> Any:
@@ -197,7 +197,7 @@ def adding(*names: str, action: int = v2.PARTIAL_ADD) -> Any:
 
 
 async def test_each_broker_is_told_once_and_of_the_end_before_what_comes_then(
-    subscriptions: Subscriptions, brokers: TwoBrokers, sessions: Sessions
+    subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
     sessions.of("user\nc")
     await subscriptions.sync(adding("x", "x"), "user\nc", "")
@@ -208,16 +208,16 @@ async def test_each_broker_is_told_once_and_of_the_end_before_what_comes_then(
     brokers.gate.set()
     await again
     actions = ["PARTIAL_ADD", "COMPLETE_REMOVE", "COMPLETE_ADD"]
-    assert brokers.told == [(name, action, "user/c") for action in actions for name in ("a", "b")]
+    assert brokers.reported == [(name, action, "user/c") for action in actions for name in ("a", "b")]
     await subscriptions.sync(adding(action=v2.COMPLETE_REMOVE), "user\nc", "")
     assert not subscriptions._subscribers
     sessions.of("user\nc")
     sessions.end("user\nc")
-    assert len(brokers.told) == 8
+    assert len(brokers.reported) == 8
 
 
 async def test_a_refusal_of_one_broker_is_told_and_a_client_that_is_gone_ended_all_the_same(
-    subscriptions: Subscriptions, brokers: TwoBrokers, sessions: Sessions
+    subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
     session = sessions.of("c")
     stream = session.open_stream()
@@ -227,24 +227,24 @@ async def test_a_refusal_of_one_broker_is_told_and_a_client_that_is_gone_ended_a
     sessions.end_stream(session, stream)
 
     async def is_told() -> bool:
-        return ("a", "COMPLETE_REMOVE", "c") in brokers.told and not subscriptions._subscribers
+        return ("a", "COMPLETE_REMOVE", "c") in brokers.reported and not subscriptions._subscribers
 
     await eventually(is_told, 60)
 
 
 async def test_a_proxy_that_ends_unsubscribes_nobody(
-    subscriptions: Subscriptions, brokers: TwoBrokers, sessions: Sessions
+    subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
     sessions.of("c")
     await subscriptions.sync(adding("x"), "c", "")
     await subscriptions.close()
     sessions.end("c")
     await asyncio.sleep(0)
-    assert {action for _, action, _ in brokers.told} == {"PARTIAL_ADD"}
+    assert {action for _, action, _ in brokers.reported} == {"PARTIAL_ADD"}
 
 
 async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
-    subscriptions: Subscriptions, brokers: TwoBrokers, sessions: Sessions
+    subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
     commands = sessions.of("user\nc").open_stream()
     await subscriptions.sync(adding("x"), "user\nc", "")
@@ -252,15 +252,15 @@ async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
         {}, {"liteTopic": "x", "consumerGroup": "g", "clientId": "c"},
         {"liteTopic": "x", "consumerGroup": "other", "clientId": "user/c"},
     ):  # fmt: skip
-        await brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+        await brokers.on_lite_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.empty()
-    told = {"liteTopic": "x", "consumerGroup": "g", "clientId": known_as("user\nc")}
-    await brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+    told = {"liteTopic": "x", "consumerGroup": "g", "clientId": broker_client_id("user\nc")}
+    await brokers.on_lite_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.get_nowait().notify_unsubscribe_lite_command.lite_topic == "x"
 
 
 async def test_a_call_has_a_limit_of_names_whatever_the_quota(
-    subscriptions: Subscriptions, brokers: TwoBrokers
+    subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers
 ) -> None:
     brokers.quota = "2000000000"
     for count in (100_001, 303):
@@ -271,14 +271,14 @@ async def test_a_call_has_a_limit_of_names_whatever_the_quota(
 
 
 async def test_too_many_subscriptions_a_second_are_refused_and_ends_are_not(
-    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+    subscriptions: LiteSubscriptionActivity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "_rate", Rate(0.001))
     with pytest.raises(StatusError) as caught:
         await subscriptions.sync(adding("x"), "c", "")
     assert caught.value.code == v2.TOO_MANY_REQUESTS
     await subscriptions.sync(adding(action=v2.PARTIAL_REMOVE), "c", "")
-    assert lite_subscriptions._MOST_A_SECOND == 5000
+    assert lite_subscriptions._MOST_PER_SECOND == 5000
 
 
 class Answering:
@@ -291,7 +291,7 @@ class Answering:
     async def address(self, _: str, broker: str) -> str:
         return broker
 
-    async def ask(self, _: str, __: int, fields: Any) -> Any:
+    async def request(self, _: str, __: int, fields: Any) -> Any:
         self.asked.append(fields)
         return request(0, self.fields).response(0, None, self.fields)
 

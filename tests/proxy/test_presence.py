@@ -10,8 +10,8 @@ from rmq_core.client import Admin
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.collector import NO_COLLECTOR
-from rmq_core.proxy.presence import parts, version_of
-from rmq_core.proxy.routing import Routing
+from rmq_core.proxy.presence import split_report, version_of
+from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import ProxiedClient
@@ -118,7 +118,7 @@ async def test_producers_are_seen_by_topic_and_all_are_gone_with_their_proxy(cal
 async def test_a_client_whose_call_has_ended_while_an_answer_was_written_is_gone(caller: Caller) -> None:
     assert caller.proxy is not None
     sessions = Sessions()
-    routing = Routing(caller.proxy._brokers, sessions, caller.proxy.address, NO_COLLECTOR)
+    routing = ClientActivity(caller.proxy._brokers, sessions, caller.proxy.address, NO_COLLECTOR)
 
     async def commands() -> AsyncIterator[Any]:
         yield consumer()
@@ -142,7 +142,7 @@ def test_versions_are_those_of_the_original(text: str, ordinal: int) -> None:
 
 def test_many_clients_are_told_in_parts() -> None:
     clients = [ProxiedClient(number=number) for number in range(450)]
-    told = list(parts(clients, [7]))
+    told = list(split_report(clients, [7]))
     assert [len(part.clients) for part in told] == [200, 200, 50]
     assert [part.gone for part in told] == [[7], [], []]
-    assert [part.clients for part in parts([], [])] == [[]]
+    assert [part.clients for part in split_report([], [])] == [[]]

@@ -82,7 +82,7 @@ async def test_a_half_message_is_shown_to_clients_that_may_send_to_its_topic(gua
     stream = guarded.telemetry(commands())
     assert (await asyncio.wait_for(stream.read(), 60)).status.code == v2.OK
     proxy = _proxy_of(guarded)
-    await proxy._brokers.produce(["SecretT"])
+    await proxy._brokers.register_producer(["SecretT"])
     await eventually(lambda: _is("SecretT" in guarded.broker.state.producers.groups))
     sent = await Door(guarded.broker).ask(ADMIN, 310, half_fields("SecretT", "SecretT"), b"secret")
     assert sent.code == 0

@@ -66,22 +66,22 @@ def renewal(sessions: Sessions, broker: Broker) -> Renewal:
 
 async def settled(renewal: Renewal) -> None:
     async def is_settled() -> bool:
-        return not renewal._rounds
+        return not renewal._tasks
 
     await eventually(is_settled, 60)
 
 
 async def taken(renewal: Renewal, one: Receipt) -> Receipt | None:
-    async with renewal.taken("c", "g", one.encode()) as newest:
+    async with renewal.stopped("c", "g", one.encode()) as newest:
         return newest
 
 
 async def test_what_is_due_is_renewed_whatever_the_brokers_clock_says(renewal: Renewal, broker: Broker) -> None:
     due, early = receipt(1), receipt(2, invisible_ms=60_000)
-    renewal.keep("c", "g", "T", due)
-    renewal.keep("c", "g", "T", early)
+    renewal.start("c", "g", "T", due)
+    renewal.start("c", "g", "T", early)
     for _ in range(2):  # the second time it is due in a minute
-        renewal.look()
+        renewal.renew_due()
         await settled(renewal)
     assert broker.asked == [("a", 1, 60_000)]
     newest = await taken(renewal, due)
@@ -96,8 +96,8 @@ async def test_an_acknowledgement_waits_for_a_renewal_under_way(renewal: Renewal
     """Else the new handle would be of a message that nobody acknowledges."""
     one = receipt()
     gate = broker.gates["a"] = asyncio.Event()
-    renewal.keep("c", "g", "T", one)
-    renewal.look()
+    renewal.start("c", "g", "T", one)
+    renewal.renew_due()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert broker.asked
@@ -113,10 +113,10 @@ async def test_an_acknowledgement_waits_for_a_renewal_under_way(renewal: Renewal
 async def test_a_broker_that_does_not_answer_holds_up_no_other(renewal: Renewal, broker: Broker) -> None:
     broker.gates["gone"] = asyncio.Event()
     for number in range(200):
-        renewal.keep("c", "g", "T", receipt(number, "gone"))
-    renewal.look()
-    renewal.keep("c", "g", "T", receipt(0, "there"))
-    renewal.look()
+        renewal.start("c", "g", "T", receipt(number, "gone"))
+    renewal.renew_due()
+    renewal.start("c", "g", "T", receipt(0, "there"))
+    renewal.renew_due()
 
     async def is_renewed() -> bool:
         return ("there", 0, 60_000) in broker.asked
@@ -131,28 +131,28 @@ async def test_what_cannot_be_renewed_now_is_renewed_later_while_it_is_invisible
     renewal: Renewal, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = receipt(invisible_ms=60_000)
-    renewal.keep("c", "g", "T", one)
+    renewal.start("c", "g", "T", one)
     now_s = monotonic()
     monkeypatch.setattr(renewing, "monotonic", lambda: now_s + 51)
     broker.fails = lambda _: LOST
-    renewal.look()
+    renewal.renew_due()
     await settled(renewal)
     broker.fails = lambda _: None
-    renewal.look()
+    renewal.renew_due()
     await settled(renewal)
     assert len(broker.asked) == 2
     broker.fails = lambda _: LOST
     monkeypatch.setattr(renewing, "monotonic", lambda: now_s + 51 + 60)
-    renewal.look()
+    renewal.renew_due()
     await settled(renewal)
     assert await taken(renewal, one) is None  # others may have it by now
 
 
 async def test_what_a_broker_refuses_is_renewed_no_more(renewal: Renewal, broker: Broker) -> None:
     one = receipt()
-    renewal.keep("c", "g", "T", one)
+    renewal.start("c", "g", "T", one)
     broker.fails = lambda _: BrokerError("a", 208, "illegal")
-    renewal.look()
+    renewal.renew_due()
     await settled(renewal)
     assert await taken(renewal, one) is None
 
@@ -160,19 +160,19 @@ async def test_what_a_broker_refuses_is_renewed_no_more(renewal: Renewal, broker
 async def test_messages_of_a_client_that_is_gone_are_given_back(
     renewal: Renewal, broker: Broker, sessions: Sessions
 ) -> None:
-    renewal.keep("c", "g", "T", receipt(invisible_ms=60_000))
+    renewal.start("c", "g", "T", receipt(invisible_ms=60_000))
     sessions.end("c")
-    renewal.look()
+    renewal.renew_due()
     await settled(renewal)
     assert broker.asked == [("a", 0, 1000)]
-    assert not renewal._kept
+    assert not renewal._messages
 
 
 async def test_what_gets_no_answer_is_renewed_again(renewal: Renewal) -> None:
     one = receipt()
-    renewal.keep("c", "g", "T", one)
+    renewal.start("c", "g", "T", one)
     with pytest.raises(RequestTimeoutError):
-        async with renewal.taken("c", "g", one.encode()):
+        async with renewal.stopped("c", "g", one.encode()):
             raise LOST
     assert await taken(renewal, one) == one
 
@@ -180,9 +180,9 @@ async def test_what_gets_no_answer_is_renewed_again(renewal: Renewal) -> None:
 async def test_one_client_cannot_take_the_place_of_all(renewal: Renewal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renewing, "_MOST_OF_CLIENT", 3)
     for number in range(5):
-        renewal.keep("c", "g", "T", receipt(number))
-    renewal.keep("other", "g", "T", receipt())
-    assert len(renewal._kept) == 4
+        renewal.start("c", "g", "T", receipt(number))
+    renewal.start("other", "g", "T", receipt())
+    assert len(renewal._messages) == 4
 
 
 async def test_handles_count_on_where_the_clock_of_their_broker_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,16 +190,16 @@ async def test_handles_count_on_where_the_clock_of_their_broker_is_set(monkeypat
     steady = 0
     monkeypatch.setattr("rmq_core.remoting.clock.steady_ms", lambda: steady)
     brokers = Brokers("127.0.0.1:1", ClientOptions(), None)
-    brokers.note_clock("a", 1_000_000)
+    brokers.record_clock("a", 1_000_000)
     steady += 100
-    brokers.note_clock("a", 1_000_160)  # it was long on its way
+    brokers.record_clock("a", 1_000_160)  # it was long on its way
     assert brokers.now_ms("a") == 1_000_100
-    brokers.note_clock("a", 1_000_100 + 3 * 3_600_000)
+    brokers.record_clock("a", 1_000_100 + 3 * 3_600_000)
     steady += 1000
-    brokers.note_clock("a", 1_001_100 + 3 * 3_600_000)
+    brokers.record_clock("a", 1_001_100 + 3 * 3_600_000)
     assert brokers.now_ms("a") == 1_001_100
-    brokers.note_clock("a", 1_001_100 - 3_600_000)
+    brokers.record_clock("a", 1_001_100 - 3_600_000)
     assert brokers.now_ms("a") == 1_001_100 - 3_600_000
     steady += 13 * 3_600_000
-    brokers.note_clock("a", 1_001_100 + 16 * 3_600_000)
+    brokers.record_clock("a", 1_001_100 + 16 * 3_600_000)
     assert brokers.now_ms("a") == 1_001_100 + 16 * 3_600_000

@@ -16,9 +16,9 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.receipts import Receipts
-from rmq_core.proxy.receiving import Receiving
+from rmq_core.proxy.receiving import ReceiveMessageActivity
 from rmq_core.proxy.renewal import Renewal
-from rmq_core.proxy.routing import Routing
+from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sessions import SILENT_S, Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.client import RemotingClient
@@ -30,12 +30,12 @@ PRODUCER = v2.Settings(publishing=v2.Publishing(topics=[named("NormalT")]))
 
 
 @pytest.fixture
-async def receiving(caller: Caller) -> AsyncIterator[Receiving]:
+async def receiving(caller: Caller) -> AsyncIterator[ReceiveMessageActivity]:
     """What is behind ReceiveMessage, without gRPC."""
     sessions = Sessions()
     async with Brokers(caller.namesrv, ClientOptions(), None) as brokers:
         receipts = Receipts(brokers, Renewal(sessions))
-        yield Receiving(brokers, sessions, receipts)
+        yield ReceiveMessageActivity(brokers, sessions, receipts)
         await receipts.close()
 
 
@@ -62,7 +62,7 @@ async def back(caller: Caller, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("renews", [False, True])
 async def test_what_is_popped_for_a_call_that_has_ended_goes_to_others(
-    caller: Caller, receiving: Receiving, renews: bool
+    caller: Caller, receiving: ReceiveMessageActivity, renews: bool
 ) -> None:
     waiting = asyncio.ensure_future(anext(receiving.receive(asked(auto_renew=renews), "c", None)))
 
@@ -75,7 +75,7 @@ async def test_what_is_popped_for_a_call_that_has_ended_goes_to_others(
     await caller.send(caller.message(body=b"kept"))
     (one,) = await back(caller, 1)
     assert one.body == b"kept"
-    assert not receiving._receipts.renewal._kept
+    assert not receiving._receipts.renewal._messages
 
 
 async def test_a_broker_that_goes_away_in_the_middle_of_a_receive_is_told_at_once(caller: Caller) -> None:
@@ -93,7 +93,9 @@ async def test_a_broker_that_goes_away_in_the_middle_of_a_receive_is_told_at_onc
 
 
 @pytest.mark.parametrize("renews", [False, True])
-async def test_what_a_client_does_not_take_goes_to_others(caller: Caller, receiving: Receiving, renews: bool) -> None:
+async def test_what_a_client_does_not_take_goes_to_others(
+    caller: Caller, receiving: ReceiveMessageActivity, renews: bool
+) -> None:
     for number in range(6):
         await caller.send(caller.message(body=b"%d" % number))
     stream = receiving.receive(asked(auto_renew=renews), "c", None)
@@ -104,7 +106,7 @@ async def test_what_a_client_does_not_take_goes_to_others(caller: Caller, receiv
     while len(rest) < 4:
         rest |= {one.body for one in await back(caller, 1)}
     assert rest == {b"%d" % number for number in range(6)} - written
-    assert len(receiving._receipts.renewal._kept) == 2 * renews
+    assert len(receiving._receipts.renewal._messages) == 2 * renews
 
 
 async def test_a_broker_whose_clock_is_late_or_early_is_no_hindrance(caller: Caller) -> None:
@@ -204,7 +206,7 @@ async def test_a_recall_goes_to_the_broker_that_has_the_message(caller: Caller) 
 
 async def test_settings_that_are_sent_without_end_fill_no_memory(caller: Caller) -> None:
     async with Brokers(caller.namesrv, ClientOptions(), None) as brokers:
-        routing = Routing(brokers, Sessions(), "127.0.0.1:1", Collector())
+        routing = ClientActivity(brokers, Sessions(), "127.0.0.1:1", Collector())
         count = 0
 
         async def commands() -> AsyncIterator[Any]:
@@ -236,10 +238,10 @@ async def test_a_client_that_says_nothing_is_gone_even_with_an_open_stream(calle
 
     stream = caller.telemetry(commands())
     assert (await stream.read()).status.code == v2.OK
-    sessions.drop_silent()
+    sessions.end_silent()
     assert sessions.has(caller.client_id)
-    sessions.of(caller.client_id).heard_s -= SILENT_S + 1
-    sessions.drop_silent()
+    sessions.of(caller.client_id).last_call_s -= SILENT_S + 1
+    sessions.end_silent()
     assert not sessions.has(caller.client_id)
 
     assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
@@ -259,9 +261,9 @@ async def test_a_proxy_whose_producers_are_gone_is_asked_about_transactions_no_m
         return "TranT" in groups
 
     await eventually(is_known, 60)
-    await brokers.retire(lambda _: True)
+    await brokers.unregister_idle_producers(lambda _: True)
     assert "TranT" in groups
-    await brokers.retire(lambda _: False)
+    await brokers.unregister_idle_producers(lambda _: False)
     assert "TranT" not in groups
     assert not brokers.producers
 
