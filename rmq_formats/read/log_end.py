@@ -22,13 +22,13 @@ from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.queues import last_unit
+from rmq_formats.read.queues import last_unit, message_units, read_units
 from rmq_formats.read.variants.batch_queues import BatchQueue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import topic_queues, walk_queues
+from rmq_formats.storage.queue_files import QueueFiles, topic_queues, walk_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
 _TAIL_BYTES: Final = 1 << 18  # of the log's end, in which a record is looked for that a queue names
@@ -98,22 +98,72 @@ def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> 
     last = _last_dispatched(storage, root, data_end)
     if last is None:
         return None
-    begin, dispatched_end = last
-    if dispatched_end >= data_end or begin < segments[0].start_offset:
+    if last.begin < segments[0].start_offset:
         return None
-    walk = _Walk(begin)
+    walk = _Walk(last.begin)
     walk.run(storage, segments)
-    if not walk.is_broken or walk.end < dispatched_end or not walk.behind:
+    if walk.end < last.end:  # no sound record is where the last unit says
+        return _find_behind_damage(storage, root, segments, last, data_end)
+    if last.end >= data_end or not walk.is_broken or not walk.behind:
         return None
-    leftovers = Leftovers(walk.end, data_end, -1 if walk.last is None else walk.last.store_timestamp_ms)
+    leftovers = walk.leftovers(data_end)
     is_orderly = not storage.exists(paths.abort_file(root))
     if is_orderly and not walk.undispatched:
         return leftovers
     if _are_old(storage, root, walk.behind, walk.last, walk.end):
         return leftovers
-    if is_orderly and _are_old(storage, root, walk.undispatched, walk.dispatched, dispatched_end):
+    if is_orderly and _are_old(storage, root, walk.undispatched, walk.dispatched, last.end):
         return leftovers
     return None
+
+
+def _find_behind_damage(
+    storage: Storage, root: str, segments: Sequence[Segment], last: "_LastUnit", data_end: int
+) -> Leftovers | None:
+    """Find the log's end where the last unit of all queues, or the record that it names, is damaged.
+
+    The walk begins at the record of an earlier unit of that queue. If it passes the place that the last unit names, the
+    unit is wrong; if it ends there, the record is. Only records that are old by the clock are leftovers.
+    """
+    begin = _begin_of_earlier_record(storage, root, last)
+    if begin is None or begin < segments[0].start_offset:
+        return None
+    walk = _Walk(begin)
+    walk.run(storage, segments)
+    if not walk.is_broken or not walk.behind or not _are_old(storage, root, walk.behind, walk.last, walk.end):
+        return None
+    if walk.end == last.begin and last.end <= walk.behind[0].physical_offset:
+        walk.end = last.end
+    return walk.leftovers(data_end) if walk.end < data_end else None
+
+
+def _begin_of_earlier_record(storage: Storage, root: str, last: "_LastUnit") -> int | None:
+    """Find the nearest unit before the last one of its queue that names a sound record: where that begins."""
+    if last.queue is None:
+        return None
+    for segment in reversed(last.queue.segments):
+        first = segment.start_offset // UNIT_BYTES
+        low = max(0, last.queue_offset - _WITNESSES - first)
+        high = min(last.queue_offset - first, segment.size_bytes // UNIT_BYTES)
+        with opened(storage, segment.path) as file:
+            for _, units in read_units(file, first, low, high):
+                for unit in units[message_units(units)][::-1]:
+                    begin = int(unit["physical_offset"])
+                    if _is_sound(storage, root, begin, int(unit["size"])):
+                        return begin
+    return None
+
+
+def _is_sound(storage: Storage, root: str, physical_offset: int, size: int) -> bool:
+    for segment in commitlog_segments(storage, root):
+        if segment.start_offset <= physical_offset < segment.end_offset:
+            with opened(storage, segment.path) as file:
+                data = read_range(file, physical_offset - segment.start_offset, size)
+            try:
+                return decode_record(data, 0).physical_offset == physical_offset
+            except FormatError:
+                return False
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +234,7 @@ def dispatched_end(storage: Storage, root: str, segments: Sequence[Segment]) -> 
     end = _tail_dispatched_end(storage, root, segments)
     if end is None:
         last = _last_dispatched(storage, root, _data_end(storage, segments) or 0)
-        end = 0 if last is None else last[1]
+        end = 0 if last is None else last.end
     return end
 
 
@@ -242,34 +292,56 @@ def _names(storage: Storage, root: str, message: StoredMessage) -> bool:
 # --- all queues -------------------------------------------------------------------------------------
 
 
-def _last_dispatched(storage: Storage, root: str, enough: int) -> tuple[int, int] | None:
-    """Find begin and end of the last record of the log that a queue names; None where no queue names one.
+@dataclass(frozen=True, slots=True)
+class _LastUnit:
+    """The unit that goes furthest in the log, of all queues.
+
+    Attributes:
+        begin: physical offset of the record that it names.
+        end: one past that record.
+        queue: files that the unit is in; None in a batch queue, or in a RocksDB, which tells the end alone.
+        queue_offset: of the unit.
+    """
+
+    begin: int
+    end: int
+    queue: QueueFiles | None = None
+    queue_offset: int = 0
+
+
+def _last_dispatched(storage: Storage, root: str, enough: int) -> _LastUnit | None:
+    """Find the last record of the log that a queue names; None where no queue names one.
 
     Args:
         storage: where the store is.
         root: its root.
         enough: queues are looked at until one goes so far.
     """
-    last: tuple[int, int] | None = None
+    last: _LastUnit | None = None
     for queue in walk_queues(storage, paths.consumequeue_dir(root)):
-        found = last_unit(storage, queue)
-        if found is not None and not found[1].is_pre_blank:
-            end = found[1].physical_offset + found[1].size
-            last = max(last or (-1, -1), (found[1].physical_offset, end))
-            if end >= enough:
+        end_and_unit = last_unit(storage, queue)
+        if end_and_unit is not None and not end_and_unit[1].is_pre_blank:
+            queue_end, unit = end_and_unit
+            record_end = unit.physical_offset + unit.size
+            last = _later(last, _LastUnit(unit.physical_offset, record_end, queue, queue_end - 1))
+            if record_end >= enough:
                 return last
     for queue in walk_queues(storage, paths.batch_consumequeue_dir(root)):
-        unit = BatchQueue(storage, queue).last_unit()
-        if unit is not None:
-            begin = int(unit["physical_offset"])
-            last = max(last or (-1, -1), (begin, begin + int(unit["size"])))
+        batch_unit = BatchQueue(storage, queue).last_unit()
+        if batch_unit is not None:
+            begin = int(batch_unit["physical_offset"])
+            last = _later(last, _LastUnit(begin, begin + int(batch_unit["size"])))
     database = store_variants.queue_database(root, store_variants.recognise(storage, root))
     if database is not None:
         stored_end = _dispatched_to_database(storage, database)
         if stored_end is None:
             return None
-        last = max(last or (-1, -1), (stored_end, stored_end))
+        last = _later(last, _LastUnit(stored_end, stored_end))
     return last
+
+
+def _later(one: _LastUnit | None, other: _LastUnit) -> _LastUnit:
+    return other if one is None or (other.begin, other.end) > (one.begin, one.end) else one
 
 
 def _dispatched_to_database(storage: Storage, database: str) -> int | None:
@@ -303,6 +375,10 @@ class _Walk:
         self.undispatched: list[StoredMessage] = []
         self.last: StoredMessage | None = None
         self.behind: list[StoredMessage] = []
+
+    def leftovers(self, data_end: int) -> Leftovers:
+        """Return what stands behind the walk's end, up to the end of the data."""
+        return Leftovers(self.end, data_end, -1 if self.last is None else self.last.store_timestamp_ms)
 
     def run(self, storage: Storage, segments: Sequence[Segment]) -> None:
         """Walk until enough records behind a break are known, or to the end of the data."""

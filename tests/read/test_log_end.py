@@ -77,19 +77,31 @@ def test_damage_before_records_that_queues_name_is_no_end(tmp_path: Path) -> Non
     assert Store(str(root)).count_rows() == 60  # 59 records, and a row of the damage
 
 
-def test_damage_in_the_last_record_that_a_queue_names_is_no_end(tmp_path: Path, log: LogWriter) -> None:
+def test_leftovers_are_known_behind_a_damaged_last_record(tmp_path: Path, log: LogWriter) -> None:
     root = log.save(tmp_path / "store")
     flip_at(root / "commitlog" / f"{0:020d}", log.end - 30)
-    assert leftovers(root) is None
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end
 
 
-def test_damage_before_newer_undispatched_records_is_no_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("byte", [0, 3, 7])  # far behind the log, in another file, in the middle of a record
+def test_leftovers_are_known_where_the_last_unit_is_damaged(tmp_path: Path, log: LogWriter, byte: int) -> None:
+    root = log.save(tmp_path / "store")
+    flip_at(root / "consumequeue" / "Orders" / "0" / f"{0:020d}", 59 * 20 + byte)
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end
+
+
+@pytest.mark.parametrize("damaged", [29, 40])  # the last record that a queue names, and one that none names
+def test_damage_before_newer_undispatched_records_is_no_end(tmp_path: Path, damaged: int) -> None:
     """As a power loss leaves a log: queues end early, pages of the log are lost, and newer records stand behind."""
     log = LogWriter()
     placed = [log.add("Orders", number, f"order {number:03}", FIRST_MS + number) for number in range(60)]
     for number in range(30, 60):
         del log.units["Orders", 0, number]
-    log.write(placed[40] + 4, b"\0\0\0\0")
+    log.write(placed[damaged] + 4, b"\0\0\0\0")
     assert leftovers(log.save(tmp_path / "stopped")) is None
     assert leftovers(log.save(tmp_path / "killed", is_running=True)) is None
 
