@@ -42,4 +42,4 @@ async def _have_pop(broker: Running, group: str) -> None:
     mode = MessageRequestMode(topic=TOPIC, consumer_group=group, mode="POP", pop_share_queue_num=-1)
     async with Admin(broker.namesrv) as admin:
         await admin.create_group(SubscriptionGroupConfig(group_name=group))
-        await admin._cluster.ask(broker.broker, RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(mode))
+        await admin._cluster.request(broker.broker, RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(mode))

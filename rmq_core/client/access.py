@@ -42,7 +42,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client proves who it is, and who its servers are.
+    """Credentials of a client, and the TLS settings for its servers.
 
     Attributes:
         credentials: to sign requests with; None signs none.
@@ -54,7 +54,7 @@ class Access:
 
 
 def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Gather settings from all their places, files read.
+    """Gather settings from options, environment variables and files.
 
     Args:
         options: some of ``ACCESS_SETTINGS``, by name.
@@ -68,21 +68,21 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     """
     variables = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     file = options.get(CREDENTIALS_FILE) or variables.get(CREDENTIALS_FILE)
-    found = {} if file is None else read_credentials_file(Path(file), _IN_FILES)
-    for place, given in (("environment", variables), ("options", options)):
-        own = {name: value for name, value in given.items() if name in _IN_FILES}
-        key_file = given.get(SECRET_KEY_FILE)
+    settings = {} if file is None else read_credentials_file(Path(file), _IN_FILES)
+    for place, source in (("environment", variables), ("options", options)):
+        source_settings = {name: value for name, value in source.items() if name in _IN_FILES}
+        key_file = source.get(SECRET_KEY_FILE)
         if key_file is not None:
-            if "secretKey" in own:
+            if "secretKey" in source_settings:
                 raise OptionError(f"{place}: secretKey and secretKeyFile exclude each other")
-            own["secretKey"] = read_secret(Path(key_file)).rstrip("\r\n")
-        found |= own
-    for name, value in found.items():
+            source_settings["secretKey"] = read_secret(Path(key_file)).rstrip("\r\n")
+        settings |= source_settings
+    for name, value in settings.items():
         if not value:
             raise OptionError(f"{name} is empty")
         if not value.isascii() and value != value.encode("utf-8", "replace").decode():
             raise OptionError(f"{name} is not UTF-8")
-    return found
+    return settings
 
 
 def access_of(settings: Mapping[str, str]) -> Access:
@@ -97,8 +97,8 @@ def access_of(settings: Mapping[str, str]) -> Access:
         credentials = Credentials(access_key, secret_key, token or None)
     elif access_key or secret_key or token:
         missing = "accessKey" if not access_key else "secretKey"
-        given = "accessKey" if access_key else "secretKey" if secret_key else "securityToken"
-        raise OptionError(f"{given} is given, and no {missing}: requests cannot be signed")
+        present = "accessKey" if access_key else "secretKey" if secret_key else "securityToken"
+        raise OptionError(f"{present} is given, and no {missing}: requests cannot be signed")
     return Access(credentials, _tls_of(settings))
 
 
@@ -111,23 +111,23 @@ def access_from(options: Mapping[str, str | None]) -> Access:
     Raises:
         OptionError: as ``gather_settings`` and ``access_of``.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    return access_of(gather_settings(given, os.environ))
+    present = {name: value for name, value in options.items() if value is not None}
+    return access_of(gather_settings(present, os.environ))
 
 
 def _tls_of(settings: Mapping[str, str]) -> Tls | None:
-    given = {name.removeprefix(_TLS): value for name, value in settings.items() if name.startswith(_TLS)}
+    tls_settings = {name.removeprefix(_TLS): value for name, value in settings.items() if name.startswith(_TLS)}
     if not _boolean("useTLS", settings.get("useTLS", "false")):
-        if given:
-            raise OptionError(f"{_TLS}{min(given)} is given, and useTLS is not true: connections would be plain")
+        if tls_settings:
+            raise OptionError(f"{_TLS}{min(tls_settings)} is given, and useTLS is not true: connections would be plain")
         return None
     return Tls(
-        trust_cert_path=given.get("trustCertPath"),
-        cert_path=given.get("certPath"),
-        key_path=given.get("keyPath"),
-        key_password=given.get("keyPassword"),
-        auth_server=_boolean(f"{_TLS}authServer", given.get("authServer", "true")),
-        server_name=given.get("serverName"),
+        trust_cert_path=tls_settings.get("trustCertPath"),
+        cert_path=tls_settings.get("certPath"),
+        key_path=tls_settings.get("keyPath"),
+        key_password=tls_settings.get("keyPassword"),
+        auth_server=_boolean(f"{_TLS}authServer", tls_settings.get("authServer", "true")),
+        server_name=tls_settings.get("serverName"),
     )
 
 

@@ -128,10 +128,10 @@ class MachineRoomNearby:
             clients_of.setdefault(_room(self.room_of_client(client), client), []).append(client)
         room = self.room_of_client(client_id)
         mine = queues_of.pop(room, [])
-        found = self.inner(client_id, mine, clients_of[room]) if mine else []
+        allocated = self.inner(client_id, mine, clients_of[room]) if mine else []
         for other in sorted(queues_of.keys() - clients_of.keys()):
-            found += self.inner(client_id, queues_of[other], client_ids)
-        return found
+            allocated += self.inner(client_id, queues_of[other], client_ids)
+        return allocated
 
 
 def _room(room: str, of: object) -> str:

@@ -15,17 +15,17 @@ from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
 _MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file
-_PLACE: Final = re.compile(r"\(at [^()]*\)$")  # of an error of tomllib
-_OTHERS: Final = 0o077
-_OTHERS_OF_ROOTS: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
+_POSITION: Final = re.compile(r"\(at [^()]*\)$")  # of an error of tomllib
+_GROUP_AND_OTHERS: Final = 0o077
+_OTHERS_OF_ROOT: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
 
 
-def read_credentials_file(path: Path, known: tuple[str, ...]) -> dict[str, str]:
-    """Read a file of settings; the name's end says of which form it is, and properties are of any other.
+def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """Read a file of settings in the format of the name's suffix: TOML, YAML, or properties for any other.
 
     Args:
         path: the file.
-        known: names of settings. In the file they may begin with a capital, as in the original's ``key`` file.
+        names: names of settings. In the file they may begin with a capital, as in the original's ``key`` file.
 
     Returns:
         Settings by name, without those that have no value.
@@ -36,31 +36,31 @@ def read_credentials_file(path: Path, known: tuple[str, ...]) -> dict[str, str]:
     text = read_secret(path)
     try:
         if path.suffix == ".toml":
-            found = _flattened(tomllib.loads(text))
+            entries = _flattened(tomllib.loads(text))
         elif path.suffix in {".yml", ".yaml"}:
-            found = _flat_yaml(text)
+            entries = _flat_yaml(text)
         else:
-            found = parse_properties(text)
+            entries = parse_properties(text)
     except (FormatError, ValueError) as error:
-        where = _place(error)
+        where = _error_position(error)
         kind = {".toml": "TOML", ".yml": "YAML", ".yaml": "YAML"}.get(path.suffix, "properties")
         raise OptionError(f"{path}: no flat {kind} of access settings{where}") from None
     settings = {}
-    spellings = {name.lower(): name for name in known}
-    for name, value in found.items():
-        own = name[:1].lower() + name[1:]
-        if own not in known:  # of a file with a secret alone, the name is that secret
-            said = f"; {name} is spelt {spellings[name.lower()]}" if name.lower() in spellings else ""
-            raise OptionError(f"{path}: has something else than {', '.join(known)}{said}")
-        settings[own] = value.strip()
+    spellings = {name.lower(): name for name in names}
+    for name, value in entries.items():
+        setting = name[:1].lower() + name[1:]
+        if setting not in names:  # of a file with a secret alone, the name is that secret
+            spelling = f"; {name} is spelt {spellings[name.lower()]}" if name.lower() in spellings else ""
+            raise OptionError(f"{path}: has something else than {', '.join(names)}{spelling}")
+        settings[setting] = value.strip()
     return {name: value for name, value in settings.items() if value}
 
 
-def _place(error: Exception) -> str:
-    """Tell where in a file an error is, without what is there."""
+def _error_position(error: Exception) -> str:
+    """Format the position of a parse error, without the text at that position."""
     if isinstance(error, tomllib.TOMLDecodeError):
-        place = _PLACE.search(str(error))
-        return f" {place[0]}" if place else ""
+        position = _POSITION.search(str(error))
+        return f" {position[0]}" if position else ""
     return f" ({error})" if isinstance(error, ValueError) else ""
 
 
@@ -73,7 +73,7 @@ def read_secret(path: Path) -> str:
     except OSError as error:
         raise OptionError(f"{path}: {error.strerror}") from None
     mode = status.st_mode
-    if S_ISREG(mode) and mode & (_OTHERS if status.st_uid else _OTHERS_OF_ROOTS):  # not a pipe, as of <(…)
+    if S_ISREG(mode) and mode & (_GROUP_AND_OTHERS if status.st_uid else _OTHERS_OF_ROOT):  # not a pipe, as of <(…)
         raise OptionError(f"{path}: others may read or change it (mode {mode & 0o777:04o}): chmod 600")
     if len(data) > _MAX_FILE_BYTES:
         raise OptionError(f"{path}: more than {_MAX_FILE_BYTES} bytes")
@@ -85,20 +85,20 @@ def read_secret(path: Path) -> str:
 
 def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Join the names of nested tables by dots, as ``tls.client.certPath`` is one in TOML."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= _flattened(value, f"{prefix}{name}.")
+            entries |= _flattened(value, f"{prefix}{name}.")
         elif isinstance(value, str | bool):
-            found[prefix + name] = value if isinstance(value, str) else str(value).lower()
+            entries[prefix + name] = value if isinstance(value, str) else str(value).lower()
         else:
             raise ValueError("a value is no text")  # of the file, not of a caller
-    return found
+    return entries
 
 
 def _flat_yaml(text: str) -> dict[str, str]:
     """Parse ``name: value`` lines with comments and simple quotes; any more of YAML is a ValueError."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         content = line.strip()
         if not content or content.startswith(("#", "---")):
@@ -115,5 +115,5 @@ def _flat_yaml(text: str) -> dict[str, str]:
             raise ValueError(f"line {number}: put the value in quotes")
         else:
             value = value.split(" #")[0].rstrip()
-        found[name.strip()] = value
-    return found
+        entries[name.strip()] = value
+    return entries

@@ -41,12 +41,12 @@ class BrokerError(ResponseError):
 
 
 def is_refusal(error: object) -> bool:
-    """Tell whether an error says that a broker does not permit a request, as with wrong credentials."""
+    """Return True if a broker refuses the request for lack of permission, as with wrong credentials."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION
 
 
 class ClientError(ResponseError):
-    """A request that the client refuses or could not carry out; its code is the one that a broker would give."""
+    """Error of the client itself: a refused or failed request, with the code that a broker would respond."""
 
 
 class NoRouteError(ClientError):

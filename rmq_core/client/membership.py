@@ -1,4 +1,4 @@
-"""Membership: which groups this process consumes in and produces in, and by which client ids.
+"""Process-wide locks of group members: the groups of this process, with roles and client ids.
 
 A broker tells the members of a group apart by their client ids: two consumers with one id would both take the queues
 of one, and checks of transactions would go to either of two producers.
@@ -14,14 +14,14 @@ _JOINED: Final[set[tuple[str, str, str]]] = set()  # role, client id and group
 
 
 class Membership:
-    """The place of one client in its group, which no other of this process can take while it is held."""
+    """Process-wide lock on role, client id and group."""
 
     def __init__(self, role: Literal["consumer", "producer"], client_id: str, group: str) -> None:
         self._key = role, client_id, group
-        self._is_held = False
+        self._is_acquired = False
 
-    def take(self) -> None:
-        """Take the place.
+    def acquire(self) -> None:
+        """Acquire the lock.
 
         Raises:
             OptionError: another client of this process has it.
@@ -33,10 +33,10 @@ class Membership:
                 "give another one another instance_name"
             )
         _JOINED.add(self._key)
-        self._is_held = True
+        self._is_acquired = True
 
-    def give_up(self) -> None:
-        """Give the place up, if it is held."""
-        if self._is_held:
+    def release(self) -> None:
+        """Release the lock, if it is acquired."""
+        if self._is_acquired:
             _JOINED.discard(self._key)
-            self._is_held = False
+            self._is_acquired = False

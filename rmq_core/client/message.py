@@ -103,23 +103,23 @@ class Message(msgspec.Struct, frozen=True):
         Raises:
             MessageError: a property that the encoding cannot hold.
         """
-        made: dict[str, str] = {}
+        properties: dict[str, str] = {}
         if self.properties:
             _check_properties(self.properties)
-            made.update(self.properties)
+            properties.update(self.properties)
         if self.keys:
-            made[PROPERTY_KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
+            properties[PROPERTY_KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
         if self.tags:
-            made[PROPERTY_TAGS] = self.tags
+            properties[PROPERTY_TAGS] = self.tags
         if self.delay_level > 0:
-            made[PROPERTY_DELAY] = str(self.delay_level)
+            properties[PROPERTY_DELAY] = str(self.delay_level)
         if self.deliver_at_ms is not None:
-            made[PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+            properties[PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.light_queues:
             _check_light_queues(self.light_queues)
-            made[PROPERTY_LIGHT_NAMES] = ",".join(self.light_queues)
-        made[PROPERTY_WAIT] = "true" if self.wait_store else "false"
-        return made
+            properties[PROPERTY_LIGHT_NAMES] = ",".join(self.light_queues)
+        properties[PROPERTY_WAIT] = "true" if self.wait_store else "false"
+        return properties
 
 
 def _check_number(field: str, value: object, *, may_be_none: bool) -> None:

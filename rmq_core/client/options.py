@@ -119,7 +119,7 @@ class ProducerOptions(ClientOptions):
 
 
 class StartPosition(Enum):
-    """Where a group starts in a queue for which it has no consumer offset."""
+    """First offset of a group in a queue without a consumer offset."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -127,7 +127,7 @@ class StartPosition(Enum):
 
 
 class MessageModel(Enum):
-    """Whether each message goes to one consumer of a group (clustering) or to all (broadcasting)."""
+    """Delivery of each message: to one consumer of a group (clustering), or to all (broadcasting)."""
 
     CLUSTERING = "CLUSTERING"  # one of the group
     BROADCASTING = "BROADCASTING"  # each of the group

@@ -106,7 +106,7 @@ class Brokers:
         new = topics - self.producers.keys()
         self.producers |= dict.fromkeys(topics, time.monotonic())
         if new:
-            await self.cluster.meet_brokers(new)
+            await self.cluster.register_at_brokers(new)
             await self.cluster.send_heartbeats()
 
     async def unregister_idle_producers(self, is_needed: Callable[[str], bool]) -> None:
@@ -167,7 +167,7 @@ class Brokers:
             TransportError: none answers.
         """
         if not self._auth_brokers:
-            answer = await self.cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await self.cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
             groups = decode_body(answer.body, ClusterInfo).broker_addr_table.values()
             masters = tuple(group.broker_addrs[MASTER_ID] for group in groups if MASTER_ID in group.broker_addrs)
             if not masters:
@@ -196,7 +196,7 @@ class Brokers:
         also: Iterable[int] = (),
     ) -> RemotingCommand:  # fmt: skip
         """Send a request. Raises BrokerError, TransportError."""
-        return await self.cluster.ask(address, code, fields, body, timeout_s=timeout_s, also=also)
+        return await self.cluster.request(address, code, fields, body, timeout_s=timeout_s, also=also)
 
     async def address(self, topic: str, broker: str) -> str:
         """Return the address of a master by its name, and refresh a topic's route where the name is missing.

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 from rmq_core.client.errors import BrokerError
-from rmq_core.client.pop.handles import ack_of, changed
+from rmq_core.client.pop.handles import ack_fields, changed_handle
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
@@ -105,7 +105,7 @@ class Receipts:
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
         with _translate_handle_errors():
-            acked = ack_of(group, topic, handle, receipt.lite_topic or None)
+            acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
             await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
 
     async def change_invisibility(self, request: Any, client_id: str, _: str) -> Any:
@@ -156,7 +156,7 @@ class Receipts:
         if receipt.lite_topic and not response.pop_time:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the message was acknowledged before")
         # The new check point begins with the message itself: Java's proxy forgets that, and such a message comes back.
-        return receipt._replace(handle=changed(handle, response))
+        return receipt._replace(handle=changed_handle(handle, response))
 
     async def forward(self, request: Any, client_id: str, _: str) -> Any:
         """ForwardMessageToDeadLetterQueue."""
@@ -198,7 +198,7 @@ class Receipts:
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        acked = ack_of(group, topic, handle, receipt.lite_topic or None)
+        acked = ack_fields(group, topic, handle, receipt.lite_topic or None)
         await self._brokers.request(address, RequestCode.ACK_MESSAGE, acked)
 
 

@@ -11,7 +11,7 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.wall_clock import WallClock
-from rmq_core.client.pop.handles import Handles, ack_of
+from rmq_core.client.pop.handles import Handles, ack_fields
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
@@ -206,7 +206,7 @@ async def test_a_popped_message_stays_away_for_its_time_and_an_acknowledged_one_
         handles = Handles(read_fields(answer, PopAnswer), "broker-a")
         first = found[0]
         handle = handles.of(first.properties, first.queue_id, first.queue_offset)
-        acked = await asker.ask(RequestCode.ACK_MESSAGE, write_fields(ack_of("cg", "T", handle)))
+        acked = await asker.ask(RequestCode.ACK_MESSAGE, write_fields(ack_fields("cg", "T", handle)))
         assert acked.code == 0
         return [message.body for message in found]
 

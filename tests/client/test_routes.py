@@ -24,7 +24,7 @@ async def test_routes_are_refreshed_in_the_order_in_which_they_came(monkeypatch:
         topics = [f"T{number}" for number in range(20)]
         for topic in topics:
             assert isinstance(await cluster.route(topic), Route)
-        await cluster.light_route("%LMQ%a", topics[0])
+        await cluster.lmq_route("%LMQ%a", topics[0])
         asked.clear()
         await cluster.refresh_routes()
         assert asked == topics

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from rmq_core.client import ReceivedMessage
-from rmq_core.client.consumer.concurrent import ConcurrentConsuming
+from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService
 from rmq_core.client.consumer.pulled_queue import PulledQueue
 from rmq_core.ha.joint import Joint
 from rmq_core.store.commitlog.flush import LogFlusher
@@ -49,24 +49,24 @@ print(trace({SEED}, pathlib.Path({str(work[1])!r})))"""
 @pytest.mark.long
 def test_what_is_careless_is_found(tmp_path: Path) -> None:
     """A slave that compares nothing, a store that forces nothing, consumers that pass over what they have pulled."""
-    made, take = Joint.__init__, PulledQueue.take
+    made, poll = Joint.__init__, PulledQueue.poll
 
     def careless(self: Joint, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type] # as it was called
         self.is_done = True
 
-    def passed_over(self: ConcurrentConsuming, *_: object) -> None:
+    def passed_over(self: ConsumeMessageConcurrentlyService, *_: object) -> None:
         del self
 
-    def taken_in_part(self: PulledQueue, limit: int) -> list[ReceivedMessage]:
-        return take(self, limit)[:1]
+    def polled_in_part(self: PulledQueue, limit: int) -> list[ReceivedMessage]:
+        return poll(self, limit)[:1]
 
     for number, broken in enumerate(
         [
             patch.object(Joint, "__init__", careless),
             patch.object(LogFlusher, "_force", lambda _self, _begin: None),
-            patch.object(ConcurrentConsuming, "put", passed_over),
-            patch.object(PulledQueue, "take", taken_in_part),
+            patch.object(ConsumeMessageConcurrentlyService, "put", passed_over),
+            patch.object(PulledQueue, "poll", polled_in_part),
         ]
     ):
         with broken, pytest.raises(ViolationError):  # noqa: PT012 # one of several

@@ -16,7 +16,7 @@ from typing import Final
 from rmq_core.client.access import Access
 from rmq_core.client.admin.broker_queries import BrokerInquiries
 from rmq_core.client.admin.message_query import query_messages
-from rmq_core.client.admin.order_config import keep_in_order
+from rmq_core.client.admin.order_config import put_order_config
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
@@ -118,7 +118,7 @@ class Admin(Service):
 
     async def cluster(self) -> ClusterInfo:
         """Fetch all brokers and clusters from the name servers (code 106)."""
-        answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
         return decode_body(answer.body, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
@@ -132,10 +132,10 @@ class Admin(Service):
         """
         table = (await self.cluster()).broker_addr_table
         brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
-        found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
-        if not found:
+        addresses = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+        if not addresses:
             raise NoRouteError(cluster or "the cluster", "no master is registered")
-        return found
+        return addresses
 
     async def masters_of(self, topic: str) -> list[str]:
         """The addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
@@ -143,7 +143,7 @@ class Admin(Service):
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(answer.body, TopicList).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -160,7 +160,7 @@ class Admin(Service):
         Args:
             address: its ``host:port``.
         """
-        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self._cluster.request(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return decode_body(answer.body, KVTable).table
 
     # Topics and groups.
@@ -208,14 +208,14 @@ class Admin(Service):
 
     async def keep_in_order(self, topic: str, queues: Mapping[str, int], *, whole: bool = True) -> str:
         """Register a topic's ordered queues with the name servers; see ``order_config``."""
-        return await keep_in_order(self._cluster, topic, queues, whole=whole)
+        return await put_order_config(self._cluster, topic, queues, whole=whole)
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic, in all clusters or in one."""
         for address in await self.masters(cluster):
-            await self._cluster.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
+            await self._cluster.request(address, RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
         fields = DeleteTopicInNamesrv(topic=topic, cluster_name=cluster)
-        await self._cluster.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+        await self._cluster.request_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
     async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
         """Create a consumer group, or change its settings.
@@ -249,7 +249,9 @@ class Admin(Service):
         answers = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
         tables = [decode_body(answer.body, TopicStats).offset_table for answer in answers]
         return {
-            parse_queue_key(key): (one.min_offset, one.max_offset) for table in tables for key, one in table.items()
+            parse_queue_key(key): (offsets.min_offset, offsets.max_offset)
+            for table in tables
+            for key, offsets in table.items()
         }
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, tuple[int, int]]:
@@ -263,20 +265,20 @@ class Admin(Service):
         answers = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
         tables = [decode_body(answer.body, ConsumeStats).offset_table for answer in answers]
         return {
-            parse_queue_key(key): (one.consumer_offset, one.broker_offset)
+            parse_queue_key(key): (offsets.consumer_offset, offsets.broker_offset)
             for table in tables
-            for key, one in table.items()
+            for key, offsets in table.items()
         }
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """List the clients of a consumer group, as the first broker reports them that knows any.
+        """List the clients of a consumer group, from the first broker that has any.
 
         Raises:
             BrokerError: code 206: none is there.
         """
         fields, failed = ConsumerGroupName(consumer_group=group), None
         for address in await self.masters():
-            answer = await self._cluster.ask(
+            answer = await self._cluster.request(
                 address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=(ResponseCode.CONSUMER_NOT_ONLINE,)
             )
             if answer.code == ResponseCode.SUCCESS:
@@ -303,14 +305,14 @@ class Admin(Service):
     # Messages.
 
     async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
-        """Fetch a message by its offset message id, from the broker whose address the id holds.
+        """Fetch a message by its offset message id, from the broker whose address is in the id.
 
         Raises:
             DecodeError: no such id.
         """
         host, physical_offset = decode_message_id(offset_msg_id)
         fields = ViewMessage(offset=physical_offset)
-        answer = await self._cluster.ask(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        answer = await self._cluster.request(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
         messages = decode_records(answer.body)
         if not messages:
             raise BrokerError(host.text, ResponseCode.SYSTEM_ERROR, "the answer has no message")
@@ -338,13 +340,13 @@ class Admin(Service):
             OptionError: ``tags`` without a tag.
         """
         await self._cluster.broker_of(queue)
-        wanted = subscription(queue.topic, tags)
+        data = subscription(queue.topic, tags)
         puller = Puller(self._cluster, group, ConsumerOptions(), sends_subscription=True)
         while begin < end:
-            pulled = await puller.pull(queue, begin, wanted, waits=False)
-            found = [message for message in pulled.messages if message.queue_offset < end]
-            if found:
-                yield found
+            pulled = await puller.pull(queue, begin, data, waits=False)
+            messages = [message for message in pulled.messages if message.queue_offset < end]
+            if messages:
+                yield messages
             if pulled.next_offset <= begin:  # no message is left
                 return
             begin = pulled.next_offset
@@ -370,8 +372,8 @@ class Admin(Service):
             route: the topic whose brokers are asked, if it is another; a cluster's name is one, too.
         """
         query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
-        found = await query_messages(self._cluster, query, route)
-        return [message for message in found if key in message.keys][:max_messages]
+        messages = await query_messages(self._cluster, query, route)
+        return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
         """Find messages of a topic by a unique key: one, or more where a producer retried its send.
@@ -382,8 +384,8 @@ class Admin(Service):
             route: as in ``query_by_key``.
         """
         query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
-        found = await query_messages(self._cluster, query, route, by_uniq_key=True)
-        return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
+        messages = await query_messages(self._cluster, query, route, by_uniq_key=True)
+        return [message for message in messages if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
 
     # Requests.
 
@@ -391,8 +393,10 @@ class Admin(Service):
         self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
     ) -> list[RemotingCommand]:
         addresses = await self.masters() if broker is None else [broker]
-        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields, body) for address in addresses)))
+        return list(
+            await asyncio.gather(*(self._cluster.request(address, code, fields, body) for address in addresses))
+        )
 
     async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
         addresses = await self.masters_of(topic)
-        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields) for address in addresses)))
+        return list(await asyncio.gather(*(self._cluster.request(address, code, fields) for address in addresses)))

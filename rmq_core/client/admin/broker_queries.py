@@ -1,4 +1,4 @@
-"""Administration requests to a single broker, given by its address.
+"""Administration requests to a single broker by its address.
 
 Source: ``MQClientAPIImpl``.
 """
@@ -45,7 +45,7 @@ _DIRECTLY_S: Final = 20.0  # a broker gives the consumer ten
 
 
 class BrokerInquiries:
-    """Sends administration requests; each method takes ``host:port`` first, raises BrokerError or TransportError.
+    """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError.
 
     Attributes:
         lite: questions about lite topics.
@@ -57,31 +57,31 @@ class BrokerInquiries:
 
     async def config(self, address: str) -> dict[str, str]:
         """Fetch the broker's settings, by their names in ``broker.conf``."""
-        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
+        answer = await self._cluster.request(address, RequestCode.GET_BROKER_CONFIG)
         return parse_properties(str(answer.body, "utf-8", "replace"))
 
     async def topics(self, address: str) -> TopicConfigs:
         """Fetch the topics of a broker."""
-        return decode_body((await self._cluster.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body, TopicConfigs)
+        return decode_body((await self._cluster.request(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body, TopicConfigs)
 
     async def system_topics(self, address: str) -> list[str]:
         """List the system topics of a broker."""
-        answer = await self._cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        answer = await self._cluster.request(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         return decode_body(answer.body, TopicList).topic_list
 
     async def groups(self, address: str) -> SubscriptionGroups:
         """Fetch the consumer groups of a broker."""
-        answer = await self._cluster.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answer = await self._cluster.request(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return decode_body(answer.body, SubscriptionGroups)
 
     async def topic_stats(self, address: str, topic: str) -> TopicStats:
         """Fetch the min and max offsets of a topic's queues on a broker, and the store times of their last messages."""
-        answer = await self._cluster.ask(address, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        answer = await self._cluster.request(address, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
         return decode_body(answer.body, TopicStats)
 
     async def groups_of(self, address: str, topic: str) -> list[str]:
         """List the groups that consume a topic."""
-        answer = await self._cluster.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, Topic(topic=topic))
+        answer = await self._cluster.request(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, Topic(topic=topic))
         return decode_body(answer.body, GroupList).group_list
 
     async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
@@ -93,12 +93,14 @@ class BrokerInquiries:
             topic: only that one's queues.
         """
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
-        answer = await self._cluster.ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        answer = await self._cluster.request(address, RequestCode.GET_CONSUME_STATS, fields)
         return decode_body(answer.body, ConsumeStats)
 
     async def consumer_offsets(self, address: str) -> OffsetTable:
         """Fetch the table of consumer offsets, as slaves do: what a group has never committed is not in it."""
-        return decode_body((await self._cluster.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).body, OffsetTable)
+        return decode_body(
+            (await self._cluster.request(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).body, OffsetTable
+        )
 
     async def all_consume_stats(
         self, address: str, *, in_order: bool = False, timeout_s: float | None = None
@@ -111,7 +113,7 @@ class BrokerInquiries:
             timeout_s: for the answer; the options' if it is not given.
         """
         fields = ConsumeStatsInBroker(is_order=in_order)
-        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, fields, timeout_s=timeout_s)
+        answer = await self._cluster.request(address, RequestCode.GET_BROKER_CONSUME_STATS, fields, timeout_s=timeout_s)
         return decode_body(answer.body, BrokerConsumeStats)
 
     async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
@@ -145,15 +147,17 @@ class BrokerInquiries:
     async def running_info(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
         """Fetch the running info of a member of a consumer group, through the broker."""
         fields = RunningInfo(consumer_group=group, client_id=client_id)
-        answer = await self._cluster.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        answer = await self._cluster.request(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
         return decode_body(answer.body, ConsumerRunningInfo)
 
     async def consume_directly(
         self, address: str, group: str, client_id: str, topic: str, offset_msg_id: str
     ) -> ConsumeDirectlyResult:
-        """Have a member of a consumer group consume one message of the broker at once; return its result."""
+        """Request that a member of a consumer group consumes one message at once; return its result."""
         fields = ConsumeDirectly(consumer_group=group, client_id=client_id, topic=topic, msg_id=offset_msg_id)
-        answer = await self._cluster.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, timeout_s=_DIRECTLY_S)
+        answer = await self._cluster.request(
+            address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, timeout_s=_DIRECTLY_S
+        )
         return decode_body(answer.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
@@ -167,7 +171,7 @@ class BrokerInquiries:
             offline: even if no member of the source group subscribes to the topic.
         """
         fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
-        await self._cluster.ask(address, RequestCode.CLONE_GROUP_OFFSET, fields)
+        await self._cluster.request(address, RequestCode.CLONE_GROUP_OFFSET, fields)
 
     async def reset_offsets(
         self,
@@ -195,11 +199,11 @@ class BrokerInquiries:
         fields = ResetOffset(
             group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=True
         )
-        answer = await self._cluster.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        answer = await self._cluster.request(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         return decode_body(answer.body, OffsetsBody).offset_table
 
     async def _or_none(
         self, address: str, code: RequestCode, fields: Fields, none: ResponseCode
     ) -> RemotingCommand | None:
-        answer = await self._cluster.ask(address, code, fields, also=(none,))
+        answer = await self._cluster.request(address, code, fields, also=(none,))
         return None if answer.code == none else answer

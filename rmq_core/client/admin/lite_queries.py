@@ -1,4 +1,4 @@
-"""Questions about lite topics (5.5) to a single broker, given by its address.
+"""Requests about lite topics (5.5) to a single broker by its address.
 
 Source: ``MQClientAPIImpl`` of 5.5.
 """
@@ -12,39 +12,41 @@ from rmq_core.remoting.requests import Topic
 
 
 class LiteInquiries:
-    """Sends them; each method takes ``host:port`` first, raises BrokerError or TransportError."""
+    """Requests about lite topics; each method expects ``host:port`` first, raises BrokerError or TransportError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def of_broker(self, address: str) -> BrokerLiteInfo:
         """Fetch how many lite topics, subscriptions and the like there are."""
-        return decode_body((await self._cluster.ask(address, RequestCode.GET_BROKER_LITE_INFO)).body, BrokerLiteInfo)
+        return decode_body(
+            (await self._cluster.request(address, RequestCode.GET_BROKER_LITE_INFO)).body, BrokerLiteInfo
+        )
 
     async def of_parent(self, address: str, parent: str) -> ParentTopicInfo:
         """Fetch the number of a topic's children, and the groups that are bound to it."""
-        answer = await self._cluster.ask(address, RequestCode.GET_PARENT_TOPIC_INFO, Topic(topic=parent))
+        answer = await self._cluster.request(address, RequestCode.GET_PARENT_TOPIC_INFO, Topic(topic=parent))
         return decode_body(answer.body, ParentTopicInfo)
 
     async def of_topic(self, address: str, parent: str, child: str) -> LiteTopicInfo:
         """Fetch the offsets and subscribers of a child."""
         fields = LiteTopicName(parent_topic=parent, lite_topic=child)
-        answer = await self._cluster.ask(address, RequestCode.GET_LITE_TOPIC_INFO, fields)
+        answer = await self._cluster.request(address, RequestCode.GET_LITE_TOPIC_INFO, fields)
         return decode_body(answer.body, LiteTopicInfo)
 
     async def of_client(self, address: str, parent: str, group: str, client_id: str) -> LiteClientInfo:
         """Fetch what a client subscribes to."""
         fields = LiteClientName(parent_topic=parent, group=group, client_id=client_id)
-        answer = await self._cluster.ask(address, RequestCode.GET_LITE_CLIENT_INFO, fields)
+        answer = await self._cluster.request(address, RequestCode.GET_LITE_CLIENT_INFO, fields)
         return decode_body(answer.body, LiteClientInfo)
 
     async def of_group(self, address: str, group: str, child: str = "", most: int = 20) -> LiteGroupInfo:
         """Fetch how far a group lags: in one child, or in all, with so many of the worst."""
         fields = LiteGroupName(group=group, lite_topic=child, top_k=most)
-        answer = await self._cluster.ask(address, RequestCode.GET_LITE_GROUP_INFO, fields)
+        answer = await self._cluster.request(address, RequestCode.GET_LITE_GROUP_INFO, fields)
         return decode_body(answer.body, LiteGroupInfo)
 
     async def dispatch(self, address: str, group: str, client_id: str = "") -> None:
-        """Have the broker look for messages for a client, or for all of a group."""
+        """Trigger the dispatch of messages for a client, or for all clients of a group."""
         fields = LiteDispatch(group=group, client_id=client_id)
-        await self._cluster.ask(address, RequestCode.TRIGGER_LITE_DISPATCH, fields)
+        await self._cluster.request(address, RequestCode.TRIGGER_LITE_DISPATCH, fields)

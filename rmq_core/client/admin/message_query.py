@@ -31,7 +31,7 @@ async def query_messages(
     for broker_name in (await cluster.route(route or query.topic)).brokers:
         command = request(RequestCode.QUERY_MESSAGE, fields)
         address = cluster.address(broker_name, any_id=True)
-        answer = await cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
+        answer = await cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
         if answer.code == ResponseCode.SUCCESS:
             messages += decode_records(answer.body, broker_name=broker_name)
     # Each broker gives its own in order, and many may be of one millisecond.

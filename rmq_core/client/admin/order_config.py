@@ -15,7 +15,7 @@ from rmq_core.remoting.namesrv_requests import KVConfigKey, KVConfigValue
 _NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
-async def keep_in_order(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
+async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
     """Register the ordered queues of a topic with all name servers.
 
     Args:
@@ -31,20 +31,21 @@ async def keep_in_order(cluster: Cluster, topic: str, queues: Mapping[str, int],
         BrokerError: a name server refuses.
         TransportError: one does not answer.
     """
-    known = {} if whole else _parse(await _ask(cluster, topic))
-    text = ";".join(f"{name}:{count}" for name, count in (known | {one: str(n) for one, n in queues.items()}).items())
+    entries = {} if whole else _parse(await _get_order_config(cluster, topic))
+    entries |= {name: str(count) for name, count in queues.items()}
+    text = ";".join(f"{name}:{count}" for name, count in entries.items())
     fields = KVConfigValue(namespace=_NAMESPACE, key=topic, value=text)
     for address in cluster.namesrv.split(";"):
-        await cluster.ask(address, RequestCode.PUT_KV_CONFIG, fields)
+        await cluster.request(address, RequestCode.PUT_KV_CONFIG, fields)
     return text
 
 
-async def _ask(cluster: Cluster, topic: str) -> str:
+async def _get_order_config(cluster: Cluster, topic: str) -> str:
     fields = KVConfigKey(namespace=_NAMESPACE, key=topic)
-    answer = await cluster.ask_name_servers(RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,))
+    answer = await cluster.request_name_servers(RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,))
     return answer.ext_fields.get("value", "")
 
 
 def _parse(text: str) -> dict[str, str]:
     """Parse the number of queues by broker."""
-    return dict(one.rsplit(":", 1) for one in text.split(";") if ":" in one)
+    return dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)

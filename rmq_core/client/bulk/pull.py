@@ -36,7 +36,7 @@ _DEFAULTS: Final = ClientOptions()
 
 @dataclass(frozen=True, slots=True)
 class BulkPulled:
-    """What a pull has brought.
+    """Result of a pull.
 
     Attributes:
         status: the outcome.
@@ -90,15 +90,15 @@ class BulkReader:
         await self._cluster.close()
 
     async def topics(self) -> list[str]:
-        """List all topics that the name servers know; raises BrokerError, TransportError."""
-        answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        """List all topics of the name servers; raises BrokerError, TransportError."""
+        answer = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(answer.body, TopicList).topic_list)
 
     async def clusters(self) -> dict[str, str]:
-        """Find the cluster of each broker that the name servers know; raises BrokerError, TransportError."""
-        answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        found = decode_body(answer.body, ClusterInfo).cluster_addr_table
-        return {broker: cluster for cluster, brokers in found.items() for broker in brokers}
+        """Find the cluster of each registered broker; raises BrokerError, TransportError."""
+        answer = await self._cluster.request_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        clusters = decode_body(answer.body, ClusterInfo).cluster_addr_table
+        return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """List the readable queues of a topic.
@@ -112,7 +112,7 @@ class BulkReader:
     async def read(
         self, queue: MessageQueue, begin: int, end: int, tags: str = ALL, *, sql: str | None = None
     ) -> AsyncIterator[list[BulkPulled]]:
-        """Read a stretch of a queue.
+        """Read a range of a queue.
 
         Args:
             queue: which.
@@ -129,7 +129,7 @@ class BulkReader:
         Raises:
             BrokerError, NoRouteError, TransportError, OptionError: it cannot be read.
         """
-        wanted = subscription(queue.topic, tags, sql=sql)
+        data = subscription(queue.topic, tags, sql=sql)
         is_filtered = tags != ALL or sql is not None
         step, depth, until_probe = _MOST, 1, 0
         while begin < end:
@@ -137,36 +137,36 @@ class BulkReader:
             is_probe = is_filtered or until_probe == 0
             step, count = (_MOST, 1) if is_probe else (step, depth)
             starts = range(begin, min(end, begin + step * count), step)
-            pulls = [self._pull(queue, start, min(step, end - start), wanted) for start in starts]
-            answers, went_on_at = [], begin
+            pulls = [self._pull(queue, start, min(step, end - start), data) for start in starts]
+            answers, continued_at = [], begin
             for start, pulled in zip(starts, await asyncio.gather(*pulls), strict=True):
-                if start != went_on_at:
+                if start != continued_at:
                     break  # the pull before brought less: this one is repeated from there
                 answers.append(pulled)
-                went_on_at = max(pulled.next_offset, start)
-            if went_on_at == begin:  # a queue that has become shorter than it was
+                continued_at = max(pulled.next_offset, start)
+            if continued_at == begin:  # a queue that has become shorter than it was
                 raise TransportError(f"{queue.broker_name} {queue.topic}:{queue.queue_id}", f"ends at {begin}")
             yield answers
             if is_probe:
-                step, until_probe = min(went_on_at - begin, _MOST), _PROBE_EVERY
-            elif went_on_at < min(starts[-1] + step, end):
+                step, until_probe = min(continued_at - begin, _MOST), _PROBE_EVERY
+            elif continued_at < min(starts[-1] + step, end):
                 depth, until_probe = 1, 0
             else:
                 depth, until_probe = min(2 * depth, _MAX_DEPTH), until_probe - 1
-            begin = went_on_at
+            begin = continued_at
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData) -> BulkPulled:
-        """One pull; asked again where the broker cannot be reached for a while."""
+    async def _pull(self, queue: MessageQueue, offset: int, count: int, data: SubscriptionData) -> BulkPulled:
+        """Pull once; retry while the broker cannot be reached."""
         pause_s = _FIRST_PAUSE_S
         for _ in range(_ATTEMPTS - 1):
             try:
-                return await self._ask(queue, offset, count, wanted)
+                return await self._request(queue, offset, count, data)
             except TransportError:
                 await asyncio.sleep(pause_s)
                 pause_s *= 2
-        return await self._ask(queue, offset, count, wanted)
+        return await self._request(queue, offset, count, data)
 
-    async def _ask(self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData) -> BulkPulled:
+    async def _request(self, queue: MessageQueue, offset: int, count: int, data: SubscriptionData) -> BulkPulled:
         await self._cluster.route(queue.topic)
         fields = PullMessage(
             consumer_group=self._group,
@@ -177,11 +177,11 @@ class BulkReader:
             sys_flag=_HAS_SUBSCRIPTION,
             commit_offset=0,
             suspend_timeout_millis=0,
-            sub_version=wanted.sub_version,
-            subscription=wanted.sub_string,
-            expression_type=str(wanted.expression_type),
+            sub_version=data.sub_version,
+            subscription=data.sub_string,
+            expression_type=str(data.expression_type),
         )
-        answer = await self._cluster.ask(
+        answer = await self._cluster.request(
             self._cluster.address(queue.broker_name, any_id=True),
             RequestCode.PULL_MESSAGE,
             fields,

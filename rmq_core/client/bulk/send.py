@@ -109,13 +109,13 @@ class BulkSender:
             NoRouteError: there is no such topic, or no such queue.
             TransportError: no name server answers.
         """
-        found = (await self._cluster.refresh_route(topic)).write_queues
-        if not found:
+        queues = (await self._cluster.refresh_route(topic)).write_queues
+        if not queues:
             raise NoRouteError(topic, "no queue of this topic can be written to")
-        return found
+        return queues
 
     async def check_access(self) -> None:
-        """Ask the brokers of all queues that were listed whether they take requests of this sender.
+        """Check that the brokers of all listed queues allow requests of this sender.
 
         Raises:
             BrokerError: one does not permit them (code 16), as with wrong credentials.
@@ -205,7 +205,7 @@ class BulkSender:
         pause_s = _FIRST_PAUSE_S
         for _ in range(_ATTEMPTS - 1):
             try:
-                return await self._ask(queue, body, batch[0].sys_flag)
+                return await self._request(queue, body, batch[0].sys_flag)
             except BrokerError as error:
                 if error.code not in _AGAIN:
                     raise
@@ -213,9 +213,9 @@ class BulkSender:
                 pass  # it may be there already: at least once
             await asyncio.sleep(pause_s)
             pause_s *= 2
-        return await self._ask(queue, body, batch[0].sys_flag)
+        return await self._request(queue, body, batch[0].sys_flag)
 
-    async def _ask(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:
+    async def _request(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:
         fields = {
             "a": self._group,
             "b": queue.topic,
@@ -231,4 +231,4 @@ class BulkSender:
             "m": "true",
         }
         command = request(RequestCode.SEND_BATCH_MESSAGE, fields, body)
-        await self._cluster.ask_command(self._cluster.address(queue.broker_name), command, _TIMEOUT_S, _STORED)
+        await self._cluster.send_command(self._cluster.address(queue.broker_name), command, _TIMEOUT_S, _STORED)

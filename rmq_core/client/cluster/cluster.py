@@ -32,14 +32,14 @@ from rmq_formats.errors import OptionError, RmqError
 log = logging.getLogger("rmq.client")
 _T = TypeVar("_T", bound=Fields)
 _INSTANCES: Final = count()
-_TELL_AGAIN_S: Final = 1.0
+_REGISTER_AGAIN_S: Final = 1.0
 
 
 class Cluster(Service):
-    """Name servers and brokers, as one client sees them; use it with ``async with``.
+    """Name servers and brokers of one client; use it with ``async with``.
 
     Attributes:
-        client_id: what brokers know the client by.
+        client_id: the client's id at brokers.
         remoting: the connections.
     """
 
@@ -60,7 +60,7 @@ class Cluster(Service):
             options: the client's.
             credentials: to sign requests with.
             handlers: of requests that brokers send, by code.
-            heartbeat: returns the heartbeat to send; None while there is nothing to tell.
+            heartbeat: returns the heartbeat to send; None while there is none.
             keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
 
         Raises:
@@ -71,15 +71,17 @@ class Cluster(Service):
             raise OptionError(f"{namesrv!r} has no HOST:PORT of a name server")
         random.shuffle(self._namesrvs)  # so that clients spread over them
         self.client_id = _client_id(options, keeps_instance_name)
-        self.remoting = RemotingClient(handlers, credentials=credentials, tls=options.tls, on_disconnect=self._lost)
+        self.remoting = RemotingClient(
+            handlers, credentials=credentials, tls=options.tls, on_disconnect=self._on_disconnect
+        )
         self._options = options
         self._heartbeat = heartbeat
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, tuple[str, int]] = {}  # template topics of topics that did not exist
-        self._light_queues: set[str] = set()  # whose routes are those of topics that are cached, too
+        self._lmqs: set[str] = set()  # whose routes are those of topics that are cached, too
         self._brokers: dict[str, dict[int, str]] = {}
-        self._told: set[str] = set()  # addresses of brokers that know of the client
-        self._lost_ones: set[str] = set()  # those whose connection has ended since
+        self._registered: set[str] = set()  # addresses of brokers that have the client's heartbeat
+        self._reconnecting: set[str] = set()  # addresses whose connection has ended since
         self._tasks: dict[asyncio.Task[object], None] = {}  # in order: a run in virtual time is repeatable
         self._is_closing = False
 
@@ -127,7 +129,7 @@ class Cluster(Service):
 
     # Requests.
 
-    async def ask(
+    async def request(
         self,
         address: str,
         code: int,
@@ -152,29 +154,29 @@ class Cluster(Service):
             TransportError: no answer.
         """
         command = request(code, None if fields is None else write_fields(fields), body)
-        return await self.ask_command(address, command, timeout_s or self._options.request_timeout_s, also)
+        return await self.send_command(address, command, timeout_s or self._options.request_timeout_s, also)
 
-    async def ask_command(
+    async def send_command(
         self, address: str, command: RemotingCommand, timeout_s: float, also: Iterable[int] = ()
     ) -> RemotingCommand:
-        """Send a command that is built already; raises as ``ask``."""
+        """Send an encoded command; raises as ``request``."""
         answer = await self.remoting.invoke(address, command, timeout_s)
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             raise BrokerError(address, answer.code, answer.remark)
         return answer
 
-    async def ask_for(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
-        """Send a request and return the fields of its answer; raises as ``ask``."""
-        return read_fields(await self.ask(address, code, fields), kind)
+    async def request_fields(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
+        """Send a request and return the fields of its answer; raises as ``request``."""
+        return read_fields(await self.request(address, code, fields), kind)
 
-    async def ask_name_servers(
+    async def request_name_servers(
         self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()
     ) -> RemotingCommand:
-        """Send a request to a name server, to the next one where one does not answer; raises as ``ask``."""
+        """Send a request to a name server, to the next one where one does not answer; raises as ``request``."""
         failed: TransportError | None = None
         for address in list(self._namesrvs):
             try:
-                return await self.ask(address, code, fields, also=also)
+                return await self.request(address, code, fields, also=also)
             except TransportError as error:
                 failed = error
                 self._namesrvs.remove(address)  # the next request begins with the one that answers
@@ -199,19 +201,19 @@ class Cluster(Service):
         Raises:
             NoRouteError: neither has a route.
         """
-        known = self._routes.get(topic)
-        if known is not None:
-            return known
+        cached = self._routes.get(topic)
+        if cached is not None:
+            return cached
         try:
             return await self.refresh_route(topic)
         except NoRouteError:
             data = template_data(await self.route_data(template), max_queues)
             self._templates[topic] = template, max_queues
-            return self._keep(topic, data)
+            return self._cache_route(topic, data)
 
     async def route_data(self, topic: str) -> TopicRouteData:
         """Fetch the route data of a topic from the name servers; raises as ``route``."""
-        answer = await self.ask_name_servers(
+        answer = await self.request_name_servers(
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
             GetRoute(topic=topic, accept_standard_json_only=True),
             also=(ResponseCode.TOPIC_NOT_EXIST,),
@@ -222,21 +224,21 @@ class Cluster(Service):
 
     async def refresh_route(self, topic: str) -> Route:
         """Fetch the route of a topic from the name servers and cache it; raises as ``route``."""
-        route = self._keep(topic, await self.route_data(topic))
+        route = self._cache_route(topic, await self.route_data(topic))
         self._templates.pop(topic, None)
         return route
 
-    async def light_route(self, name: str, topic: str) -> Route:
-        """Return a light queue's route: the brokers of a topic, as no name server knows it; raises as ``route``."""
+    async def lmq_route(self, name: str, topic: str) -> Route:
+        """Return the route of a light queue (LMQ): the brokers of a topic; raises as ``route``."""
         data = await self.route_data(topic)
-        self._keep(topic, data)
-        self._light_queues.add(name)
-        return self._keep(name, template_data(data, 1))
+        self._cache_route(topic, data)
+        self._lmqs.add(name)
+        return self._cache_route(name, template_data(data, 1))
 
     async def refresh_routes(self) -> None:
         """Refresh the routes of all cached topics; one that cannot be fetched now stays as it was."""
         fresh: list[Route] = []
-        for topic in [one for one in self._routes if one not in self._light_queues]:  # in order, see above
+        for topic in [name for name in self._routes if name not in self._lmqs]:  # in order, see above
             try:
                 fresh.append(await self.refresh_route(topic))
             except RemotingError as error:
@@ -246,26 +248,26 @@ class Cluster(Service):
         routes = [*self._routes.values(), *fresh]
         self._brokers = {name: by_id for route in routes for name, by_id in route.brokers.items()}
 
-    def _keep(self, topic: str, data: TopicRouteData) -> Route:
+    def _cache_route(self, topic: str, data: TopicRouteData) -> Route:
         route = route_of(topic, data)
         self._routes[topic] = route
         self._brokers.update(route.brokers)
         addresses = [address for by_id in route.brokers.values() for address in by_id.values()]
-        if self._heartbeat is not None and not self._told.issuperset(addresses):
+        if self._heartbeat is not None and not self._registered.issuperset(addresses):
             self.run(self.send_heartbeats())
         return route
 
-    def known_route(self, topic: str) -> Route | None:
+    def cached_route(self, topic: str) -> Route | None:
         """Return the cached route of a topic, if there is one."""
         return self._routes.get(topic)
 
-    def forget_route(self, topic: str) -> None:
+    def evict_route(self, topic: str) -> None:
         """Drop the cached route of a topic, so that its next use fetches it anew."""
         self._routes.pop(topic, None)
 
     @property
     def has_brokers(self) -> bool:
-        """Whether any broker is known."""
+        """Return True if any broker is in a cached route."""
         return bool(self._brokers)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
@@ -286,7 +288,7 @@ class Cluster(Service):
         return address
 
     async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
-        """Return the address of a queue's master; fetches the topic's route where the broker is not known.
+        """Return the address of a queue's master; fetches the topic's route where the broker is missing.
 
         Args:
             queue: the queue.
@@ -300,11 +302,11 @@ class Cluster(Service):
             await self.refresh_route(queue.topic)
         return self.address(queue.broker_name, any_id=any_id)
 
-    async def meet_brokers(self, topics: Iterable[str]) -> BrokerError | None:
+    async def register_at_brokers(self, topics: Iterable[str]) -> BrokerError | None:
         """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are passed over.
 
         Returns:
-            What a broker has said that does not permit the client to be there, as with wrong credentials.
+            The error of a broker that refuses the client, as with wrong credentials.
 
         Raises:
             TransportError: no name server answers.
@@ -315,7 +317,7 @@ class Cluster(Service):
         return await self.send_heartbeats()
 
     async def check_access(self) -> None:
-        """Ask all known masters whether they take requests of this client, by a heartbeat of nobody.
+        """Check by an empty heartbeat to all masters that they allow requests of this client.
 
         Brokers that cannot be asked are passed over.
 
@@ -323,15 +325,15 @@ class Cluster(Service):
             BrokerError: one does not permit them (code 16).
         """
         body = encode_body(HeartbeatData(client_id=self.client_id))
-        asked = (self.ask(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())
-        refusal = _refusal(await asyncio.gather(*asked, return_exceptions=True))
+        heartbeats = (self.request(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())
+        refusal = _refusal(await asyncio.gather(*heartbeats, return_exceptions=True))
         if refusal is not None:
             raise refusal
 
     # Heartbeats.
 
     async def send_heartbeats(self) -> BrokerError | None:
-        """Send a heartbeat to all known brokers; consumers send theirs to slaves too. Returns as ``meet_brokers``."""
+        """Send heartbeats to all brokers of cached routes, those of consumers to slaves too."""
         data = None if self._heartbeat is None else self._heartbeat()
         if data is None:
             return None
@@ -343,7 +345,8 @@ class Cluster(Service):
             if broker_id == MASTER_ID or data.consumer_data_set
         ]
         answers = await asyncio.gather(
-            *(self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses), return_exceptions=True
+            *(self.request(address, RequestCode.HEART_BEAT, None, body) for address in addresses),
+            return_exceptions=True,
         )
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, BaseException):
@@ -351,47 +354,49 @@ class Cluster(Service):
                 level = logging.DEBUG if is_refusal(answer) else logging.WARNING
                 log.log(level, "heartbeat to %s failed: %s", address, answer)
             else:
-                self._told.add(address)
+                self._registered.add(address)
         return _refusal(answers)
 
-    def _lost(self, address: str) -> None:
-        """Note that a connection has ended: its broker has forgotten the client and needs a new heartbeat."""
-        if address in self._told and not self._is_closing and address not in self._lost_ones:
-            self._lost_ones.add(address)
-            self.run(self._tell_again(address))
+    def _on_disconnect(self, address: str) -> None:
+        """Re-register after a disconnect: the broker has unregistered the client."""
+        if address in self._registered and not self._is_closing and address not in self._reconnecting:
+            self._reconnecting.add(address)
+            self.run(self._register_again(address))
 
-    async def _tell_again(self, address: str) -> None:
+    async def _register_again(self, address: str) -> None:
         """Send a heartbeat as soon as a broker is back. Source: ``MQClientInstance``, ``onChannelConnect``."""
         try:
             while any(address in by_id.values() for by_id in self._brokers.values()):
-                await asyncio.sleep(_TELL_AGAIN_S)
+                await asyncio.sleep(_REGISTER_AGAIN_S)
                 data = None if self._heartbeat is None else self._heartbeat()
                 if data is None:
                     return
                 try:
-                    await self.ask(address, RequestCode.HEART_BEAT, None, encode_body(data))
+                    await self.request(address, RequestCode.HEART_BEAT, None, encode_body(data))
                     return
                 except RemotingError as error:
                     log.debug("heartbeat to %s failed: %s", address, error)
         finally:
-            self._lost_ones.discard(address)
+            self._reconnecting.discard(address)
 
     def masters(self) -> list[str]:
-        """Addresses of all known masters."""
+        """Return the addresses of all masters of cached routes."""
         return [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
 
     async def to_masters(self, code: int, fields: Fields) -> None:
         """Send a request to all masters; unreachable ones are passed over."""
-        await asyncio.gather(*(self.ask(address, code, fields) for address in self.masters()), return_exceptions=True)
+        await asyncio.gather(
+            *(self.request(address, code, fields) for address in self.masters()), return_exceptions=True
+        )
 
 
 def _refusal(answers: Iterable[object]) -> BrokerError | None:
     """Find the first answer by which a broker does not permit a request."""
-    return next((one for one in answers if isinstance(one, BrokerError) and is_refusal(one)), None)
+    return next((answer for answer in answers if isinstance(answer, BrokerError) and is_refusal(answer)), None)
 
 
 def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:
-    """Build ``ip@instance[@unit]``; Java takes the process and nanoseconds for an instance without a name."""
+    """Build ``ip@instance[@unit]``; where the instance has no name, Java uses the process id and nanoseconds."""
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE and not keeps_instance_name:
         instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"

@@ -28,8 +28,8 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import ConsumeDirectly, ConsumerGroupName, GetConsumerStatus, ResetOffset, RunningInfo
 
 
-class AskedConsumer(Protocol):
-    """The methods that a consumer implements to answer brokers' requests."""
+class ConsumerCallbacks(Protocol):
+    """Callbacks of a consumer that serve requests from brokers."""
 
     group: str
 
@@ -44,7 +44,7 @@ class AskedConsumer(Protocol):
 
 
 def ids_changed_handler(group: str, rebalance_soon: Callable[[], None]) -> dict[int, Handler]:
-    """Handler of the notice that a member has joined or left a group, by its code."""
+    """Build the handler of NOTIFY_CONSUMER_IDS_CHANGED, by its code."""
 
     def ids_changed(command: RemotingCommand, _: Connection) -> None:
         if read_fields(command, ConsumerGroupName).consumer_group == group:
@@ -54,7 +54,7 @@ def ids_changed_handler(group: str, rebalance_soon: Callable[[], None]) -> dict[
 
 
 def running_info_handler(group: str, running_info: Callable[[], Awaitable[ConsumerRunningInfo]]) -> dict[int, Handler]:
-    """Handler of the request for a consumer's running info, by its code."""
+    """Build the handler of GET_CONSUMER_RUNNING_INFO, by its code."""
 
     async def running(command: RemotingCommand, _: Connection) -> RemotingCommand:
         _check_group(read_fields(command, RunningInfo).consumer_group, group)
@@ -63,8 +63,8 @@ def running_info_handler(group: str, running_info: Callable[[], Awaitable[Consum
     return {RequestCode.GET_CONSUMER_RUNNING_INFO: running}
 
 
-def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
-    """Handlers of the other requests of brokers to a push consumer, by code; ``consumer`` answers them."""
+def handlers(consumer: ConsumerCallbacks) -> dict[int, Handler]:
+    """Build the handlers of the other requests from brokers to a push consumer, by code."""
 
     def reset(command: RemotingCommand, _: Connection) -> None:
         if read_fields(command, ResetOffset).group == consumer.group and command.body:
@@ -72,15 +72,15 @@ def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
             consumer.go_to({parse_queue_key(key): offset for key, offset in table.items()})
 
     def status(command: RemotingCommand, _: Connection) -> RemotingCommand:
-        wanted = read_fields(command, GetConsumerStatus)
-        _check_group(wanted.group, consumer.group)
-        table = {queue_key(queue): offset for queue, offset in consumer.known_offsets(wanted.topic).items()}
+        fields = read_fields(command, GetConsumerStatus)
+        _check_group(fields.group, consumer.group)
+        table = {queue_key(queue): offset for queue, offset in consumer.known_offsets(fields.topic).items()}
         return command.response(body=encode_body(ConsumerStatus(message_queue_table=table)))
 
     async def directly(command: RemotingCommand, _: Connection) -> RemotingCommand:
-        wanted = read_fields(command, ConsumeDirectly)
-        _check_group(wanted.consumer_group, consumer.group)
-        messages = decode_records(command.body, broker_name=wanted.broker_name or "")
+        fields = read_fields(command, ConsumeDirectly)
+        _check_group(fields.consumer_group, consumer.group)
+        messages = decode_records(command.body, broker_name=fields.broker_name or "")
         if not messages:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request has no message")
         begin_s = asyncio.get_running_loop().time()
@@ -95,9 +95,9 @@ def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
     }
 
 
-def _check_group(asked: str, group: str) -> None:
-    if asked != group:
-        remark = f"The Consumer Group <{asked}> not exist in this consumer"
+def _check_group(requested: str, group: str) -> None:
+    if requested != group:
+        remark = f"The Consumer Group <{requested}> not exist in this consumer"
         raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 

@@ -17,13 +17,13 @@ from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-_AGAIN_S: Final = 5.0  # after a message could not even be sent back
+_RETRY_S: Final = 5.0  # after a message could not even be sent back
 _TIMED_OUT_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
 _CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
 
 
-class Consuming(Protocol):
-    """Interface of what consumes the pulled messages of a consumer's queues."""
+class ConsumeMessageService(Protocol):
+    """Interface of the concurrent and the orderly service."""
 
     def start(self) -> None:
         """Start the workers."""
@@ -53,7 +53,7 @@ class _Call:
         self.begin_s = 0.0
 
 
-class ConcurrentConsuming:
+class ConsumeMessageConcurrentlyService:
     """Consumes concurrently: several calls of the listener at a time; failed messages are sent back."""
 
     def __init__(
@@ -125,7 +125,7 @@ class ConcurrentConsuming:
         finally:
             self._running.discard(call)
         if later is not None and not call.of.is_dropped:
-            await self._give_back(call, later)
+            await self._send_back_failed(call, later)
         self._commit(call)
 
     def _commit(self, call: _Call) -> None:
@@ -133,32 +133,32 @@ class ConcurrentConsuming:
         if not call.of.is_dropped:
             self._offsets.update(call.queue, offset)
 
-    async def _give_back(self, call: _Call, later: Later) -> None:
-        """Send back what was not consumed; what cannot be sent back stays, and is consumed again."""
+    async def _send_back_failed(self, call: _Call, later: Later) -> None:
+        """Send back failed messages; a message that cannot be sent back is consumed again."""
         failed = [message for message in call.messages[max(later.done, 0) :] if message in call.of]
         if self._send_back is None:
             for message in failed:
                 log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
             return
-        kept = []
+        remaining = []
         for message in failed:
             try:
                 await self._send_back.send(message, later.delay_level)
             except RmqError as error:
-                log.warning("cannot send back %s, retried in %g s: %s", message.msg_id, _AGAIN_S, error)
+                log.warning("cannot send back %s, retried in %g s: %s", message.msg_id, _RETRY_S, error)
                 message.reconsume_times += 1
-                kept.append(message)
-        if kept:
-            call.messages = [message for message in call.messages if message not in kept]
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.put, call.queue, call.of, kept)
+                remaining.append(message)
+        if remaining:
+            call.messages = [message for message in call.messages if message not in remaining]
+            asyncio.get_running_loop().call_later(_RETRY_S, self.put, call.queue, call.of, remaining)
 
     async def _watch(self) -> None:
-        """Send back messages whose consumption takes too long, so that the offset of their queue advances."""
+        """Send back messages whose consumption times out, so that the offset of their queue advances."""
         limit_s = self._options.consume_timeout_s
         while True:
             await asyncio.sleep(limit_s / 2)
             now = asyncio.get_running_loop().time()
             for call in [call for call in self._running if now - call.begin_s > limit_s]:
                 log.warning("the listener takes longer than %g s: %s", limit_s, call.messages[0].msg_id)
-                await self._give_back(call, Later(delay_level=_TIMED_OUT_LEVEL))
+                await self._send_back_failed(call, Later(delay_level=_TIMED_OUT_LEVEL))
                 self._commit(call)

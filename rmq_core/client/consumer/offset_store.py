@@ -30,17 +30,17 @@ class OffsetStore(Protocol):
     def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
         """Set the offset in memory; with ``only_up`` a lower one than before is ignored."""
 
-    def known(self, queue: MessageQueue) -> int | None:
+    def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Read the persisted offset, and keep it in memory."""
+        """Read the persisted offset, and cache the offset in memory."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Persist the offsets of these queues."""
 
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop the offset of a queue from memory."""
+    def evict(self, queue: MessageQueue) -> None:
+        """Evict the offset of a queue from memory."""
 
 
 class _Memory:
@@ -50,14 +50,14 @@ class _Memory:
         self.offsets: dict[MessageQueue, int] = {}
 
     def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
-        known = self.offsets.get(queue)
-        if known is None or not only_up or offset > known:
+        current = self.offsets.get(queue)
+        if current is None or not only_up or offset > current:
             self.offsets[queue] = offset
 
-    def known(self, queue: MessageQueue) -> int | None:
+    def get(self, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
 
-    def forget(self, queue: MessageQueue) -> None:
+    def evict(self, queue: MessageQueue) -> None:
         self.offsets.pop(queue, None)
 
 
@@ -81,7 +81,7 @@ class RemoteOffsets(_Memory):
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Commit to the brokers; a broker that cannot be reached gets the offset the next time."""
         for queue in queues:
-            offset = self.known(queue)
+            offset = self.get(queue)
             if offset is None:
                 continue
             try:

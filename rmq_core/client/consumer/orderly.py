@@ -22,7 +22,7 @@ _UNTIL_LOCKED_S: Final = 0.1
 _CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
 
 
-class ConsumingInOrder:
+class ConsumeMessageOrderlyService:
     """Consumes in order, one task a queue; a failed message blocks its queue until it succeeds or is out of retries."""
 
     def __init__(
@@ -106,13 +106,13 @@ class ConsumingInOrder:
             raise
         if messages.is_dropped:
             return
-        kept = [] if later is None else await self._kept(batch[max(later.done, 0) :])
+        retries = [] if later is None else await self._filter_retries(batch[max(later.done, 0) :])
         # The rest of a batch is retried in its order, even messages behind a failed one that are out of retries.
-        done = [message for message in batch if message not in kept]
+        done = [message for message in batch if message not in retries]
         if done:
             self._offsets.update(queue, messages.done(done), only_up=False)
-        if kept and later is not None:
-            messages.waiting.extendleft(reversed(kept))
+        if retries and later is not None:
+            messages.waiting.extendleft(reversed(retries))
             await self._suspend(messages, later)
 
     async def _suspend(self, messages: ProcessQueue, later: Later) -> None:
@@ -121,16 +121,16 @@ class ConsumingInOrder:
         while not messages.is_closed and (left_s := end - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(min(left_s, _UNTIL_LOCKED_S))
 
-    async def _kept(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    async def _filter_retries(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """Return the messages to retry; the others, out of retries, are dead letters now, or dropped (broadcasting)."""
-        kept = []
+        retries = []
         for message in failed:
-            if message.reconsume_times < self._max_reconsume_times or not await self._given_up(message):
+            if message.reconsume_times < self._max_reconsume_times or not await self._send_to_dead_letters(message):
                 message.reconsume_times += 1
-                kept.append(message)
-        return kept
+                retries.append(message)
+        return retries
 
-    async def _given_up(self, message: ReceivedMessage) -> bool:
+    async def _send_to_dead_letters(self, message: ReceivedMessage) -> bool:
         if self._send_back is None:
             log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
             return True

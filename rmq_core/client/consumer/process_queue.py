@@ -77,7 +77,7 @@ class ProcessQueue:
 
     @property
     def has_room(self) -> bool:
-        """Tell whether flow control allows another pull. Source: ``DefaultMQPushConsumerImpl#pullMessage``."""
+        """Return True if flow control allows another pull. Source: ``DefaultMQPushConsumerImpl#pullMessage``."""
         options = self._options
         return (
             len(self._messages) <= options.max_cached_messages

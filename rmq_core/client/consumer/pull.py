@@ -114,26 +114,28 @@ class PullConsumer(GroupClient):
         await self._leave()
 
     def _heartbeat(self) -> HeartbeatData | None:
-        wanted = self._wanted()
-        if not wanted or not self._started_ms:
+        subscriptions = self._heartbeat_subscriptions()
+        if not subscriptions or not self._started_ms:
             return None
-        data = ConsumerData(
+        consumer = ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
             consume_from_where=self.options.start.value,
-            subscription_data_set=list(wanted.values()),
+            subscription_data_set=list(subscriptions.values()),
         )
-        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[consumer])
 
-    def _wanted(self) -> Mapping[str, SubscriptionData]:
-        return self._subscriptions or {one.wanted.topic: one.wanted for one in self._assigned.values()}
+    def _heartbeat_subscriptions(self) -> Mapping[str, SubscriptionData]:
+        return self._subscriptions or {
+            pulled.subscription.topic: pulled.subscription for pulled in self._assigned.values()
+        }
 
     async def running_info(self) -> ConsumerRunningInfo:
         """Return the running info, as ``mqadmin consumerStatus`` shows it; raises as ``offsets.committed``."""
         queues = {}
-        for queue, one in list(self._assigned.items()):
-            known = self._consumed.known(queue)
-            queues[queue_key(queue)] = one.info(await self.committed(queue) if known is None else known)
+        for queue, pulled in list(self._assigned.items()):
+            offset = self._consumed.get(queue)
+            queues[queue_key(queue)] = pulled.info(await self.committed(queue) if offset is None else offset)
         properties: dict[str, str | int | float | bool] = {
             "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
             "PROP_CLIENT_VERSION": CURRENT_VERSION_NAME,
@@ -141,7 +143,7 @@ class PullConsumer(GroupClient):
             "PROP_NAMESERVER_ADDR": self._cluster.namesrv,
         }
         return ConsumerRunningInfo(
-            mq_table=queues, properties=properties, subscription_set=list(self._wanted().values())
+            mq_table=queues, properties=properties, subscription_set=list(self._heartbeat_subscriptions().values())
         )
 
     # Subscription.
@@ -161,11 +163,11 @@ class PullConsumer(GroupClient):
         """
         data = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         is_first = self._is_subscribed is None
-        self._choose(subscribes=True)
+        self._set_mode(subscribes=True)
         self._subscriptions[topic] = data
-        for one in self._assigned.values():
-            if one.queue.topic == topic:
-                self._want(one, data)
+        for pulled in self._assigned.values():
+            if pulled.queue.topic == topic:
+                self._update_subscription(pulled, data)
         if self._started_ms:
             self._cluster.run(self._announce())
             if is_first:
@@ -178,20 +180,20 @@ class PullConsumer(GroupClient):
         if self._started_ms:
             self._cluster.run(self._announce())
 
-    def _choose(self, *, subscribes: bool) -> None:
+    def _set_mode(self, *, subscribes: bool) -> None:
         if self._is_subscribed not in {None, subscribes}:
             raise OptionError("a pull consumer either subscribes to topics or is assigned queues, not both")
         self._is_subscribed = subscribes
 
     async def _announce(self) -> None:
-        await self._cluster.meet_brokers(self._subscriptions)
+        await self._cluster.register_at_brokers(self._subscriptions)
         self._rebalancer.soon()
 
     def _rebalance_soon(self) -> None:
         self._rebalancer.soon()
 
-    def _make_pulled(self, queue: MessageQueue, wanted: SubscriptionData) -> PulledQueue:
-        return PulledQueue(queue, wanted, self._puller, self.options, self._begin_offset, self._arrivals)
+    def _make_pulled(self, queue: MessageQueue, data: SubscriptionData) -> PulledQueue:
+        return PulledQueue(queue, data, self._puller, self.options, self._begin_offset, self._arrivals)
 
     # Assignment and positions.
 
@@ -220,7 +222,7 @@ class PullConsumer(GroupClient):
         """
         if not name.startswith(LIGHT_QUEUE_PREFIX):
             raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")
-        return (await self._cluster.light_route(name, topic)).read_queues
+        return (await self._cluster.lmq_route(name, topic)).read_queues
 
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
         """Assign these queues and no others; those assigned before continue at their positions.
@@ -234,24 +236,27 @@ class PullConsumer(GroupClient):
             OptionError: bad tags, or it has subscribed.
         """
         version = self.options.clock_ms()
-        wanted = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
-        self._choose(subscribes=False)
-        for queue in self._assigned.keys() - wanted.keys():
+        subscriptions = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
+        self._set_mode(subscribes=False)
+        for queue in self._assigned.keys() - subscriptions.keys():
             self._assigned.pop(queue).cancel()
-        for queue, data in wanted.items():
-            one = self._assigned.get(queue)
-            if one is None:
-                one = self._assigned[queue] = self._make_pulled(queue, data)
-                one.start(None)
+        for queue, data in subscriptions.items():
+            pulled = self._assigned.get(queue)
+            if pulled is None:
+                pulled = self._assigned[queue] = self._make_pulled(queue, data)
+                pulled.start(None)
             else:
-                self._want(one, data)
-        if wanted:
+                self._update_subscription(pulled, data)
+        if subscriptions:
             self._cluster.run(self._cluster.send_heartbeats())
 
-    def _want(self, one: PulledQueue, data: SubscriptionData) -> None:
-        if (one.wanted.sub_string, one.wanted.expression_type) != (data.sub_string, data.expression_type):
-            one.wanted = data
-            one.start(one.position)
+    def _update_subscription(self, pulled: PulledQueue, data: SubscriptionData) -> None:
+        if (pulled.subscription.sub_string, pulled.subscription.expression_type) != (
+            data.sub_string,
+            data.expression_type,
+        ):
+            pulled.subscription = data
+            pulled.start(pulled.position)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -297,7 +302,7 @@ class PullConsumer(GroupClient):
         self._arrivals.changed.set()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset that ``poll`` returns next; None while the broker has not been asked where to start."""
+        """Return the offset that ``poll`` returns next; None before the first answer of the broker."""
         return self._of(queue).position
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
@@ -311,26 +316,26 @@ class PullConsumer(GroupClient):
             BrokerError, FormatError: since the last call, a pull was refused or its answer did not decode.
         """
         if self.options.auto_commit:
-            self._all_is_consumed()
+            self._mark_polled_as_consumed()
         limit = max_messages or self.options.pull_batch_size
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            found = self._take(limit)
-            if found:
-                return found
+            messages = self._poll_cached(limit)
+            if messages:
+                return messages
             if self._arrivals.error is not None:
                 error, self._arrivals.error = self._arrivals.error, None
                 raise error
             self._arrivals.changed.clear()
-            left_s = deadline - loop.time()
-            if left_s <= 0:
+            remaining_s = deadline - loop.time()
+            if remaining_s <= 0:
                 return []
             try:
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(remaining_s):
                     await self._arrivals.changed.wait()
             except TimeoutError:
-                return self._take(limit)
+                return self._poll_cached(limit)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the messages that ``poll`` has returned; raises as ``offsets.commit``.
@@ -340,7 +345,9 @@ class PullConsumer(GroupClient):
                 (any more) are passed over, as another member of the group may have them.
         """
         if offsets is None:
-            offsets = {queue: one.position for queue, one in self._assigned.items() if one.position is not None}
+            offsets = {
+                queue: pulled.position for queue, pulled in self._assigned.items() if pulled.position is not None
+            }
         for queue, offset in offsets.items():
             if queue in self._assigned:
                 self._consumed.update(queue, offset, only_up=False)
@@ -350,10 +357,10 @@ class PullConsumer(GroupClient):
         """Return the group's committed offset of a queue; raises as ``offsets.committed``."""
         return await self.offsets.committed(queue, self.group)
 
-    def _all_is_consumed(self) -> None:
-        for queue, one in self._assigned.items():
-            if one.position is not None:
-                self._consumed.update(queue, one.position, only_up=False)
+    def _mark_polled_as_consumed(self) -> None:
+        for queue, pulled in self._assigned.items():
+            if pulled.position is not None:
+                self._consumed.update(queue, pulled.position, only_up=False)
 
     async def _commit_again_and_again(self) -> None:
         while True:
@@ -368,16 +375,16 @@ class PullConsumer(GroupClient):
         except KeyError:
             raise OptionError(f"{queue.topic} {queue.broker_name} {queue.queue_id} is not assigned") from None
 
-    def _take(self, limit: int) -> list[ReceivedMessage]:
-        found: list[ReceivedMessage] = []
-        for queue, one in list(self._assigned.items()):
-            taken = one.take(limit - len(found))
-            if taken:
-                found += taken
+    def _poll_cached(self, limit: int) -> list[ReceivedMessage]:
+        messages: list[ReceivedMessage] = []
+        for queue, pulled in list(self._assigned.items()):
+            polled = pulled.poll(limit - len(messages))
+            if polled:
+                messages += polled
                 self._assigned[queue] = self._assigned.pop(queue)  # the next call begins with another queue
-            if len(found) == limit:
+            if len(messages) == limit:
                 break
-        return found
+        return messages
 
     async def _begin_offset(self, queue: MessageQueue) -> int:
         committed = await self.offsets.committed(queue, self.group)

@@ -22,7 +22,7 @@ _AFTER_ERROR_S: Final = 1.0  # DefaultLitePullConsumer#pullTimeDelayMillsWhenExc
 
 
 class Arrivals:
-    """What the pulls of all queues tell ``poll``.
+    """Signal from the pulls of all queues to ``poll``.
 
     Attributes:
         changed: set when messages, or an error, have arrived.
@@ -39,7 +39,7 @@ class PulledQueue:
 
     Attributes:
         queue: which.
-        wanted: the subscription.
+        subscription: the subscription.
         position: offset of the message that ``take`` gives next; None until the broker was asked where to begin.
         is_paused: it gives no messages.
         is_leaving: it is no longer assigned, and gives none either.
@@ -52,7 +52,7 @@ class PulledQueue:
     def __init__(
         self,
         queue: MessageQueue,
-        wanted: SubscriptionData,
+        subscription: SubscriptionData,
         puller: Puller,
         options: PullOptions,
         begin_offset: Callable[[MessageQueue], Awaitable[int]],
@@ -62,14 +62,14 @@ class PulledQueue:
 
         Args:
             queue: which.
-            wanted: the subscription.
+            subscription: the subscription.
             puller: sends the pulls.
             options: the consumer's.
             begin_offset: asks the broker where to begin, if ``start`` is not told.
             arrivals: told of messages and errors.
         """
         self.queue = queue
-        self.wanted = wanted
+        self.subscription = subscription
         self.position: int | None = None
         self.is_paused = False
         self.is_leaving = False
@@ -85,7 +85,7 @@ class PulledQueue:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, offset: int | None) -> None:
-        """Start, or continue, at an offset; at the one that the broker tells where it is None."""
+        """Start, or continue, at an offset; None stands for the offset of ``begin_offset``."""
         self.cancel()
         self.position = offset
         self._next_offset = offset or 0
@@ -102,19 +102,19 @@ class PulledQueue:
         self._cached.clear()
         self._cached_bytes = 0
 
-    def take(self, limit: int) -> list[ReceivedMessage]:
-        """Take messages out of the cache, in order."""
+    def poll(self, limit: int) -> list[ReceivedMessage]:
+        """Remove messages from the cache, in order."""
         cached = self._cached
         if not cached or self.is_paused or self.is_leaving:
             return []
-        found = [cached.popleft() for _ in range(min(limit, len(cached)))]
-        self._cached_bytes -= sum(message.size for message in found)
-        self.position = found[-1].queue_offset + 1 if cached else self._next_offset
+        messages = [cached.popleft() for _ in range(min(limit, len(cached)))]
+        self._cached_bytes -= sum(message.size for message in messages)
+        self.position = messages[-1].queue_offset + 1 if cached else self._next_offset
         self._room.set()
-        return found
+        return messages
 
     def info(self, committed_offset: int | None) -> ProcessQueueInfo:
-        """Tell what a broker may ask about the queue; -1 stands for no committed offset, as in Java."""
+        """Build the queue's info for a broker; -1 stands for no committed offset, as in Java."""
         cached = self._cached
         return ProcessQueueInfo(
             cached_msg_count=len(cached),
@@ -141,7 +141,7 @@ class PulledQueue:
         if self.position is None:
             self._next_offset = self.position = await self._begin_offset(self.queue)
         self.last_pull_ms = self._options.clock_ms()
-        pulled = await self._puller.pull(self.queue, self._next_offset, self.wanted)
+        pulled = await self._puller.pull(self.queue, self._next_offset, self.subscription)
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("%d of %s is out of range, continuing at %d", self._next_offset, self.queue, pulled.next_offset)
         self._next_offset = pulled.next_offset

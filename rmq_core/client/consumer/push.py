@@ -1,4 +1,4 @@
-"""The push consumer: pulls the queues that rebalance gives it, and calls a listener with their messages.
+"""The push consumer: pulls the queues that rebalance assigns, and calls a listener with their messages.
 
 ::
 
@@ -20,9 +20,9 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler, running_info_handler
-from rmq_core.client.consumer.concurrent import ConcurrentConsuming, Consuming
+from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService, ConsumeMessageService
 from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
-from rmq_core.client.consumer.orderly import ConsumingInOrder
+from rmq_core.client.consumer.orderly import ConsumeMessageOrderlyService
 from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
 from rmq_core.client.consumer.queue_worker import QueueWork
 from rmq_core.client.consumer.rebalance import Rebalancer
@@ -100,7 +100,7 @@ class PushConsumer(GroupClient):
         self._puller = Puller(self._cluster, group, options, sends_subscription=False)
         self._rebalancer = Rebalancer(
             self._cluster, group, options, self._subscriptions, self._offsets, self._locks, self._make_work,
-            takes_all=self._broadcasts,
+            is_broadcasting=self._broadcasts,
         )  # fmt: skip
         self._may_pull = asyncio.Event()
         self._may_pull.set()
@@ -126,7 +126,7 @@ class PushConsumer(GroupClient):
         data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         for queue, work in self._rebalancer.works.items():
             if queue.topic == topic:
-                work.wanted = data
+                work.subscription = data
         if self._started_ms:
             self._run(self._announce())
 
@@ -186,23 +186,23 @@ class PushConsumer(GroupClient):
         directory = self.options.local_offset_dir.expanduser()
         return LocalOffsets(directory / self._cluster.client_id / self.group / "offsets.json")
 
-    def _make_consuming(self) -> Consuming:
+    def _make_consuming(self) -> ConsumeMessageService:
         options = self.options
         listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
         limit = options.max_reconsume_times
         if options.in_order:
             most = MAX_INT if limit == -1 else limit
             back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
-            return ConsumingInOrder(listener, self._offsets, options, back, self._is_locked)
+            return ConsumeMessageOrderlyService(listener, self._offsets, options, back, self._is_locked)
         most = _MAX_RECONSUME_TIMES if limit == -1 else limit
         back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
-        return ConcurrentConsuming(listener, self._offsets, options, back)
+        return ConsumeMessageConcurrentlyService(listener, self._offsets, options, back)
 
     def _is_locked(self, queue: MessageQueue) -> bool:
-        return self._locks is None or self._locks.holds(queue)
+        return self._locks is None or self._locks.is_locked(queue)
 
-    def _make_work(self, queue: MessageQueue, wanted: SubscriptionData) -> QueueWork:
-        return QueueWork(queue, wanted, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
+    def _make_work(self, queue: MessageQueue, data: SubscriptionData) -> QueueWork:
+        return QueueWork(queue, data, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self._started_ms:
@@ -252,8 +252,8 @@ class PushConsumer(GroupClient):
 
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumer offsets of one topic that are in memory."""
-        known = {queue: self._offsets.known(queue) for queue in self._rebalancer.works if queue.topic == topic}
-        return {queue: offset for queue, offset in known.items() if offset is not None}
+        offsets = {queue: self._offsets.get(queue) for queue in self._rebalancer.works if queue.topic == topic}
+        return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
     async def running_info(self) -> ConsumerRunningInfo:
         """Return the running info, as ``mqadmin consumerStatus`` shows it."""
@@ -279,14 +279,14 @@ class PushConsumer(GroupClient):
             cached_msg_min_offset=first,
             cached_msg_max_offset=last,
             cached_msg_size_in_mib=messages.cached_bytes >> 20,
-            commit_offset=self._offsets.known(work.queue) or 0,
+            commit_offset=self._offsets.get(work.queue) or 0,
             droped=work.is_leaving or messages.is_dropped,
             last_pull_timestamp=work.last_pull_ms,
             locked=self.options.in_order and self._is_locked(work.queue),
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Consume one message out of turn, as ``mqadmin queryMsgById -d`` asks for."""
+        """Consume one message at once, for ``mqadmin queryMsgById -d``."""
         answer = await call_listener(self._listener, [message])
         result = "CR_LATER" if isinstance(answer, Later) else "CR_SUCCESS"
         return ConsumeDirectlyResult(consume_result=result, order=self.options.in_order)

@@ -18,34 +18,34 @@ _EXPIRY_S: Final = 30.0  # ProcessQueue#REBALANCE_LOCK_MAX_LIVE_TIME: half of wh
 
 
 class ConsumerQueueLocks:
-    """Queue locks that one consumer holds at the brokers."""
+    """Queue locks of one consumer at the brokers."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._until_s: dict[MessageQueue, float] = {}
 
-    def holds(self, queue: MessageQueue) -> bool:
-        """Tell whether this consumer certainly holds the lock of a queue now."""
+    def is_locked(self, queue: MessageQueue) -> bool:
+        """Return True if the lock of a queue is certainly this consumer's now."""
         return asyncio.get_running_loop().time() < self._until_s.get(queue, 0.0)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Take or renew locks; return the queues that are locked for this consumer now."""
-        held: set[MessageQueue] = set()
-        for broker_name, wanted in _by_broker(queues).items():
+        """Acquire or renew locks; return the queues that are locked for this consumer now."""
+        locked: set[MessageQueue] = set()
+        for broker_name, requested in _by_broker(queues).items():
             begin_s = asyncio.get_running_loop().time()
-            body = self._body(wanted)
+            body = self._body(requested)
             try:
                 address = self._cluster.address(broker_name)
-                answer = await self._cluster.ask(address, RequestCode.LOCK_BATCH_MQ, None, body)
-                got = set(decode_body(answer.body, LockBatchResponse).lock_ok_mq_set)
+                answer = await self._cluster.request(address, RequestCode.LOCK_BATCH_MQ, None, body)
+                granted = set(decode_body(answer.body, LockBatchResponse).lock_ok_mq_set)
             except RemotingError as error:  # locks that it has run on until they expire
                 log.warning("cannot lock queues at %s: %s", broker_name, error)
                 continue
-            held |= got & set(wanted)
-            for queue in wanted:
-                self._until_s[queue] = begin_s + _EXPIRY_S if queue in got else 0.0
-        return held
+            locked |= granted & set(requested)
+            for queue in requested:
+                self._until_s[queue] = begin_s + _EXPIRY_S if queue in granted else 0.0
+        return locked
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Release locks; a broker that cannot be reached lets them expire."""
@@ -54,7 +54,7 @@ class ConsumerQueueLocks:
                 self._until_s.pop(queue, None)
             try:
                 address = self._cluster.address(broker_name)
-                await self._cluster.ask(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(ours))
+                await self._cluster.request(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(ours))
             except RemotingError as error:
                 log.warning("cannot unlock queues at %s: %s", broker_name, error)
 
@@ -65,7 +65,7 @@ class ConsumerQueueLocks:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = {}
+    queues_of: dict[str, list[MessageQueue]] = {}
     for queue in queues:
-        found.setdefault(queue.broker_name, []).append(queue)
-    return found
+        queues_of.setdefault(queue.broker_name, []).append(queue)
+    return queues_of

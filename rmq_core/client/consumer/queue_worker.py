@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import Final
 
-from rmq_core.client.consumer.concurrent import Consuming
+from rmq_core.client.consumer.concurrent import ConsumeMessageService
 from rmq_core.client.consumer.offset_store import OffsetStore
 from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.errors import BrokerError
@@ -28,7 +28,7 @@ class QueueWork:
 
     Attributes:
         queue: which.
-        wanted: the subscription.
+        subscription: the subscription.
         is_leaving: it is no longer assigned, and a call of the listener may still run.
         messages: what was pulled of it and is not consumed yet.
         last_pull_ms: when it was last pulled, ms since 1970.
@@ -37,10 +37,10 @@ class QueueWork:
     def __init__(
         self,
         queue: MessageQueue,
-        wanted: SubscriptionData,
+        subscription: SubscriptionData,
         puller: Puller,
         offsets: OffsetStore,
-        consuming: Consuming,
+        consuming: ConsumeMessageService,
         options: PushOptions,
         may_pull: asyncio.Event,
     ) -> None:
@@ -48,7 +48,7 @@ class QueueWork:
 
         Args:
             queue: which.
-            wanted: the subscription.
+            subscription: the subscription.
             puller: sends the pulls.
             offsets: the consumer's offset store.
             consuming: consumes the messages.
@@ -56,7 +56,7 @@ class QueueWork:
             may_pull: cleared while the consumer is paused.
         """
         self.queue = queue
-        self.wanted = wanted
+        self.subscription = subscription
         self.is_leaving = False
         self.messages = ProcessQueue(options, in_order=options.in_order)
         self.last_pull_ms = 0
@@ -77,7 +77,7 @@ class QueueWork:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a call of the listener was cancelled, so that a thread of it may still be at work."""
+        """Return True if a call of the listener was cancelled, so that a thread of the call may still run."""
         return self.messages.is_abandoned
 
     def pull_no_more(self) -> None:
@@ -123,10 +123,10 @@ class QueueWork:
         if not self.messages.has_room:
             await self.messages.wait_for_room()
         self.last_pull_ms = self._options.clock_ms()
-        commit = self._offsets.known(self.queue) if self._options.model is MessageModel.CLUSTERING else None
-        wanted = self.wanted
-        pulled = await self._puller.pull(self.queue, self._next_offset, wanted, commit_offset=commit or 0)
-        if wanted is not self.wanted:
+        commit = self._offsets.get(self.queue) if self._options.model is MessageModel.CLUSTERING else None
+        subscription = self.subscription
+        pulled = await self._puller.pull(self.queue, self._next_offset, subscription, commit_offset=commit or 0)
+        if subscription is not self.subscription:
             return  # pulled again: what the old subscription has dropped, the new one may want
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             await self._go_to(pulled.next_offset)
@@ -141,7 +141,7 @@ class QueueWork:
             self._offsets.update(self.queue, pulled.next_offset)  # all of it was filtered out
 
     async def _go_to(self, offset: int) -> None:
-        """Continue at the offset that the broker gives: messages were deleted, or the group's offset was reset."""
+        """Continue at the broker's offset: messages were deleted, or the group's offset was reset."""
         log.warning("%s: offset %d is out of range: continuing at %d", self.queue, self._next_offset, offset)
         self.messages.is_dropped = True
         self._offsets.update(self.queue, offset, only_up=False)

@@ -39,7 +39,7 @@ class Work(Protocol):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether something of it may go on although it was stopped: then its lock is kept."""
+        """Return True if work of the queue may continue after the stop: then the queue's lock stays."""
 
     def start(self, offset: int) -> None:
         """Start pulling at an offset."""
@@ -68,7 +68,7 @@ class Rebalancer(Generic[_W]):
         locks: ConsumerQueueLocks | None,
         make_work: Callable[[MessageQueue, SubscriptionData], _W],
         *,
-        takes_all: bool = False,
+        is_broadcasting: bool = False,
     ) -> None:
         """Prepare.
 
@@ -80,7 +80,7 @@ class Rebalancer(Generic[_W]):
             offsets: where a queue's pull loop starts, and where it ends.
             locks: taken before a pull loop starts; None for concurrent consumption.
             make_work: makes the pull loop of a queue.
-            takes_all: broadcasting: it is assigned all queues.
+            is_broadcasting: assign all queues to this consumer.
         """
         self.works: dict[MessageQueue, _W] = {}
         self._cluster = cluster
@@ -90,22 +90,22 @@ class Rebalancer(Generic[_W]):
         self._offsets = offsets
         self._locks = locks
         self._make_work = make_work
-        self._takes_all = takes_all
-        self._wanted = asyncio.Event()
+        self._is_broadcasting = is_broadcasting
+        self._round_requested = asyncio.Event()
         self._queue_offsets = QueueOffsets(cluster)
 
     def soon(self) -> None:
         """Rebalance soon: a member has joined or left the group."""
-        self._wanted.set()
+        self._round_requested.set()
 
     async def run(self) -> None:
         """Rebalance periodically."""
         while True:
-            self._wanted.clear()
+            self._round_requested.clear()
             is_balanced = await self.rebalance()
             try:
                 async with asyncio.timeout(self._options.rebalance_interval_s if is_balanced else _UNBALANCED_S):
-                    await self._wanted.wait()
+                    await self._round_requested.wait()
             except TimeoutError:
                 continue
 
@@ -114,11 +114,11 @@ class Rebalancer(Generic[_W]):
         is_balanced = True
         for queue in self.works:
             if queue.topic not in self._subscriptions:
-                self._end(queue)
-        for topic, wanted in list(self._subscriptions.items()):
+                self._revoke(queue)
+        for topic, subscription in list(self._subscriptions.items()):
             try:
-                share = await self._share(topic)
-                is_balanced &= share is not None and await self._apply(topic, wanted, share)
+                allocated = await self._allocate(topic)
+                is_balanced &= allocated is not None and await self._update_assignment(topic, subscription, allocated)
             except NoRouteError as error:
                 if topic.startswith(RETRY_TOPIC_PREFIX):  # brokers make it at the first heartbeat
                     is_balanced &= not self._cluster.has_brokers
@@ -132,10 +132,10 @@ class Rebalancer(Generic[_W]):
                 is_balanced = False
         return is_balanced
 
-    async def _share(self, topic: str) -> set[MessageQueue] | None:
-        """Allocate this consumer's queues of a topic; None if that cannot be told now."""
+    async def _allocate(self, topic: str) -> set[MessageQueue] | None:
+        """Allocate this consumer's queues of a topic; None if a broker does not have the group yet."""
         queues = sorted((await self._cluster.route(topic)).read_queues)
-        if self._takes_all:
+        if self._is_broadcasting:
             return set(queues)
         client_ids = await self._client_ids(topic)
         if not queues or self._cluster.client_id not in client_ids:
@@ -143,7 +143,7 @@ class Rebalancer(Generic[_W]):
         return set(self._options.allocation(self._cluster.client_id, queues, client_ids))
 
     async def _client_ids(self, topic: str) -> list[str]:
-        """The group's clients, sorted, as a random broker of the topic knows them."""
+        """Return the group's client ids, sorted, from a random broker of the topic."""
         fields = write_fields(ConsumerGroupName(consumer_group=self._group))
         failed: RemotingError | None = None
         names = list((await self._cluster.route(topic)).brokers)
@@ -151,7 +151,7 @@ class Rebalancer(Generic[_W]):
             command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
             try:
                 address = self._cluster.address(broker_name, any_id=True)
-                answer = await self._cluster.ask_command(address, command, 3.0, (ResponseCode.SYSTEM_ERROR,))
+                answer = await self._cluster.send_command(address, command, 3.0, (ResponseCode.SYSTEM_ERROR,))
             except RemotingError as error:
                 failed = error
                 continue
@@ -161,42 +161,44 @@ class Rebalancer(Generic[_W]):
             raise failed
         return []
 
-    async def _apply(self, topic: str, wanted: SubscriptionData, share: set[MessageQueue]) -> bool:
+    async def _update_assignment(
+        self, topic: str, subscription: SubscriptionData, allocated: set[MessageQueue]
+    ) -> bool:
         """Start and stop pull loops; return whether all allocated queues are assigned now, or soon will be."""
-        had = {queue for queue in self.works if queue.topic == topic}
-        for queue in sorted(had - share):
-            self._end(queue)
-        new = share - had
+        assigned = {queue for queue in self.works if queue.topic == topic}
+        for queue in sorted(assigned - allocated):
+            self._revoke(queue)
+        new = allocated - assigned
         if new and self._locks is not None:
             new &= await self._locks.lock(sorted(new))
         for queue in sorted(new):
-            await self._begin(queue, wanted)
-        return share <= self.works.keys()
+            await self._assign(queue, subscription)
+        return allocated <= self.works.keys()
 
-    async def _begin(self, queue: MessageQueue, wanted: SubscriptionData) -> None:
-        self._offsets.forget(queue)
+    async def _assign(self, queue: MessageQueue, subscription: SubscriptionData) -> None:
+        self._offsets.evict(queue)
         offset = await self._offsets.read(queue)
         if offset is None:
             offset = await self._queue_offsets.start(queue, self._options)
         log.info("%s: %s is assigned, from offset %d on", self._group, queue, offset)
-        work = self.works[queue] = self._make_work(queue, wanted)
+        work = self.works[queue] = self._make_work(queue, subscription)
         work.start(offset)
 
-    def _end(self, queue: MessageQueue) -> None:
-        """Take a queue away, without waiting: in order, it is kept, with its lock, as long as its call runs."""
+    def _revoke(self, queue: MessageQueue) -> None:
+        """Stop a queue's pull loop, without waiting: an orderly queue stays, with its lock, while its call runs."""
         work = self.works[queue]
         if not work.is_leaving:
             work.is_leaving = True
-            self._cluster.run(self._ended(queue, work))
+            self._cluster.run(self._finish_revoke(queue, work))
 
-    async def _ended(self, queue: MessageQueue, work: _W) -> None:
+    async def _finish_revoke(self, queue: MessageQueue, work: _W) -> None:
         await work.stop()
         log.info("%s: %s is no longer assigned", self._group, queue)
         try:
             await self._offsets.persist([queue])
         except RmqError as error:
             log.warning("cannot commit the offset of %s: %s", queue, error)
-        self._offsets.forget(queue)
+        self._offsets.evict(queue)
         del self.works[queue]
         if self._locks is not None:
             await self._locks.unlock([queue])

@@ -73,7 +73,7 @@ class SendBack:
         )
         try:
             address = self._cluster.address(message.queue.broker_name)
-            await self._cluster.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_s=_TIMEOUT_S)
+            await self._cluster.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_s=_TIMEOUT_S)
         except RemotingError as error:
             log.warning("cannot send back %s of %s, sending a copy: %s", message.msg_id, message.topic, error)
             await self.send_anew(message)
@@ -106,4 +106,4 @@ class SendBack:
         same_broker = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]
         queue = (same_broker or list(route.write_queues))[0]
         address = self._cluster.address(queue.broker_name)
-        await self._cluster.ask_command(address, packet.request(queue.queue_id), _TIMEOUT_S)
+        await self._cluster.send_command(address, packet.request(queue.queue_id), _TIMEOUT_S)

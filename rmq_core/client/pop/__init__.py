@@ -1,1 +1,1 @@
-"""POP at the client: messages are taken for a time, and acknowledged one by one."""
+"""POP at the client: messages are invisible for a time, and acknowledged one by one."""

@@ -1,4 +1,4 @@
-"""The consumer that pops: takes messages for a time, and acknowledges each.
+"""The POP consumer: receives messages for an invisible time, and acknowledges each.
 
 ::
 
@@ -26,7 +26,7 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.listener import Listener
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions
-from rmq_core.client.pop.listening import Listening
+from rmq_core.client.pop.listening import ConsumeMessagePopService
 from rmq_core.client.pop.requests import PopRequests
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.subscription import ALL, subscription
@@ -38,15 +38,15 @@ from rmq_formats.errors import OptionError
 
 log = logging.getLogger("rmq.client")
 _DEFAULTS: Final = PopOptions()
-_AGAIN_S: Final = 1.0  # until topics without a route are asked for again
-_EARLY_S: Final = 0.1  # brokers that answer at once, with nothing, have no place for another held request
+_NO_ROUTE_S: Final = 1.0  # until topics without a route are asked for again
+_REFUSED_POLL_S: Final = 0.1  # brokers that answer at once, with nothing, have no place for another held request
 
-Place = tuple[SubscriptionData, str]
+SubscribedBroker = tuple[SubscriptionData, str]
 """A topic as it is subscribed to, and the name of a broker that has queues of it."""
 
 
 class PopConsumer(GroupClient):
-    """Takes messages and acknowledges them; subscribe, then use it with ``async with``, or start and close it.
+    """POP consumer; subscribe, then use it with ``async with``, or start and close it.
 
     Attributes:
         options: its settings.
@@ -85,12 +85,12 @@ class PopConsumer(GroupClient):
             OptionError: bad tags.
         """
         self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
-        self._tell()
+        self._send_heartbeat()
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic."""
         self._subscriptions.pop(topic, None)
-        self._tell()
+        self._send_heartbeat()
 
     async def start(self) -> None:
         """Join the group; a topic that does not exist yet is consumed when it does.
@@ -111,7 +111,7 @@ class PopConsumer(GroupClient):
     async def receive(
         self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Take messages of one of the topics, at one of its brokers; wait if there are none.
+        """Pop messages of one of the topics, at one of its brokers; wait if there are none.
 
         Args:
             max_messages: at most so many, up to 32.
@@ -132,53 +132,55 @@ class PopConsumer(GroupClient):
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + (self.options.suspend_timeout_s if timeout_s is None else timeout_s)
         while True:
-            places = await self._places()
+            brokers = await self._subscribed_brokers()
             began_s = now_s()
-            left_s = max(0.0, min(end_s - began_s, self.options.suspend_timeout_s))
-            messages = await self._from_any(places, max_messages, left_s)
+            remaining_s = max(0.0, min(end_s - began_s, self.options.suspend_timeout_s))
+            messages = await self._pop_any(brokers, max_messages, remaining_s)
             if messages or now_s() >= end_s:
                 return messages
-            if now_s() - began_s < _EARLY_S:
-                await asyncio.sleep(min(_EARLY_S if places else _AGAIN_S, left_s))
+            if now_s() - began_s < _REFUSED_POLL_S:
+                await asyncio.sleep(min(_REFUSED_POLL_S if brokers else _NO_ROUTE_S, remaining_s))
 
-    async def _places(self) -> list[Place]:
-        """Where messages may be, the next one in turn first."""
-        found: list[Place] = []
-        for topic, wanted in list(self._subscriptions.items()):
+    async def _subscribed_brokers(self) -> list[SubscribedBroker]:
+        """List the brokers of each topic, the next broker in turn first."""
+        brokers: list[SubscribedBroker] = []
+        for topic, data in list(self._subscriptions.items()):
             try:
                 route = await self._cluster.route(topic)
             except NoRouteError as error:
                 log.warning("topic %s cannot be consumed yet: %s", topic, error)
                 continue
-            found += [(wanted, name) for name in sorted({queue.broker_name for queue in route.read_queues})]
-        at = next(self._turns) % max(1, len(found))
-        return found[at:] + found[:at]
+            brokers += [(data, name) for name in sorted({queue.broker_name for queue in route.read_queues})]
+        at = next(self._turns) % max(1, len(brokers))
+        return brokers[at:] + brokers[:at]
 
-    async def _from_any(self, places: list[Place], max_messages: int, wait_s: float) -> list[ReceivedMessage]:
-        """Pop at the first place that has something; where none has, wait until one does.
+    async def _pop_any(
+        self, brokers: list[SubscribedBroker], max_messages: int, wait_s: float
+    ) -> list[ReceivedMessage]:
+        """Pop at the first broker that has messages; where none has, wait until one does.
 
-        To wait, several are asked to tell, and not to give: messages of all at once would be invisible for nothing.
+        The wait is a notification, not a pop: messages popped at all brokers at once would be invisible for nothing.
         """
-        alone = len(places) == 1
+        is_single = len(brokers) == 1
         failures: list[RemotingError] = []
-        for wanted, name in places:
+        for data, name in brokers:
             try:
-                messages = await self._requests.pop(name, wanted, max_messages, wait_s if alone else 0.0)
+                messages = await self._requests.pop(name, data, max_messages, wait_s if is_single else 0.0)
             except RemotingError as error:
-                log.warning("a pop of %s at %s failed: %s", wanted.topic, name, error)
+                log.warning("a pop of %s at %s failed: %s", data.topic, name, error)
                 failures.append(error)
                 continue
             if messages:
                 return messages
-        if failures and len(failures) == len(places):
+        if failures and len(failures) == len(brokers):
             raise failures[0]
-        if places and not alone and wait_s > 0:
-            await self._first([self._requests.wait(name, wanted, wait_s) for wanted, name in places])
+        if brokers and not is_single and wait_s > 0:
+            await self._wait_any([self._requests.wait(name, data, wait_s) for data, name in brokers])
         return []
 
     @staticmethod
-    async def _first(waits: list[Coroutine[Any, Any, bool]]) -> None:
-        """Wait until one is true, or all are over; one that fails is passed over, for the next pop tells why."""
+    async def _wait_any(waits: list[Coroutine[Any, Any, bool]]) -> None:
+        """Wait until one wait returns True, or all are over; ignore a failed wait, as the next pop raises its error."""
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
             for task in asyncio.as_completed(tasks):
@@ -188,8 +190,8 @@ class PopConsumer(GroupClient):
                 except RemotingError as error:
                     log.debug("nobody tells of messages: %s", error)
         finally:
-            for one in tasks:
-                one.cancel()
+            for task in tasks:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ack(self, *messages: ReceivedMessage) -> None:
@@ -203,7 +205,7 @@ class PopConsumer(GroupClient):
         await self._requests.ack(messages)
 
     async def change_invisible_time(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Have a message come back that long from now, and not before: sooner, or later, than it would have.
+        """Change a message's invisible time: the message comes back that long from now.
 
         Raises:
             MessageError: it was not popped.
@@ -227,9 +229,9 @@ class PopConsumer(GroupClient):
         Raises:
             OptionError: no topic is subscribed to.
         """
-        await Listening(self.receive, self._requests, self.options, listener).run()
+        await ConsumeMessagePopService(self.receive, self._requests, self.options, listener).run()
 
-    def _tell(self) -> None:
+    def _send_heartbeat(self) -> None:
         if self._started_ms:
             self._cluster.run(self._cluster.send_heartbeats())
 

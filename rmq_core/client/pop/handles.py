@@ -15,7 +15,7 @@ _MOST_BITS: Final = 4096  # of a check point in a batch
 
 
 class Handles:
-    """Makes the receipt handles of one answer's messages."""
+    """Receipt handles of one answer's messages."""
 
     def __init__(self, answer: PopAnswer, broker_name: str) -> None:
         """Parse an answer's fields.
@@ -29,65 +29,65 @@ class Handles:
         self._deliveries = _deliveries(answer.order_count_info or "")
 
     def of(self, properties: Mapping[str, str], queue_id: int, queue_offset: int) -> PopHandle:
-        """The handle of a message: one of a retry topic has it among its properties. Raises ValueError."""
+        """Return the handle of a message; in retry topics the handle is a property. Raises ValueError."""
         text = properties.get(HANDLE)
         if text is not None:
             return PopHandle.decode(text)
-        told = self._answer
+        answer = self._answer
         start = self._starts.get((TopicKind.NORMAL, queue_id), queue_offset)
         return PopHandle(
-            start, told.pop_time, told.invisible_time, told.revive_qid, TopicKind.NORMAL, self._broker_name, queue_id,
-            queue_offset,
+            start, answer.pop_time, answer.invisible_time, answer.revive_qid, TopicKind.NORMAL, self._broker_name,
+            queue_id, queue_offset,
         )  # fmt: skip
 
     def deliveries(self, queue_id: int, queue_offset: int, reconsume_times: int) -> int:
-        """How often a message was delivered before; of those in order the answer tells, of others their record."""
+        """Return how often a message was delivered before; of unordered messages, the record's count."""
         return self._deliveries.get((queue_id, queue_offset), reconsume_times)
 
 
 def _deliveries(text: str) -> dict[tuple[int, int], int]:
     """Parse ``orderCountInfo``: by queue and offset. Raises ValueError."""
-    found = {}
+    deliveries = {}
     for part in filter(None, text.split(";")):
         words = part.split(" ")
         if len(words) == 3 and words[1].startswith("qo"):
             queue, _, offset = words[1][2:].partition("%")
-            found[int(queue), int(offset)] = int(words[2])
-    return found
+            deliveries[int(queue), int(offset)] = int(words[2])
+    return deliveries
 
 
-def changed(handle: PopHandle, told: ChangeInvisibleTimeAnswer) -> PopHandle:
-    """The handle of a message whose invisible time was changed: its new check point begins with it, in order not."""
-    start = handle.start_offset if told.pop_time == handle.pop_time_ms else handle.offset
-    return handle._replace(start_offset=start, pop_time_ms=told.pop_time, invisible_ms=told.invisible_time)
+def changed_handle(handle: PopHandle, answer: ChangeInvisibleTimeAnswer) -> PopHandle:
+    """Return the handle after a change of the invisible time: its new check point begins with the message."""
+    start = handle.start_offset if answer.pop_time == handle.pop_time_ms else handle.offset
+    return handle._replace(start_offset=start, pop_time_ms=answer.pop_time, invisible_ms=answer.invisible_time)
 
 
-def ack_of(group: str, topic: str, handle: PopHandle, lite_topic: str | None = None) -> AckMessage:
-    """The fields of an ACK_MESSAGE that acknowledges one message, which the group popped of the topic or a child."""
+def ack_fields(group: str, topic: str, handle: PopHandle, lite_topic: str | None = None) -> AckMessage:
+    """Build the fields of ACK_MESSAGE for one message that the group popped of the topic or of a child."""
     return AckMessage(
         consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
         extra_info=handle.encode(), offset=handle.offset, lite_topic=lite_topic,
     )  # fmt: skip
 
 
-def fits_into_a_batch(handle: PopHandle) -> bool:
-    """Whether a bit of a batch can name it: one far behind its check point's start makes the bit set too long."""
+def fits_into_batch(handle: PopHandle) -> bool:
+    """Return True if a bit of a batch can name the message: a high offset makes the bit set too long."""
     return handle.revive_queue_id == IN_ORDER or handle.offset - handle.start_offset < _MOST_BITS
 
 
-def batches_of(group: str, topic: str, handles: Iterable[PopHandle]) -> list[BatchAck]:
-    """The entries of a BATCH_ACK_MESSAGE that acknowledge messages of one topic and one broker, by check point."""
-    places: dict[PopHandle, list[int]] = {}
+def batch_ack_entries(group: str, topic: str, handles: Iterable[PopHandle]) -> list[BatchAck]:
+    """Build the entries of BATCH_ACK_MESSAGE for messages of one topic and one broker, by check point."""
+    bits_of: dict[PopHandle, list[int]] = {}
     for handle in handles:
         # In order there is no check point, and bits count from the first that is named.
         start = handle.offset if handle.revive_queue_id == IN_ORDER else handle.start_offset
-        places.setdefault(handle._replace(start_offset=start, offset=start), []).append(handle.offset - start)
+        bits_of.setdefault(handle._replace(start_offset=start, offset=start), []).append(handle.offset - start)
     return [
         BatchAck(
             b=_bit_set(bits), c=group, it=point.invisible_ms, pt=point.pop_time_ms, q=point.queue_id,
             r=str(int(point.kind)), rq=point.revive_queue_id, so=point.start_offset, t=topic,
         )
-        for point, bits in places.items()
+        for point, bits in bits_of.items()
     ]  # fmt: skip
 
 

@@ -17,14 +17,14 @@ from rmq_core.remoting.pop import MOST_MESSAGES
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-_AGAIN_S: Final = 1.0  # after brokers that failed
+_AFTER_ERROR_S: Final = 1.0  # after brokers that failed
 _TO_DEAD_LETTERS: Final = -1
 RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)  # by level
 _FIRST_LEVEL: Final = 3  # after the first failure
 
 
-class Listening:
-    """Receives, and calls a listener, until it is cancelled."""
+class ConsumeMessagePopService:
+    """Loop that receives messages and calls a listener, until cancelled."""
 
     def __init__(
         self, receive: Callable[[int], Awaitable[list[ReceivedMessage]]], requests: PopRequests, options: PopOptions,
@@ -39,7 +39,7 @@ class Listening:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Receive no more messages than there are free calls for; the time of those that wait would run out."""
+        """Receive no more messages than there are free calls: a waiting message's invisible time would run out."""
         try:
             while True:
                 while self._free < 1:
@@ -49,15 +49,15 @@ class Listening:
                     messages = await self._receive(min(self._free, MOST_MESSAGES))
                 except RemotingError as error:
                     log.warning("cannot receive: %s", error)
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_AFTER_ERROR_S)
                     continue
-                for one in self._portions(messages):
-                    self._call(one)
+                for sequence in self._sequences(messages):
+                    self._call(sequence)
         finally:
             await self._end()
 
-    def _portions(self, messages: list[ReceivedMessage]) -> Iterable[list[ReceivedMessage]]:
-        """What is consumed one after the other: in order the messages of a queue, else each by itself."""
+    def _sequences(self, messages: list[ReceivedMessage]) -> Iterable[list[ReceivedMessage]]:
+        """Split messages into sequences for the listener: in order the messages of a queue, else single messages."""
         if not self._options.in_order:
             return ([message] for message in messages)
         by_queue: dict[object, list[ReceivedMessage]] = {}
@@ -80,7 +80,7 @@ class Listening:
             log.error("a call of the listener failed", exc_info=error)
 
     async def _end(self) -> None:
-        """Give running calls some time to end."""
+        """Wait for running calls, and cancel them after the close timeout."""
         if self._calls:
             _, late = await asyncio.wait(self._calls, timeout=self._options.close_timeout_s)
             for task in late:
@@ -88,24 +88,24 @@ class Listening:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _consume(self, messages: list[ReceivedMessage]) -> None:
-        """Consume messages one after the other; those behind one that fails wait for it."""
-        for at, message in enumerate(messages):
+        """Consume messages one after the other; a failed message delays the messages after it."""
+        for index, message in enumerate(messages):
             later = await call_listener(self._listener, [message])
             try:
                 if later is None or later.done >= 1:
                     await self._requests.ack([message])
-                elif self._is_dead(message, later):
-                    await self._requests.bury(message)
+                elif self._is_dead_letter(message, later):
+                    await self._requests.send_to_dead_letters(message)
                 else:
-                    await self._give_back(messages[at:], later)
+                    await self._delay(messages[index:], later)
                     return
             except RmqError as error:  # its invisible time runs out, and it comes again
                 log.warning("what became of %s cannot be told to its broker: %s", message.msg_id, error)
 
-    def _is_dead(self, message: ReceivedMessage, later: Later) -> bool:
+    def _is_dead_letter(self, message: ReceivedMessage, later: Later) -> bool:
         return later.delay_level == _TO_DEAD_LETTERS or message.reconsume_times >= self._options.max_reconsume_times
 
-    async def _give_back(self, messages: list[ReceivedMessage], later: Later) -> None:
+    async def _delay(self, messages: list[ReceivedMessage], later: Later) -> None:
         for message in messages:
             await self._requests.change(message, self._delay_s(message, later))
 

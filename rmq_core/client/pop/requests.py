@@ -1,4 +1,4 @@
-"""The requests of a consumer that pops: pop, look, acknowledge, change of the invisible time, dead letters.
+"""Requests of a POP consumer: pop, notification, acknowledgement, change of the invisible time, dead letters.
 
 Source: ``MQClientAPIImpl#popMessageAsync``, ``#ackMessageAsync``, ``#batchAckMessageAsync``,
 ``#changeInvisibleTimeAsync``.
@@ -12,9 +12,9 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions, StartPosition
-from rmq_core.client.pop.handles import Handles, ack_of, batches_of, changed, fits_into_a_batch
+from rmq_core.client.pop.handles import Handles, ack_fields, batch_ack_entries, changed_handle, fits_into_batch
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.subscription import wanted_messages
+from rmq_core.client.pull.subscription import filter_messages
 from rmq_core.remoting.bodies import SubscriptionData, encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -39,7 +39,7 @@ _TO_DEAD_LETTERS: Final = -1
 
 
 class PopRequests:
-    """Asks brokers on behalf of one consumer group."""
+    """Requests to brokers on behalf of one consumer group."""
 
     def __init__(self, cluster: Cluster, group: str, options: PopOptions) -> None:
         self._cluster = cluster
@@ -49,13 +49,13 @@ class PopRequests:
         self._attempts: dict[tuple[str, str], str] = {}  # in order: of pops whose answer was lost
 
     async def pop(
-        self, broker_name: str, wanted: SubscriptionData, max_messages: int, wait_s: float
+        self, broker_name: str, data: SubscriptionData, max_messages: int, wait_s: float
     ) -> list[ReceivedMessage]:
         """Pop at one broker; each message has its receipt handle as the property POP_CK.
 
         Args:
             broker_name: which.
-            wanted: topic and filter.
+            data: topic and filter.
             max_messages: 1 to 32.
             wait_s: how long the broker may hold the request until there is a message.
 
@@ -66,25 +66,27 @@ class PopRequests:
                 next pop gets it.
             FormatError: the answer is damaged.
         """
-        options, topic = self._options, wanted.topic
+        options, topic = self._options, data.topic
         attempt = self._attempt(topic, broker_name) if options.in_order else None
         fields = PopMessage(
             consumer_group=self._group, topic=topic, queue_id=_ANY_QUEUE, max_msg_nums=min(max_messages, MOST_MESSAGES),
             invisible_time=int(options.invisible_time_s * 1000), poll_time=int(wait_s * 1000),
             born_time=options.clock_ms(),
             init_mode=_FROM_FIRST if options.start is StartPosition.FIRST else _FROM_LAST,
-            exp_type=str(wanted.expression_type), exp=wanted.sub_string, order=options.in_order, attempt_id=attempt,
+            exp_type=str(data.expression_type), exp=data.sub_string, order=options.in_order, attempt_id=attempt,
         )  # fmt: skip
         address = self._cluster.address(broker_name)
         timeout_s = wait_s + options.request_timeout_s
-        answer = await self._cluster.ask(address, RequestCode.POP_MESSAGE, fields, timeout_s=timeout_s, also=_NOTHING)
+        answer = await self._cluster.request(
+            address, RequestCode.POP_MESSAGE, fields, timeout_s=timeout_s, also=_NOTHING
+        )
         self._attempts.pop((topic, broker_name), None)
         if answer.code != ResponseCode.SUCCESS:
             return []
         messages = decode_records(answer.body, broker_name=broker_name)
-        told = read_fields(answer, PopAnswer)
+        response = read_fields(answer, PopAnswer)
         try:
-            handles = Handles(told, broker_name)
+            handles = Handles(response, broker_name)
             for message in messages:
                 handle = handles.of(message.properties, message.queue_id, message.queue_offset)
                 message.properties[HANDLE] = handle.encode()
@@ -92,14 +94,14 @@ class PopRequests:
                 message.topic = topic
         except ValueError as error:
             raise DecodeError(f"the answer of {broker_name} to a pop: {error}") from error
-        return wanted_messages(messages, wanted)
+        return filter_messages(messages, data)
 
     def _attempt(self, topic: str, broker_name: str) -> str:
-        """The id of this attempt: after one whose answer was lost the same, for its messages are still with us."""
+        """Return the attempt id: after a lost answer the same id, since its messages are still with this consumer."""
         return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
 
-    async def wait(self, broker_name: str, wanted: SubscriptionData, wait_s: float) -> bool:
-        """Wait until there is something to pop at a broker, without taking it; False if there is not.
+    async def wait(self, broker_name: str, data: SubscriptionData, wait_s: float) -> bool:
+        """Wait until a broker has messages, without popping; return False if there are none in time.
 
         Raises:
             BrokerError: the broker refuses.
@@ -108,12 +110,12 @@ class PopRequests:
         """
         options = self._options
         fields = Notification(
-            consumer_group=self._group, topic=wanted.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
-            born_time=options.clock_ms(), order=options.in_order, exp_type=str(wanted.expression_type),
-            exp=wanted.sub_string,
+            consumer_group=self._group, topic=data.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
+            born_time=options.clock_ms(), order=options.in_order, exp_type=str(data.expression_type),
+            exp=data.sub_string,
         )  # fmt: skip
         address = self._cluster.address(broker_name)
-        answer = await self._cluster.ask(
+        answer = await self._cluster.request(
             address, RequestCode.NOTIFICATION, fields, timeout_s=wait_s + options.request_timeout_s
         )
         return read_fields(answer, NotificationAnswer).has_msg
@@ -126,30 +128,30 @@ class PopRequests:
             BrokerError: a broker refuses.
             TransportError: no answer.
         """
-        alone: list[tuple[str, PopHandle]] = []
-        together: dict[tuple[str, str], list[PopHandle]] = {}
+        single: list[tuple[str, PopHandle]] = []
+        batched: dict[tuple[str, str], list[PopHandle]] = {}
         for message in messages:
             handle = handle_of(message)
-            if len(messages) > 1 and fits_into_a_batch(handle):
-                together.setdefault((handle.broker_name, message.topic), []).append(handle)
+            if len(messages) > 1 and fits_into_batch(handle):
+                batched.setdefault((handle.broker_name, message.topic), []).append(handle)
             else:
-                alone.append((message.topic, handle))
-        asked = [self._ack_one(topic, handle) for topic, handle in alone]
-        asked += [self._ack_several(*key, handles) for key, handles in together.items()]
-        for result in await asyncio.gather(*asked, return_exceptions=True):  # one that fails stops no other
+                single.append((message.topic, handle))
+        acks = [self._ack_one(topic, handle) for topic, handle in single]
+        acks += [self._ack_several(*key, handles) for key, handles in batched.items()]
+        for result in await asyncio.gather(*acks, return_exceptions=True):  # one that fails stops no other
             if isinstance(result, BaseException):
                 raise result
 
     async def _ack_one(self, topic: str, handle: PopHandle) -> None:
-        fields = ack_of(self._group, topic, handle)
-        await self._cluster.ask(self._cluster.address(handle.broker_name), RequestCode.ACK_MESSAGE, fields)
+        fields = ack_fields(self._group, topic, handle)
+        await self._cluster.request(self._cluster.address(handle.broker_name), RequestCode.ACK_MESSAGE, fields)
 
     async def _ack_several(self, broker_name: str, topic: str, handles: Sequence[PopHandle]) -> None:
-        body = encode_body(BatchAcks(broker_name=broker_name, acks=batches_of(self._group, topic, handles)))
-        await self._cluster.ask(self._cluster.address(broker_name), RequestCode.BATCH_ACK_MESSAGE, None, body)
+        body = encode_body(BatchAcks(broker_name=broker_name, acks=batch_ack_entries(self._group, topic, handles)))
+        await self._cluster.request(self._cluster.address(broker_name), RequestCode.BATCH_ACK_MESSAGE, None, body)
 
     async def change(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Have a message come back that long from now; its receipt handle is a new one then.
+        """Change a message's invisible time, and set its new receipt handle.
 
         Raises:
             MessageError: it was not popped.
@@ -163,13 +165,13 @@ class PopRequests:
             invisible_time=int(invisible_s * 1000),
         )  # fmt: skip
         address = self._cluster.address(handle.broker_name)
-        told = await self._cluster.ask_for(
+        response = await self._cluster.request_fields(
             address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeAnswer
         )
-        message.properties[HANDLE] = changed(handle, told).encode()
+        message.properties[HANDLE] = changed_handle(handle, response).encode()
 
-    async def bury(self, message: ReceivedMessage) -> None:
-        """Make a message a dead letter of the group, and acknowledge it.
+    async def send_to_dead_letters(self, message: ReceivedMessage) -> None:
+        """Send a message to the group's dead letter queue, and acknowledge the message.
 
         Raises:
             MessageError: it was not popped.
@@ -182,12 +184,12 @@ class PopRequests:
             origin_msg_id=message.msg_id, origin_topic=message.topic, max_reconsume_times=0,
         )  # fmt: skip
         address = self._cluster.address(handle.broker_name)
-        await self._cluster.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._cluster.request(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._ack_one(message.topic, handle)
 
 
 def handle_of(message: ReceivedMessage) -> PopHandle:
-    """The receipt handle of a popped message. Raises MessageError."""
+    """Return the receipt handle of a popped message. Raises MessageError."""
     try:
         return PopHandle.decode(message.properties.get(HANDLE, ""))
     except ValueError as error:

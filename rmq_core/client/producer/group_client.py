@@ -1,4 +1,4 @@
-"""What the members of a group have in common: producers, push consumers, pull consumers."""
+"""Base class of members of a group: producers, push consumers, pull consumers, POP consumers."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from rmq_core.remoting.service import Service
 
 
 class GroupClient(Service):
-    """A client that brokers know as a member of a group.
+    """Client that is registered at brokers as a member of a group.
 
     Attributes:
         group: its group's name.
@@ -53,36 +53,36 @@ class GroupClient(Service):
 
     @property
     def client_id(self) -> str:
-        """What brokers know it by."""
+        """The client's id at brokers."""
         return self._cluster.client_id
 
     async def _join(self, topics: Iterable[str] = ()) -> None:
-        """Take the place in the group, start the client, and tell the brokers of topics of it; or leave no trace.
+        """Lock the membership, start the client, and register at the brokers of topics; undo all if one step fails.
 
         Raises:
             OptionError: a client of this process has the same role, group and client id.
             TransportError: there are topics, and no name server answers.
             BrokerError: one of the brokers does not permit it to join (code 16).
         """
-        self._membership.take()
+        self._membership.acquire()
         try:
             await self._cluster.start()
             self._started_ms = self._clock_ms()
-            refusal = await self._cluster.meet_brokers(topics) if topics else None
+            refusal = await self._cluster.register_at_brokers(topics) if topics else None
             if refusal is not None:
                 raise refusal
         except BaseException:
             await self._cluster.close()
-            self._membership.give_up()
+            self._membership.release()
             raise
 
     async def _leave(self) -> None:
-        """Tell the brokers, close all connections, and give up the place in the group."""
-        gone = UnregisterClient(client_id=self.client_id, **self._groups)
-        await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, gone)
+        """Unregister from the brokers, close all connections, and release the membership."""
+        fields = UnregisterClient(client_id=self.client_id, **self._groups)
+        await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
         await self._cluster.close()
-        self._membership.give_up()
+        self._membership.release()
 
     @abstractmethod
     def _heartbeat(self) -> HeartbeatData | None:
-        """What brokers are told of it; None while there is nothing."""
+        """Return the heartbeat for brokers; None while there is none."""

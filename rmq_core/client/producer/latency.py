@@ -46,12 +46,12 @@ class LatencyFaults:
             self._unreachable_until_ms[broker_name] = now + _REACHABLE_AGAIN_MS
 
     def is_available(self, broker_name: str) -> bool:
-        """Tell whether a broker is not being avoided now."""
+        """Return True if a broker is not avoided now."""
         until = self._out_until_ms.get(broker_name)
         return until is None or self._clock_ms() >= until
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Tell whether a broker was reachable when last tried, or that was long enough ago."""
+        """Return True if a broker was reachable at the last attempt, or if that was long enough ago."""
         until = self._unreachable_until_ms.get(broker_name)
         return until is None or self._clock_ms() >= until
 

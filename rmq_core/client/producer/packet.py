@@ -147,7 +147,7 @@ class Packer:
 
 
 def _tail(sys_flag: int, born_ms: int, flag: int, properties: bytes, retries: bytes, batch: bytes) -> bytes:
-    """Encode the fields behind the queue id."""
+    """Encode the fields after the queue id."""
     return b'","f":"%d","g":"%d","h":"%d","i":%b,%b,"k":"false","m":"%b"}' % (
         sys_flag,
         born_ms,
@@ -159,7 +159,7 @@ def _tail(sys_flag: int, born_ms: int, flag: int, properties: bytes, retries: by
 
 
 def _retries(properties: dict[str, str]) -> bytes:
-    """Take out two properties of a message in a retry topic that Java sends in fields of their own."""
+    """Remove two properties of a message in a retry topic, which Java sends as separate fields."""
     reconsume_times = properties.pop(PROPERTY_RECONSUME_TIME, "0")
     max_reconsume_times = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None)
     fields = {"j": reconsume_times} | ({} if max_reconsume_times is None else {"l": max_reconsume_times})
@@ -173,7 +173,7 @@ def _checked(properties: bytes) -> bytes:
 
 
 def _check_batch(messages: Sequence[Message]) -> None:
-    """What Java's ``MessageBatch#generateFromList`` refuses."""
+    """Refuse the batches that Java's ``MessageBatch#generateFromList`` refuses."""
     if not messages:
         raise MessageError("a batch without messages")
     topic, wait_store = messages[0].topic, messages[0].wait_store
@@ -204,14 +204,14 @@ def split_batch(messages: Sequence[Message], max_bytes: int) -> Iterator[list[Me
         max_bytes: of bodies, properties and their framing.
     """
     batch: list[Message] = []
-    held = 0
+    batch_bytes = 0
     for message in messages:
         # A unique key has 32 characters, its name and its separators ten more.
         size = len(_encode_inner(message, encode_properties(message.all_properties()))) + 42
-        if batch and held + size > max_bytes:
+        if batch and batch_bytes + size > max_bytes:
             yield batch
-            batch, held = [], 0
+            batch, batch_bytes = [], 0
         batch.append(message)
-        held += size
+        batch_bytes += size
     if batch:
         yield batch

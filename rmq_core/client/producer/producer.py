@@ -82,9 +82,9 @@ class Producer(GroupClient):
             MessageError: a bad group.
         """
         self._requests = Requests()
-        self._asked_brokers_of: set[str] = set()
-        asked = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
-        super().__init__("producer", namesrv, group, options, credentials, handlers=asked)
+        self._registered_topics: set[str] = set()
+        all_handlers = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
+        super().__init__("producer", namesrv, group, options, credentials, handlers=all_handlers)
         self.options = options
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
@@ -118,9 +118,9 @@ class Producer(GroupClient):
         Raises:
             NoRouteError: there are none.
         """
-        route = self._cluster.known_route(topic)
+        route = self._cluster.cached_route(topic)
         if route is None or not route.write_queues:
-            self._cluster.forget_route(topic)
+            self._cluster.evict_route(topic)
             options = self.options
             route = await self._cluster.route_or_template(
                 topic, options.create_topic_key, options.default_topic_queue_nums
@@ -189,9 +189,9 @@ class Producer(GroupClient):
         timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.queues(message.topic)
-        if message.topic not in self._asked_brokers_of:  # replies are pushed only to clients known by a heartbeat
+        if message.topic not in self._registered_topics:  # replies are pushed only to clients known by a heartbeat
             await self._cluster.send_heartbeats()
-            self._asked_brokers_of.add(message.topic)
+            self._registered_topics.add(message.topic)
         asking, reply = self._requests.prepare(message, self.client_id, timeout_s)
         try:
             await self.send(asking, queue=queue, timeout_s=timeout_s)
@@ -209,7 +209,7 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send a message without waiting for an answer: whether it was stored is not known.
+        """Send a message without an answer of the broker: the message may not be stored.
 
         Raises:
             MessageError, NoRouteError: as ``send``.

@@ -46,10 +46,10 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
         MessageError: nobody waits for one.
     """
     properties = message.properties
-    cluster, wanted = properties.get(_CLUSTER), (_CORRELATION_ID, _ASKED_BY, _TTL_MS)
-    if cluster is None or any(name not in properties for name in wanted):
+    cluster, names = properties.get(_CLUSTER), (_CORRELATION_ID, _ASKED_BY, _TTL_MS)
+    if cluster is None or any(name not in properties for name in names):
         raise MessageError(f"{message.msg_id} of {message.topic}: nobody waits for a reply")
-    marks = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in wanted}}
+    marks = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in names}}
     return Message(cluster + _REPLY_TOPIC, body, properties=marks)
 
 
@@ -62,7 +62,7 @@ class Requests:
     def prepare(
         self, message: Message, client_id: str, timeout_s: float
     ) -> tuple[Message, asyncio.Future[ReceivedMessage]]:
-        """Prepare a request message and the future of its reply; pass that to ``forget`` in the end."""
+        """Prepare a request message and the future of its reply."""
         correlation_id = str(uuid4())
         marks = {_CORRELATION_ID: correlation_id, _ASKED_BY: client_id, _TTL_MS: str(int(timeout_s * 1000))}
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()

@@ -67,7 +67,7 @@ def _type_of(properties: Mapping[str, str]) -> MessageType:
 
 
 def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str, str], address: str) -> None:
-    """Trace the end of a transaction, before the broker is told.
+    """Trace the end of a transaction, before the request to the broker.
 
     Args:
         tracer: takes the record.

@@ -88,9 +88,9 @@ class Tracer:
                 return
 
     async def _flush(self) -> None:
-        taken, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, deque()
         by_topic: dict[str, list[TraceRecord]] = defaultdict(list)
-        for record in taken:
+        for record in waiting:
             by_topic[record.topic].append(record)
         for records in by_topic.values():
             for message in trace_messages(self.topic, records):
@@ -102,11 +102,11 @@ class Tracer:
 
 def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
     """Encode trace records as messages to the trace topic, bounded in size and in number of keys."""
-    made, texts, keys = [], list[str](), dict[str, None]()
+    messages, texts, keys = [], list[str](), dict[str, None]()
 
     def end() -> None:
         if texts:
-            made.append(Message(topic, "".join(texts).encode("utf-8", "replace"), keys=list(keys)))
+            messages.append(Message(topic, "".join(texts).encode("utf-8", "replace"), keys=list(keys)))
             texts.clear()
             keys.clear()
 
@@ -117,7 +117,7 @@ def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
         texts.append(text)
         keys.update(dict.fromkeys(record.index_keys()))
     end()
-    return made
+    return messages
 
 
 def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> Listener:
@@ -132,10 +132,14 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
     ids = UniqKeys()
 
     async def call(messages: list[ReceivedMessage]) -> Later | None:
-        wanted = [one for one in messages if one.properties.get(_SWITCH) != "false" and _REGION in one.properties]
+        traced_messages = [
+            message
+            for message in messages
+            if message.properties.get(_SWITCH) != "false" and _REGION in message.properties
+        ]
         request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
-        for one in wanted:
-            tracer.put(_before(one, group, request_id, begin_ms))
+        for message in traced_messages:
+            tracer.put(_before(message, group, request_id, begin_ms))
         code = ContextCode.EXCEPTION
         try:
             answer: Any = listener(messages)
@@ -147,8 +151,8 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
             end_ms = tracer.clock_ms()
             if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
                 code = ContextCode.TIME_OUT
-            for one in wanted:
-                tracer.put(_after(one, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code))
+            for message in traced_messages:
+                tracer.put(_after(message, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code))
 
     return call
 

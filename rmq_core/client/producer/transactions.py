@@ -114,7 +114,7 @@ class TransactionProducer(Producer):
             OptionError: no address of a name server.
             MessageError: a bad group.
         """
-        handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._asked}
+        handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._on_check}
         super().__init__(namesrv, group, options, credentials=credentials, handlers=handlers)
         self._check = check
         self._topics = (*topics, options.create_topic_key)
@@ -176,27 +176,27 @@ class TransactionProducer(Producer):
             return False
         return True
 
-    def _asked(self, command: RemotingCommand, connection: Connection) -> None:
+    def _on_check(self, command: RemotingCommand, connection: Connection) -> None:
         """Answer a broker's check of a transaction: CHECK_TRANSACTION_STATE (39)."""
         if self._checks >= _MAX_CHECKS:
             return
         try:
-            asked = read_fields(command, CheckTransaction)
+            check = read_fields(command, CheckTransaction)
             (message,) = decode_records(bytes(command.body), broker_name=command.ext_fields.get(_BROKER_NAME, ""))
         except (RmqError, ValueError) as error:
             log.warning("bad transaction check from %s: %s", connection.remote_address, error)
             return
         self._checks += 1
-        self._cluster.run(self._answer(asked, message, connection.remote_address))
+        self._cluster.run(self._answer(check, message, connection.remote_address))
 
-    async def _answer(self, asked: CheckTransaction, message: ReceivedMessage, address: str) -> None:
+    async def _answer(self, check: CheckTransaction, message: ReceivedMessage, address: str) -> None:
         try:
             async with self._turns:
                 state = await _state(self._check, message)
             fields = EndTransaction(
-                topic=asked.topic, producer_group=self.group, tran_state_table_offset=asked.tran_state_table_offset,
-                commit_log_offset=asked.commit_log_offset, commit_or_rollback=state.value,
-                from_transaction_check=True, msg_id=message.msg_id, transaction_id=asked.transaction_id,
+                topic=check.topic, producer_group=self.group, tran_state_table_offset=check.tran_state_table_offset,
+                commit_log_offset=check.commit_log_offset, commit_or_rollback=state.value,
+                from_transaction_check=True, msg_id=message.msg_id, transaction_id=check.transaction_id,
             )  # fmt: skip
             if self._tracer is not None:
                 trace_ended(self._tracer, fields, message.properties, address)

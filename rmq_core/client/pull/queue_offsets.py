@@ -16,9 +16,10 @@ class _Offset(Fields, frozen=True, kw_only=True):
 
 
 class QueueOffsets:
-    """Asks masters, or slaves where the master is gone; methods raise NoRouteError, BrokerError or TransportError.
+    """Requests about offsets; methods raise NoRouteError, BrokerError or TransportError.
 
-    What a slave is told stays there: when the master is back, its group goes on where the master had it.
+    Requests go to a slave where the master is gone. A commit to a slave stays there: when the master is back, its
+    groups continue where the master had them.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -36,12 +37,14 @@ class QueueOffsets:
         """Return the first offset stored at a time or later, the max if there is none; slaves as for ``max``."""
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         address = await self._cluster.broker_of(queue, any_id=any_id)
-        return (await self._cluster.ask_for(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)).offset
+        return (
+            await self._cluster.request_fields(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)
+        ).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """Return a group's consumer offset; None if it has none."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self._cluster.ask(
+        answer = await self._cluster.request(
             await self._cluster.broker_of(queue, any_id=True),
             RequestCode.QUERY_CONSUMER_OFFSET,
             fields,
@@ -55,10 +58,10 @@ class QueueOffsets:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         address = await self._cluster.broker_of(queue, any_id=True)
-        await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        await self._cluster.request(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
-        """Return the offset where a group without one starts; only a master is asked, as a slave may lag behind.
+        """Return the first offset of a group without one; from a master only, as a slave may lag.
 
         Source: ``RebalancePushImpl#computePullFromWhere``.
         """
@@ -77,4 +80,4 @@ class QueueOffsets:
     async def _bound(self, queue: MessageQueue, code: RequestCode, *, any_id: bool = True) -> int:
         fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
         address = await self._cluster.broker_of(queue, any_id=any_id)
-        return (await self._cluster.ask_for(address, code, fields, _Offset)).offset
+        return (await self._cluster.request_fields(address, code, fields, _Offset)).offset

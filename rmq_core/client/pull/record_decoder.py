@@ -72,18 +72,18 @@ def decode_records(
         raise TruncatedError("the bytes end within a record", at, expected="a record", actual=end - at) from error
     if queue is not None and queue.topic.startswith(LIGHT_QUEUE_PREFIX):
         for message in messages:
-            message.queue_offset = _light_place(message, queue.topic)
+            message.queue_offset = _lmq_offset(message, queue.topic)
     return messages
 
 
-def _light_place(message: ReceivedMessage, name: str) -> int:
-    """Where a message stands in a light queue; its queue offset if that is its own queue."""
+def _lmq_offset(message: ReceivedMessage, name: str) -> int:
+    """Return a message's offset in a light queue (LMQ); its queue offset if that is the message's own queue."""
     if message.topic != name:
         names = message.properties.get(PROPERTY_LIGHT_NAMES, "").split(",")
-        places = message.properties.get(PROPERTY_LIGHT_OFFSETS, "").split(",")
-        for other, place in zip(names, places, strict=False):
-            if other == name and place.isascii() and place.isdecimal():
-                return int(place)
+        offsets = message.properties.get(PROPERTY_LIGHT_OFFSETS, "").split(",")
+        for lmq, offset in zip(names, offsets, strict=False):
+            if lmq == name and offset.isascii() and offset.isdecimal():
+                return int(offset)
     return message.queue_offset
 
 

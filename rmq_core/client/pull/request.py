@@ -11,7 +11,7 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.subscription import wanted_messages
+from rmq_core.client.pull.subscription import filter_messages
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
@@ -76,7 +76,7 @@ class Puller:
         self,
         queue: MessageQueue,
         offset: int,
-        wanted: SubscriptionData,
+        data: SubscriptionData,
         *,
         commit_offset: int = 0,
         waits: bool = True,
@@ -87,7 +87,7 @@ class Puller:
         Args:
             queue: the queue to pull.
             offset: of the first message.
-            wanted: the subscription.
+            data: the subscription.
             commit_offset: the group's consumer offset, committed with the pull if it is above 0.
             waits: long polling: the broker may hold the request until there is a message.
             max_messages: at most so many; the options' if it is not given.
@@ -114,12 +114,12 @@ class Puller:
             sys_flag=flags | (_HAS_SUBSCRIPTION if by_request else 0),
             commit_offset=commit_offset if commits else 0,
             suspend_timeout_millis=int(options.suspend_timeout_s * 1000),
-            sub_version=wanted.sub_version,
-            subscription=wanted.sub_string if by_request else None,
-            expression_type=str(wanted.expression_type),
+            sub_version=data.sub_version,
+            subscription=data.sub_string if by_request else None,
+            expression_type=str(data.expression_type),
             max_msg_bytes=options.pull_batch_bytes,
         )
-        answer = await self._cluster.ask(
+        answer = await self._cluster.request(
             address, RequestCode.PULL_MESSAGE, fields, timeout_s=options.pull_timeout_s, also=_OTHER_STATUSES
         )
         result = read_fields(answer, PullResult)
@@ -128,5 +128,5 @@ class Puller:
         messages = decode_records(answer.body, queue) if status is PullStatus.FOUND else []
         if messages and messages[0].queue_offset < offset:  # of an inner batch, which is given whole
             messages = [message for message in messages if message.queue_offset >= offset]
-        messages = wanted_messages(messages, wanted)
+        messages = filter_messages(messages, data)
         return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, messages)

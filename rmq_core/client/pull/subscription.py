@@ -38,14 +38,14 @@ def subscription(
     expression = tags.strip() or ALL
     if expression == ALL:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version)
-    wanted = list(dict.fromkeys(tag.strip() for tag in expression.split(_OR) if tag.strip()))
-    if not wanted:
+    tag_list = list(dict.fromkeys(tag.strip() for tag in expression.split(_OR) if tag.strip()))
+    if not tag_list:
         raise OptionError(f"{topic}: no tag in {tags!r}")
-    codes = list(dict.fromkeys(java_string_hash(tag) for tag in wanted))
-    return SubscriptionData(topic=topic, sub_string=tags, tags_set=wanted, code_set=codes, sub_version=version)
+    codes = list(dict.fromkeys(java_string_hash(tag) for tag in tag_list))
+    return SubscriptionData(topic=topic, sub_string=tags, tags_set=tag_list, code_set=codes, sub_version=version)
 
 
-def wanted_messages(messages: list[ReceivedMessage], data: SubscriptionData) -> list[ReceivedMessage]:
+def filter_messages(messages: list[ReceivedMessage], data: SubscriptionData) -> list[ReceivedMessage]:
     """Select the messages whose tags match exactly: brokers compare only hash codes of tags, which may collide."""
     if not data.tags_set:
         return messages

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from rmq_core.client import Listener, PushOptions, ReceivedMessage
-from rmq_core.client.consumer.concurrent import ConcurrentConsuming
+from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService
 from rmq_core.client.consumer.offset_store import RemoteOffsets
-from rmq_core.client.consumer.orderly import ConsumingInOrder
+from rmq_core.client.consumer.orderly import ConsumeMessageOrderlyService
 from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.consumer.send_back import SendBack
 from rmq_core.remoting.errors import ConnectError
@@ -47,11 +47,13 @@ class Bench:
         self.offsets = RemoteOffsets("g", brokers)  # without brokers only its memory is used
         self.locked = True
         self.queue = ProcessQueue(self.options, in_order=self.options.in_order)
-        self.consuming: ConcurrentConsuming | ConsumingInOrder
+        self.consuming: ConsumeMessageConcurrentlyService | ConsumeMessageOrderlyService
         if self.options.in_order:
-            self.consuming = ConsumingInOrder(listener, self.offsets, self.options, self.backs, lambda _: self.locked)
+            self.consuming = ConsumeMessageOrderlyService(
+                listener, self.offsets, self.options, self.backs, lambda _: self.locked
+            )
         else:
-            self.consuming = ConcurrentConsuming(listener, self.offsets, self.options, self.backs)
+            self.consuming = ConsumeMessageConcurrentlyService(listener, self.offsets, self.options, self.backs)
 
     async def __aenter__(self) -> "Bench":
         self.consuming.start()
@@ -69,5 +71,5 @@ class Bench:
     async def until(self, offset: int) -> None:
         """Wait until this can be committed."""
         async with asyncio.timeout(60):
-            while self.offsets.known(QUEUE) != offset:
+            while self.offsets.get(QUEUE) != offset:
                 await asyncio.sleep(0.005)

@@ -76,7 +76,7 @@ async def test_of_a_batch_only_what_is_not_done_is_sent_back() -> None:
 
 
 async def test_what_cannot_be_sent_back_is_consumed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_core.client.consumer.concurrent._AGAIN_S", 0.05)
+    monkeypatch.setattr("rmq_core.client.consumer.concurrent._RETRY_S", 0.05)
     calls: list[int] = []
 
     def listener(messages: list[ReceivedMessage]) -> Later | None:
@@ -114,7 +114,7 @@ async def test_results_of_a_dropped_queue_do_not_count() -> None:
         bench.queue.is_dropped = True
         gate.set()
         await asyncio.sleep(0.05)
-    assert bench.offsets.known(QUEUE) is None
+    assert bench.offsets.get(QUEUE) is None
     assert bench.backs.sent == []
 
 
@@ -142,7 +142,7 @@ async def test_closing_waits_for_running_calls_and_counts_them() -> None:
         async with Bench(listener, in_order=in_order, concurrency=1) as bench:
             bench.put(0, 1, 2)
             await asyncio.sleep(0.02)
-        assert bench.offsets.known(QUEUE) == 1
+        assert bench.offsets.get(QUEUE) == 1
 
 
 async def test_in_order_a_failure_comes_again_before_what_follows() -> None:
@@ -171,7 +171,7 @@ async def test_in_order_nothing_is_consumed_without_the_lock() -> None:
         bench.locked = False
         bench.put(0)
         await asyncio.sleep(0.05)
-        assert bench.offsets.known(QUEUE) is None
+        assert bench.offsets.get(QUEUE) is None
         bench.locked = True
         await bench.until(1)
 

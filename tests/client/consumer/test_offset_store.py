@@ -40,7 +40,7 @@ async def test_offsets_come_back(path: Path) -> None:
     await offsets.persist([ONE])
     again = LocalOffsets(path)
     assert (await again.read(ONE), await again.read(TWO)) == (5, None)
-    assert again.known(ONE) == 5
+    assert again.get(ONE) == 5
 
 
 async def test_a_file_of_javas_is_read_and_its_other_queues_stay(path: Path) -> None:
@@ -80,11 +80,11 @@ def test_only_higher_offsets_count_unless_told_otherwise(path: Path) -> None:
     offsets = LocalOffsets(path)
     offsets.update(ONE, 5)
     offsets.update(ONE, 3)
-    assert offsets.known(ONE) == 5
+    assert offsets.get(ONE) == 5
     offsets.update(ONE, 3, only_up=False)
-    assert offsets.known(ONE) == 3
-    offsets.forget(ONE)
-    assert offsets.known(ONE) is None
+    assert offsets.get(ONE) == 3
+    offsets.evict(ONE)
+    assert offsets.get(ONE) is None
 
 
 class OneAtATime(QueueOffsets):

@@ -181,7 +181,7 @@ async def test_a_consumer_that_broadcasts_has_all_queues_and_asks_for_no_members
         broker.answer = lambda command, _: command.response(0, None, {"offset": "7"})
     async with Cluster(fakes.namesrv, ClientOptions()) as cluster:
         offsets, wanted = RemoteOffsets("g", QueueOffsets(cluster)), {"T": subscription("T")}
-        member = Rebalancer(cluster, "g", PushOptions(), wanted, offsets, None, Followed, takes_all=True)
+        member = Rebalancer(cluster, "g", PushOptions(), wanted, offsets, None, Followed, is_broadcasting=True)
         assert len(await settled(member, 4)) == 4
     assert asked(fakes) == {"a": 0, "b": 0}
 
