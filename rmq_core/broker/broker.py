@@ -18,7 +18,7 @@ from rmq_core.broker.cluster.slave_sync import SlaveSync
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.fast_failure import fail_fast
-from rmq_core.broker.lite.service import Lite
+from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
@@ -236,7 +236,7 @@ class Broker(Service):
         self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
         self._pop = PopService(self.state, self._timed)
-        self._lite = Lite(self.state)
+        self._lite = LiteService(self.state)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
         # Bodies have their limits before policies look into them; of a stranger's nothing is told but that he is one.

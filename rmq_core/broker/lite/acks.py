@@ -1,7 +1,7 @@
-"""Acknowledgements and changes of invisible time that name a lite topic (200051, 200151, 200053 with ``liteTopic``).
+"""Acknowledgements and changes of invisible time of lite topics (200051, 200151, 200053 with ``liteTopic``).
 
-What was popped before the broker's last start is not known any more: it comes again. Then the acknowledgement of the
-first message that is open moves the group on, and others do nothing; the original passes over the messages before.
+Messages popped before the broker's last start return. Then only the acknowledgement of the first open message advances
+the group; the original skips the messages before.
 
 Source: ``AckMessageProcessor#ackLite``, ``ChangeInvisibleTimeProcessor#processChangeInvisibleTimeForLite``.
 """
@@ -9,11 +9,11 @@ Source: ``AckMessageProcessor#ackLite``, ``ChangeInvisibleTimeProcessor#processC
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_core.broker.lite.dispatcher import Dispatcher
+from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.processors.lite_names import lite_queue_of
+from rmq_core.broker.processors.lite_names import lite_queue_name
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
@@ -28,54 +28,54 @@ _QUEUE_ID: Final = 0
 _NOTHING: Final = ChangeInvisibleTimeAnswer(pop_time=0, invisible_time=0, revive_qid=0)
 
 
-class LiteAcks:
-    """Handles them, and leaves those that name no lite topic to others."""
+class LiteAckProcessor:
+    """Handlers of acknowledgements of lite topics; requests without ``liteTopic`` go to the handlers of POP."""
 
     def __init__(
-        self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, dispatcher: Dispatcher
+        self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, dispatcher: LiteEventDispatcher
     ) -> None:
         self._state = state
         self._groups = groups
         self._orders = orders
         self._dispatcher = dispatcher
 
-    def handlers(self, others: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Handlers by request code; ``others`` are those of POP."""
-        ack, change = others[RequestCode.ACK_MESSAGE], others[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+    def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers by request code; ``pop_handlers`` are those of POP."""
+        ack, change = pop_handlers[RequestCode.ACK_MESSAGE], pop_handlers[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 
         def ack_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             if not has_field(request, _LITE_TOPIC):
                 return ack(request, connection)
-            asked = read_fields(request, AckMessage)
-            return self.ack(request, asked) if (asked.lite_topic or "").strip() else ack(request, connection)
+            fields = read_fields(request, AckMessage)
+            return self.ack(request, fields) if (fields.lite_topic or "").strip() else ack(request, connection)
 
         def change_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             if not has_field(request, _LITE_TOPIC):
                 return change(request, connection)
-            asked = read_fields(request, ChangeInvisibleTime)
-            return self.change(request, asked) if (asked.lite_topic or "").strip() else change(request, connection)
+            fields = read_fields(request, ChangeInvisibleTime)
+            return self.change(request, fields) if (fields.lite_topic or "").strip() else change(request, connection)
 
         return {RequestCode.ACK_MESSAGE: ack_any, RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_any}
 
-    def ack(self, request: RemotingCommand, asked: AckMessage) -> RemotingCommand:
-        """ACK_MESSAGE (200051) of a message that was popped from a lite topic."""
-        queue, handle = self._checked(asked)
-        group, offset = asked.consumer_group, asked.offset
+    def ack(self, request: RemotingCommand, fields: AckMessage) -> RemotingCommand:
+        """Acknowledge a message of a lite topic (ACK_MESSAGE, 200051)."""
+        queue, handle = self._parse_handle(fields)
+        group, offset = fields.consumer_group, fields.offset
         committed = self._state.offsets.get(queue, group, _QUEUE_ID)
         if offset < committed:
             return request.response()
-        next_offset = self._next(queue, group, offset, committed, handle)
+        next_offset = self._acknowledge(queue, group, offset, committed, handle)
         if next_offset is not None:
             self._commit(queue, group, next_offset)
         return request.response()
 
-    def _next(self, queue: str, group: str, offset: int, committed: int, handle: PopHandle) -> int | None:
-        """The offset to commit after an acknowledgement; None where nothing changes."""
+    def _acknowledge(self, queue: str, group: str, offset: int, committed: int, handle: PopHandle) -> int | None:
+        """Acknowledge a message; return the offset to commit, or None without a change."""
         last_pop_ms = self._orders.last_pop_ms(queue, group, _QUEUE_ID)
         if last_pop_ms is None:
             return offset + 1 if offset == committed else None
         if last_pop_ms != handle.pop_time_ms:
-            return None  # of an earlier take: it comes again
+            return None  # of an earlier pop: the message returns
         try:
             return self._orders.acknowledge(queue, group, _QUEUE_ID, offset, handle.pop_time_ms)
         except ValueError as error:
@@ -90,42 +90,42 @@ class LiteAcks:
         if self._orders.is_blocked(queue, group, _QUEUE_ID, None, state.clock_ms()):
             return
         if state.store.max_offset(queue, _QUEUE_ID) > next_offset:
-            self._dispatcher.tell(queue, group)
+            self._dispatcher.notify_group(queue, group)
 
-    def change(self, request: RemotingCommand, asked: ChangeInvisibleTime) -> RemotingCommand:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053): of one message, or with ``suspend`` of all that were taken with it."""
-        if not 0 <= asked.invisible_time <= MOST_INVISIBLE_MS:
-            what = f"invisibleTime {asked.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+    def change(self, request: RemotingCommand, fields: ChangeInvisibleTime) -> RemotingCommand:
+        """Change the invisible time of a message, or with ``suspend`` of all messages of its pop (200053)."""
+        if not 0 <= fields.invisible_time <= MOST_INVISIBLE_MS:
+            what = f"invisibleTime {fields.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
-        queue, handle = self._checked(asked)
-        group, pop_time_ms = asked.consumer_group, handle.pop_time_ms
-        if asked.offset < self._state.offsets.get(queue, group, _QUEUE_ID):  # it is acknowledged
+        queue, handle = self._parse_handle(fields)
+        group, pop_time_ms = fields.consumer_group, handle.pop_time_ms
+        if fields.offset < self._state.offsets.get(queue, group, _QUEUE_ID):  # the message is acknowledged
             return request.response(int(ResponseCode.SUCCESS), None, write_fields(_NOTHING))
-        visible_ms = self._state.clock_ms() + asked.invisible_time
-        if asked.suspend:
+        visible_ms = self._state.clock_ms() + fields.invisible_time
+        if fields.suspend:
             self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
         elif self._orders.last_pop_ms(queue, group, _QUEUE_ID) == pop_time_ms:
             try:
-                self._orders.change(queue, group, _QUEUE_ID, asked.offset, pop_time_ms, visible_ms)
+                self._orders.change(queue, group, _QUEUE_ID, fields.offset, pop_time_ms, visible_ms)
             except ValueError as error:
                 raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        fields = ChangeInvisibleTimeAnswer(
+        answer = ChangeInvisibleTimeAnswer(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(fields))
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(answer))
 
-    def _checked(self, asked: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
-        """The light queue and the handle of a request. Raises ResponseError."""
-        require_topic(self._state, asked.topic)
-        if self._groups.parent(asked.consumer_group) != asked.topic:
+    def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
+        """Return the light queue and the handle of a request. Raises ResponseError."""
+        require_topic(self._state, fields.topic)
+        if self._groups.parent_of(fields.consumer_group) != fields.topic:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         try:
-            queue = lite_queue_of(asked.topic, asked.lite_topic or "")
-            handle = PopHandle.decode(asked.extra_info)
+            queue = lite_queue_name(fields.topic, fields.lite_topic or "")
+            handle = PopHandle.decode(fields.extra_info)
         except ValueError as error:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if not 0 <= asked.offset <= self._state.store.max_offset(queue, _QUEUE_ID):
+        if not 0 <= fields.offset <= self._state.store.max_offset(queue, _QUEUE_ID):
             raise ResponseError(ResponseCode.NO_MESSAGE, "ack offset illegal.")
-        if asked.queue_id != _QUEUE_ID or handle.revive_queue_id != IN_ORDER:
+        if fields.queue_id != _QUEUE_ID or handle.revive_queue_id != IN_ORDER:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
         return queue, handle

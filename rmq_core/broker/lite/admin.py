@@ -1,4 +1,4 @@
-"""What administrators ask about lite topics (codes 200074 to 200079). Source: ``LiteManagerProcessor``."""
+"""Administration of lite topics (codes 200074 to 200079). Source: ``LiteManagerProcessor``."""
 
 from heapq import nlargest, nsmallest
 from itertools import islice
@@ -6,13 +6,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rmq_core.broker.lite.dispatcher import Dispatcher
+from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
-from rmq_core.broker.lite.lifecycle import Lifecycle
-from rmq_core.broker.lite.registry import Registry
-from rmq_core.broker.lite.sharding import Sharding
+from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
+from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
+from rmq_core.broker.lite.sharding import LiteSharding
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.processors.lite_names import asked_lite_queue
+from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import ConsumeOffset, TopicOffset, encode_body
@@ -35,17 +35,17 @@ from rmq_core.remoting.requests import Topic
 from rmq_formats.codecs.topics import lite_parts
 
 _QUEUE_ID: Final = 0
-_MOST_TOLD: Final = 10_000  # ``MAX_RETURN_COUNT``
+_MAX_RETURN_COUNT: Final = 10_000  # ``MAX_RETURN_COUNT``
 _UNKNOWN: Final = -1
 _EVERY_CLIENT: Final = "*"
 
 
-class LiteAdmin:
-    """Handles requests about lite topics, their groups and clients."""
+class LiteManagerProcessor:
+    """Handlers of requests about lite topics, their groups and clients."""
 
     def __init__(
-        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: ConsumerOrderInfo,
-        dispatcher: Dispatcher, lifecycle: Lifecycle, sharding: Sharding,
+        self, state: BrokerState, registry: LiteSubscriptionRegistry, groups: LiteGroups, orders: ConsumerOrderInfo,
+        dispatcher: LiteEventDispatcher, lifecycle: LiteLifecycleManager, sharding: LiteSharding,
     ) -> None:  # fmt: skip
         self._state = state
         self._registry = registry
@@ -56,18 +56,18 @@ class LiteAdmin:
         self._sharding = sharding
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
-            RequestCode.GET_BROKER_LITE_INFO: self.of_broker,
-            RequestCode.GET_PARENT_TOPIC_INFO: self.of_parent,
-            RequestCode.GET_LITE_TOPIC_INFO: self.of_topic,
-            RequestCode.GET_LITE_CLIENT_INFO: self.of_client,
-            RequestCode.GET_LITE_GROUP_INFO: self.of_group,
-            RequestCode.TRIGGER_LITE_DISPATCH: self.dispatch,
+            RequestCode.GET_BROKER_LITE_INFO: self.get_broker_lite_info,
+            RequestCode.GET_PARENT_TOPIC_INFO: self.get_parent_topic_info,
+            RequestCode.GET_LITE_TOPIC_INFO: self.get_lite_topic_info,
+            RequestCode.GET_LITE_CLIENT_INFO: self.get_lite_client_info,
+            RequestCode.GET_LITE_GROUP_INFO: self.get_lite_group_info,
+            RequestCode.TRIGGER_LITE_DISPATCH: self.trigger_lite_dispatch,
         }
 
-    def of_broker(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_LITE_INFO (200074): how many there are of what."""
+    def get_broker_lite_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the counts of lite topics, subscriptions and offsets (GET_BROKER_LITE_INFO, 200074)."""
         store = self._state.store
         body = BrokerLiteInfo(
             cq_table_size=len(store.appender.light_queues) + len(self._state.topics.table),
@@ -78,12 +78,12 @@ class LiteAdmin:
             max_lmq_num=store.config.max_lmq_queues,
             offset_table_size=len(self._state.offsets.table),
             order_info_count=self._orders.count,
-            topic_meta=self._groups.minutes(),
+            topic_meta=self._groups.ttl_minutes(),
         )
         return request.response(body=encode_body(body))
 
-    async def of_parent(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_PARENT_TOPIC_INFO (200075): the number of a topic's children, and the groups that are bound to it."""
+    async def get_parent_topic_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the number of children and the groups of a parent (GET_PARENT_TOPIC_INFO, 200075)."""
         parent = read_fields(request, Topic).topic
         self._check_parent(parent)
         body = ParentTopicInfo(
@@ -91,16 +91,16 @@ class LiteAdmin:
             lite_topic_count=len([None async for _ in self._lifecycle.children(parent)]),
             lmq_num=len(self._state.store.appender.light_queues),
             topic=parent,
-            ttl=self._groups.minutes_of(parent),
+            ttl=self._groups.ttl_minutes_of(parent),
         )
         return request.response(body=encode_body(body))
 
-    async def of_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_LITE_TOPIC_INFO (200076): a child's offsets and subscribers."""
-        asked, store = read_fields(request, LiteTopicName), self._state.store
-        self._check_parent(asked.parent_topic)
-        queue = asked_lite_queue(asked.parent_topic, asked.lite_topic)
-        brokers = await self._sharding.brokers_of(asked.parent_topic)
+    async def get_lite_topic_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the offsets and subscribers of a child (GET_LITE_TOPIC_INFO, 200076)."""
+        fields, store = read_fields(request, LiteTopicName), self._state.store
+        self._check_parent(fields.parent_topic)
+        queue = parse_lite_queue(fields.parent_topic, fields.lite_topic)
+        brokers = await self._sharding.brokers_of(fields.parent_topic)
         high = store.max_offset(queue, _QUEUE_ID)
         offset = TopicOffset(
             last_update_timestamp=store.store_timestamp_ms(queue, _QUEUE_ID, high - 1) or 0 if high else 0,
@@ -108,56 +108,62 @@ class LiteAdmin:
             min_offset=store.min_offset(queue, _QUEUE_ID),
         )
         body = LiteTopicInfo(
-            lite_topic=asked.lite_topic,
-            parent_topic=asked.parent_topic,
-            sharding_to_broker=self._sharding.is_here(asked.lite_topic, brokers),
+            lite_topic=fields.lite_topic,
+            parent_topic=fields.parent_topic,
+            sharding_to_broker=self._sharding.is_here(fields.lite_topic, brokers),
             subscriber=self._subscribers(queue),
             topic_offset=offset,
         )
         return request.response(body=encode_body(body))
 
     def _subscribers(self, queue: str) -> list[ClientGroup]:
-        found: list[ClientGroup] = []
+        subscribers: list[ClientGroup] = []
         for clients in self._registry.groups_of(queue):
             if clients and self._groups.is_wildcard(clients[0].group):
-                found.append(ClientGroup(client_id=_EVERY_CLIENT, group=clients[0].group))
+                subscribers.append(ClientGroup(client_id=_EVERY_CLIENT, group=clients[0].group))
             else:
-                told = islice(clients, _MOST_TOLD - len(found))
-                found += [ClientGroup(client_id=one.client_id, group=one.group) for one in told]
-        return found
+                listed = islice(clients, _MAX_RETURN_COUNT - len(subscribers))
+                subscribers += [ClientGroup(client_id=client.client_id, group=client.group) for client in listed]
+        return subscribers
 
-    def of_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_LITE_CLIENT_INFO (200077): what a client subscribes to."""
-        asked = read_fields(request, LiteClientName)
-        self._check_parent(asked.parent_topic)
-        if self._check_group(asked.group, "") != asked.parent_topic:
-            what = f"Subscription [{asked.group}]-[{asked.parent_topic}] not match."
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
-        if asked.max_count <= 0:
+    def get_lite_client_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the subscriptions of a client (GET_LITE_CLIENT_INFO, 200077)."""
+        fields = read_fields(request, LiteClientName)
+        self._check_parent(fields.parent_topic)
+        if self._check_group(fields.group, "") != fields.parent_topic:
+            problem = f"Subscription [{fields.group}]-[{fields.parent_topic}] not match."
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
+        if fields.max_count <= 0:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
-        client = self._registry.clients.get(asked.client_id)
+        client = self._registry.clients.get(fields.client_id)
         body = LiteClientInfo(
-            client_id=asked.client_id,
-            group=asked.group,
-            last_access_time=_UNKNOWN if client is None else self._state.time_of_day(client.seen_ms),
+            client_id=fields.client_id,
+            group=fields.group,
+            last_access_time=_UNKNOWN if client is None else self._state.time_of_day(client.polled_ms),
             lite_topic_count=_UNKNOWN if client is None else len(client.queues),
-            lite_topic_set=None if client is None else list(islice(client.queues, min(asked.max_count, _MOST_TOLD))),
-            parent_topic=asked.parent_topic,
+            lite_topic_set=None
+            if client is None
+            else list(islice(client.queues, min(fields.max_count, _MAX_RETURN_COUNT))),
+            parent_topic=fields.parent_topic,
         )
         return request.response(body=encode_body(body))
 
-    async def of_group(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_LITE_GROUP_INFO (200078): how far a group lags, in all children or in one."""
-        asked = read_fields(request, LiteGroupName)
-        parent = self._check_group(asked.group, f"Group [{asked.group}] is not a LITE group.")
-        info = self._of_one(asked, parent) if asked.lite_topic else await self._of_all(asked, parent)
+    async def get_lite_group_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Return the lag of a group in one child or in all (GET_LITE_GROUP_INFO, 200078)."""
+        fields = read_fields(request, LiteGroupName)
+        parent = self._check_group(fields.group, f"Group [{fields.group}] is not a LITE group.")
+        info = (
+            self._describe_child_lag(fields, parent)
+            if fields.lite_topic
+            else await self._describe_group_lag(fields, parent)
+        )
         return request.response(body=encode_body(info))
 
-    def _of_one(self, asked: LiteGroupName, parent: str) -> LiteGroupInfo:
-        store, group = self._state.store, asked.group
-        queue = asked_lite_queue(parent, asked.lite_topic)
+    def _describe_child_lag(self, fields: LiteGroupName, parent: str) -> LiteGroupInfo:
+        store, group = self._state.store, fields.group
+        queue = parse_lite_queue(parent, fields.lite_topic)
         high, offset = store.max_offset(queue, _QUEUE_ID), self._state.offsets.get(queue, group, _QUEUE_ID)
-        info = LiteGroupInfo(group=group, lite_topic=asked.lite_topic, parent_topic=parent)
+        info = LiteGroupInfo(group=group, lite_topic=fields.lite_topic, parent_topic=parent)
         if not high:
             return replace(info, total_lag_count=_UNKNOWN)
         if offset < 0:
@@ -165,41 +171,41 @@ class LiteAdmin:
         last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, offset - 1) if offset else None
         return replace(
             info,
-            earliest_unconsumed_timestamp=_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset)),
+            earliest_unconsumed_timestamp=_time_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset)),
             lite_topic_offset_wrapper=ConsumeOffset(
                 broker_offset=high, consumer_offset=offset, last_timestamp=last_ms or 0
             ),
             total_lag_count=high - offset,
         )
 
-    async def _of_all(self, asked: LiteGroupName, parent: str) -> LiteGroupInfo:
-        store, group, lags = self._state.store, asked.group, list[LiteLag]()
+    async def _describe_group_lag(self, fields: LiteGroupName, parent: str) -> LiteGroupInfo:
+        store, group, lags = self._state.store, fields.group, list[LiteLag]()
         async for queue in self._lifecycle.children(parent):
             offset = self._state.offsets.get(queue, group, _QUEUE_ID)
             lag = store.max_offset(queue, _QUEUE_ID) - offset
             parts = lite_parts(queue)
             if offset >= 0 and lag > 0 and parts:
-                since_ms = _or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset))
+                since_ms = _time_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset))
                 lags.append(LiteLag(earliest_unconsumed_timestamp=since_ms, lag_count=lag, lite_topic=parts[1]))
-        most = max(0, min(asked.top_k, _MOST_TOLD))
+        limit = max(0, min(fields.top_k, _MAX_RETURN_COUNT))
         dated = [lag for lag in lags if lag.earliest_unconsumed_timestamp > 0]
         return LiteGroupInfo(
             earliest_unconsumed_timestamp=min((lag.earliest_unconsumed_timestamp for lag in dated), default=_UNKNOWN),
             group=group,
-            lag_count_top_k=nlargest(most, lags, key=lambda lag: lag.lag_count),
-            lag_timestamp_top_k=nsmallest(most, dated, key=lambda lag: lag.earliest_unconsumed_timestamp),
+            lag_count_top_k=nlargest(limit, lags, key=lambda lag: lag.lag_count),
+            lag_timestamp_top_k=nsmallest(limit, dated, key=lambda lag: lag.earliest_unconsumed_timestamp),
             parent_topic=parent,
             total_lag_count=sum(lag.lag_count for lag in lags),
         )
 
-    def dispatch(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """TRIGGER_LITE_DISPATCH (200079): looks for messages for a client, or for all of a group."""
-        asked = read_fields(request, LiteDispatch)
-        self._check_group(asked.group, f"Group [{asked.group}] is not a LITE group.")
-        if not asked.client_id:
-            self._dispatcher.look_at_group(asked.group)
-        elif (client := self._registry.clients.get(asked.client_id)) is not None and client.group == asked.group:
-            self._dispatcher.look_at(client)
+    def trigger_lite_dispatch(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """Search for messages of a client, or of all clients of a group (TRIGGER_LITE_DISPATCH, 200079)."""
+        fields = read_fields(request, LiteDispatch)
+        self._check_group(fields.group, f"Group [{fields.group}] is not a LITE group.")
+        if not fields.client_id:
+            self._dispatcher.rescan_group(fields.group)
+        elif (client := self._registry.clients.get(fields.client_id)) is not None and client.group == fields.group:
+            self._dispatcher.rescan(client)
         return request.response()
 
     def _check_parent(self, parent: str) -> None:
@@ -210,14 +216,14 @@ class LiteAdmin:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, f"Topic [{parent}] type not match.")
 
     def _check_group(self, group: str, not_lite: str) -> str:
-        """The topic that a group is bound to; empty without one, unless that is to be refused."""
+        """Return the topic that a group is bound to; empty, or an error ``not_lite``, without one."""
         if self._state.groups.get(group) is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
-        parent = self._groups.parent(group)
+        parent = self._groups.parent_of(group)
         if not parent and not_lite:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, not_lite)
         return parent or ""
 
 
-def _or_unknown(time_ms: int | None) -> int:
+def _time_or_unknown(time_ms: int | None) -> int:
     return _UNKNOWN if time_ms is None else time_ms

@@ -6,9 +6,9 @@ from typing import Final
 
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import QuotaError
-from rmq_core.broker.lite.sharding import Sharding
+from rmq_core.broker.lite.sharding import LiteSharding
 from rmq_core.broker.lite.subscriptions import Subscriptions
-from rmq_core.broker.processors.lite_names import asked_lite_queue
+from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.attributes import MAX_LONG
 from rmq_core.broker.tables.logins import Login
@@ -28,24 +28,24 @@ _MOST_CLIENT_CHARS: Final = 255
 _SHOWN_CHARS: Final = 60
 
 
-class LiteControl:
-    """Handles LITE_SUBSCRIPTION_CTL."""
+class LiteSubscriptionCtlProcessor:
+    """Handler of LITE_SUBSCRIPTION_CTL."""
 
     def __init__(
-        self, state: BrokerState, groups: LiteGroups, subscriptions: Subscriptions, sharding: Sharding
+        self, state: BrokerState, groups: LiteGroups, subscriptions: Subscriptions, sharding: LiteSharding
     ) -> None:
         self._state = state
         self._groups = groups
         self._subscriptions = subscriptions
         self._sharding = sharding
-        self._turn = asyncio.Lock()  # what clients ask for is done in the order in which it comes
+        self._order_lock = asyncio.Lock()  # changes apply in the order of their arrival
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.LITE_SUBSCRIPTION_CTL: self.control}
 
     def control(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        """LITE_SUBSCRIPTION_CTL (200071): changes what clients subscribe to; all is checked before anything is."""
+        """Apply changes of subscriptions (LITE_SUBSCRIPTION_CTL, 200071), after a check of all of them."""
         if not request.body:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
         try:
@@ -58,19 +58,19 @@ class LiteControl:
             self._check(change)
         most = self._state.config.max_lite_subscription_count
         if sum(len(change.lite_topic_set) for change in changes) > most:
-            what = f"lite subscription quota exceeded {most}"
-            raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, what)
+            problem = f"lite subscription quota exceeded {most}"
+            raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, problem)
         return self._control(request, connection, changes)
 
     async def _control(
         self, request: RemotingCommand, connection: Connection, changes: list[LiteSubscription]
     ) -> RemotingCommand:
         login = self._state.rights.login(request)
-        async with self._turn:
-            queues = [await self._queues(change) for change in changes]
+        async with self._order_lock:
+            queues = [await self._list_queues(change) for change in changes]
             for change, names in zip(changes, queues, strict=True):
                 if connection.is_closing and change.action in _ADDS:
-                    break  # it would not be told of what another client takes from it
+                    break  # an eviction could not reach the client
                 try:
                     async for _ in self._state.slices.each(self._apply(change, names, connection, login)):
                         pass
@@ -78,13 +78,13 @@ class LiteControl:
                     raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
         return request.response()
 
-    async def _queues(self, change: LiteSubscription) -> list[str]:
-        """The light queues of a change; to subscribe to, those that are this broker's. Raises ResponseError."""
+    async def _list_queues(self, change: LiteSubscription) -> list[str]:
+        """List the light queues of a change; for subscriptions, only this broker's. Raises ResponseError."""
         is_add = change.action in _ADDS
         brokers = await self._sharding.brokers_of(change.topic) if is_add else ()
         queues: list[str] = []
         async for child in self._state.slices.each(change.lite_topic_set):
-            queue = asked_lite_queue(change.topic, child)
+            queue = parse_lite_queue(change.topic, child)
             if not is_add or self._sharding.is_here(child, brokers) or self._state.store.max_offset(queue, 0) > 0:
                 queues.append(queue)
         return queues
@@ -94,30 +94,30 @@ class LiteControl:
     ) -> Iterator[None]:
         client_id, subscriptions = change.client_id, self._subscriptions
         if change.action == "COMPLETE_REMOVE":
-            yield from subscriptions.end(client_id, change.group, change.topic)
+            yield from subscriptions.unregister_of_group(client_id, change.group, change.topic)
         elif change.action == "PARTIAL_REMOVE":
             yield from subscriptions.remove(client_id, change.group, change.topic, queues)
         else:
-            yield from subscriptions.enter(client_id, change.group, change.topic, connection, login)
+            yield from subscriptions.register(client_id, change.group, change.topic, connection, login)
             if change.action == "COMPLETE_ADD":
                 yield from subscriptions.replace(client_id, queues)
             else:
                 yield from subscriptions.add(client_id, queues, change.offset_option)
 
     def _check(self, change: LiteSubscription) -> None:
-        """Refuse a change that cannot be made. Raises ResponseError. The original passes over one without names."""
+        """Refuse an invalid change. Raises ResponseError. The original ignores a change without names."""
         if change.action not in _ACTIONS:
-            what = f"action {change.action[:_SHOWN_CHARS]!r} is none of {', '.join(_ACTIONS)}"
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, what)
+            problem = f"action {change.action[:_SHOWN_CHARS]!r} is none of {', '.join(_ACTIONS)}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         if not all(name.strip() for name in (change.client_id, change.group, change.topic)):
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "clientId, group and topic must be there")
         if len(change.client_id) > _MOST_CLIENT_CHARS:
-            what = f"clientId has more than {_MOST_CLIENT_CHARS} characters"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+            problem = f"clientId has more than {_MOST_CLIENT_CHARS} characters"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         option = change.offset_option
         if option is not None and option.type not in _OPTIONS:
-            what = f"offsetOption {option.type[:_SHOWN_CHARS]!r} is none of {', '.join(_OPTIONS)}"
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, what)
+            problem = f"offsetOption {option.type[:_SHOWN_CHARS]!r} is none of {', '.join(_OPTIONS)}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, problem)
         if option is not None and abs(option.value) > MAX_LONG:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "offsetOption has a value of more than 64 bits")
         if change.action not in _ADDS:
@@ -125,7 +125,7 @@ class LiteControl:
         group = self._state.groups.get(change.group)
         if group is None or not group.consume_enable:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
-        if self._groups.parent(change.group) != change.topic:
+        if self._groups.parent_of(change.group) != change.topic:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {change.group}")
         topic = self._state.topics.get(change.topic)
         if topic is None:
@@ -133,5 +133,5 @@ class LiteControl:
         if not is_lite(topic):
             raise ResponseError(ResponseCode.INVALID_PARAMETER, f"the topic [{change.topic}] message type not match")
         if change.action == "PARTIAL_ADD" and self._groups.is_wildcard(change.group):
-            what = "subscribe lite operation is not supported for this group"
-            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, what)
+            problem = "subscribe lite operation is not supported for this group"
+            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, problem)

@@ -1,4 +1,4 @@
-"""Deletes lite topics: those without a message for long, and those whose parent is deleted.
+"""Deletion of lite topics: those idle for long, and children of deleted parents.
 
 Source: ``AbstractLiteLifecycleManager``, ``LiteLifecycleManager``.
 """
@@ -27,13 +27,13 @@ from rmq_formats.codecs.topics import LITE_PREFIX, lite_parts, lite_queue
 log = logging.getLogger("rmq.broker.lite")
 _QUEUE_ID: Final = 0
 _MINUTE_MS: Final = 60_000
-_FOREVER: Final = -1  # minutes: the children are deleted when none of their messages is in the log any more
-_MOST_AT_ONCE: Final = 1000  # deletions: each batch forces the log, and writes the list of all that was deleted
-_MOST_UNREADABLE: Final = 5  # looks at a child whose last message is not in the log any more, before it is deleted
+_FOREVER: Final = -1  # minutes: children are deleted when all their messages have left the log
+_MOST_AT_ONCE: Final = 1000  # deletions: each batch syncs the log, and writes the list of all deletions
+_MOST_UNREADABLE: Final = 5  # checks of a child whose last message has left the log, before its deletion
 
 
-class Lifecycle:
-    """Looks for children that have expired."""
+class LiteLifecycleManager:
+    """Deletion of expired children."""
 
     def __init__(
         self, state: BrokerState, groups: LiteGroups, orders: ConsumerOrderInfo, subscriptions: Subscriptions
@@ -46,7 +46,7 @@ class Lifecycle:
         self._unreadable: dict[str, int] = {}
 
     def children(self, parent: str) -> AsyncIterator[str]:
-        """The light queues of a topic's children, in slices."""
+        """Yield the light queues of a topic's children, in time slices."""
         return self._lite_queues(lite_queue(parent, ""))
 
     async def _lite_queues(self, prefix: str) -> AsyncIterator[str]:
@@ -55,37 +55,37 @@ class Lifecycle:
                 yield queue
 
     async def expire(self) -> None:
-        """Delete what has expired; not in the first minutes, when consumers are not there again."""
+        """Delete expired children; not in the first minutes, before consumers have returned."""
         if self._state.steady_ms() - self._begin_ms < self._state.config.min_lite_ttl_ms:
             return
-        minutes, found, unreadable = self._groups.minutes(), dict[str, list[str]](), self._unreadable
+        minutes, expired, unreadable = self._groups.ttl_minutes(), dict[str, list[str]](), self._unreadable
         self._unreadable = {}
         async for queue in self._lite_queues(LITE_PREFIX):
             parts = lite_parts(queue)
             if parts and self._is_expired(queue, minutes.get(parts[0], _FOREVER), unreadable.get(queue, 0)):
-                found.setdefault(parts[0], []).append(queue)
-        for parent, queues in found.items():
-            for at in range(0, len(queues), _MOST_AT_ONCE):
-                await self._delete(parent, queues[at : at + _MOST_AT_ONCE], minutes.get(parent, _FOREVER))
+                expired.setdefault(parts[0], []).append(queue)
+        for parent, queues in expired.items():
+            for start in range(0, len(queues), _MOST_AT_ONCE):
+                await self._delete(parent, queues[start : start + _MOST_AT_ONCE], minutes.get(parent, _FOREVER))
 
     def _is_expired(self, queue: str, minutes: int, unreadable: int) -> bool:
         store, config = self._state.store, self._state.config
         high = store.max_offset(queue, _QUEUE_ID)
         if not high or store.next_offset(queue, _QUEUE_ID) > high:
-            return False  # its first message is yet to come, or is a new one that is not dispatched
+            return False  # without a first message, or with an undispatched one
         last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, high - 1)
         if last_ms is None:
             self._unreadable[queue] = unreadable + 1
             return unreadable >= _MOST_UNREADABLE
         queue_of_child = store.queue(queue, _QUEUE_ID)
         unit = queue_of_child.unit(high - 1) if isinstance(queue_of_child, ConsumeQueue) else None
-        if unit is None:  # it was deleted meanwhile
+        if unit is None:  # deleted meanwhile
             return False
         idle_ms = self._state.clock_ms.age_ms(last_ms, unit.physical_offset)
         return minutes > 0 and idle_ms >= config.min_lite_ttl_ms and idle_ms > minutes * _MINUTE_MS
 
     async def _delete(self, parent: str, queues: Sequence[str], minutes: int | None = None) -> None:
-        """Delete light queues; with a time limit only those that have had no message while others were looked at."""
+        """Delete light queues; with a time limit, only those still expired."""
         state, groups = self._state, self._groups.by_parent().get(parent, [])
         if minutes is not None:
             queues = [queue for queue in queues if self._is_expired(queue, minutes, _MOST_UNREADABLE)]
@@ -96,27 +96,30 @@ class Lifecycle:
             for group in groups:
                 state.offsets.remove(queue, group)
                 self._orders.remove(queue, group, _QUEUE_ID)
-            self._subscriptions.forget(queue)
+            self._subscriptions.remove_queue(queue)
         log.info("%(count)d lite topics of %(topic)s are deleted", {"count": len(queues), "topic": parent})
         async for _ in state.slices.each(iter(lambda: state.store.remove_dropped(SLICE_S), False)):
             pass
 
-    def handlers(self, others: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Handlers by request code of deletions of topics, whose children go with them; ``others`` delete topics."""
-        one, several = others[RequestCode.DELETE_TOPIC_IN_BROKER], others[RequestCode.DELETE_TOPIC_IN_BROKER_LIST]
+    def handlers(self, base_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return handlers that delete children with their topics; ``base_handlers`` delete the topics."""
+        delete_topic = base_handlers[RequestCode.DELETE_TOPIC_IN_BROKER]
+        delete_topics = base_handlers[RequestCode.DELETE_TOPIC_IN_BROKER_LIST]
 
         def delete_one(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             parents = self._parents([read_fields(request, Topic).topic])
-            return self._with_children(parents, one, request, connection) if parents else one(request, connection)
+            if not parents:
+                return delete_topic(request, connection)
+            return self._delete_with_children(parents, delete_topic, request, connection)
 
         def delete_several(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
             parents = self._parents(topics)
             if not parents:
-                return several(request, connection)
+                return delete_topics(request, connection)
             for topic in topics:  # before a child is deleted
                 check_deletable(self._state, topic)
-            return self._with_children(parents, several, request, connection)
+            return self._delete_with_children(parents, delete_topics, request, connection)
 
         return {
             RequestCode.DELETE_TOPIC_IN_BROKER: delete_one,
@@ -127,17 +130,17 @@ class Lifecycle:
         table = self._state.topics.table
         return [topic for topic in topics if topic in table and is_lite(table[topic])]
 
-    async def _with_children(
+    async def _delete_with_children(
         self, parents: list[str], delete: Handler, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
-        """Delete topics behind their children: after a kill in between the topic is there, and can be deleted again."""
+        """Delete topics after their children: after a kill, the remaining topic can be deleted again."""
         await self._delete_children(parents)
-        answer = await awaited(delete(request, connection))
-        await self._delete_children(parents)  # those that messages have made meanwhile
-        return answer
+        response = await awaited(delete(request, connection))
+        await self._delete_children(parents)  # children of messages stored meanwhile
+        return response
 
     async def _delete_children(self, parents: list[str]) -> None:
         for parent in parents:
             queues = [queue async for queue in self.children(parent)]
-            for at in range(0, len(queues), _MOST_AT_ONCE):
-                await self._delete(parent, queues[at : at + _MOST_AT_ONCE])
+            for start in range(0, len(queues), _MOST_AT_ONCE):
+                await self._delete(parent, queues[start : start + _MOST_AT_ONCE])

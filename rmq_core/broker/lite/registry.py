@@ -1,4 +1,4 @@
-"""Which clients subscribe to which lite topics: in memory, for clients tell it again every half minute.
+"""Subscriptions of clients to lite topics, in memory: clients repeat their subscriptions every half minute.
 
 Source: ``LiteSubscriptionRegistryImpl``, ``ExclusiveEvictionTombstones``.
 """
@@ -12,49 +12,49 @@ from rmq_formats.codecs.topics import lite_parts
 
 
 class QuotaError(Exception):
-    """There are too many subscriptions."""
+    """Excess of the maximum number of subscriptions."""
 
 
 @dataclass(eq=False, slots=True)
 class LiteClient:
-    """A client that subscribes to lite topics.
+    """Client with subscriptions to lite topics.
 
     Attributes:
         client_id: its id.
         group: its consumer group.
         parent: the topic of the children.
-        connection: where it subscribed, its own or that of its proxy; None once that is closed.
-        login: the user who subscribed it; None where nobody had to sign.
-        heard_ms: when it subscribed last, by the steady clock, as the other times.
-        seen_ms: when it asked for messages last.
+        connection: of the last subscription, from the client or its proxy; None after its end.
+        login: user of the subscription; None without signatures.
+        subscribed_ms: time of the last subscription, by the steady clock, as the other times.
+        polled_ms: time of the last request for messages.
         queues: light queues of the children; of a wildcard group ``parent@group``.
-        evicted: those that another client has taken: it gets no messages of them, even if it has not been told.
-        events: light queues that may have messages for it, the oldest first.
-        is_behind: there were more of them than it may have.
-        avoid_until_ms: until when others are told of messages rather than this client, which did not ask in time.
+        evicted: light queues that another client has taken over, also before the notification of this client.
+        events: light queues that may have messages, the oldest first.
+        has_missed_events: there were more events than the limit.
+        avoid_until_ms: end of the time in which other clients are preferred, since this client did not poll.
     """
 
     client_id: str
     group: str
     parent: str
     connection: Connection | None
-    heard_ms: int
-    seen_ms: int
+    subscribed_ms: int
+    polled_ms: int
     queues: dict[str, None] = field(default_factory=dict)
     evicted: set[str] = field(default_factory=set)
     events: dict[str, None] = field(default_factory=dict)
-    is_behind: bool = False
+    has_missed_events: bool = False
     avoid_until_ms: int = 0
     login: Login | None = None
 
 
 def wildcard_name(parent: str, group: str) -> str:
-    """What stands for all children of a topic, among the queues of a wildcard group's clients."""
+    """Return the name for all children of a topic, among the queues of a wildcard group's clients."""
     return f"{parent}@{group}"
 
 
-class Registry:
-    """The subscriptions.
+class LiteSubscriptionRegistry:
+    """Table of subscriptions.
 
     Attributes:
         clients: by id.
@@ -68,14 +68,14 @@ class Registry:
         self._wildcards: dict[str, dict[str, None]] = {}  # groups, by parent
         self._of_connection: dict[Connection, dict[LiteClient, None]] = {}
 
-    def enter(
+    def register(
         self, client_id: str, group: str, parent: str, connection: Connection, now_ms: int, login: Login | None = None
     ) -> LiteClient:
-        """A client, made if it is new; to be left first where it is known with another group or topic."""
+        """Register a client. A client of another group or topic must be unregistered before."""
         client = self.clients.get(client_id)
         if client is None:
             client = self.clients[client_id] = LiteClient(client_id, group, parent, None, now_ms, now_ms)
-        client.heard_ms, client.login = now_ms, login
+        client.subscribed_ms, client.login = now_ms, login
         if client.connection is not connection:
             self._disconnect(client)
             client.connection = connection
@@ -83,7 +83,7 @@ class Registry:
         return client
 
     def add(self, client: LiteClient, queue: str) -> bool:
-        """Subscribe a client to a light queue; False if it does already."""
+        """Subscribe a client to a light queue; return False if the client is subscribed already."""
         if queue in client.queues:
             return False
         client.queues[queue] = None
@@ -94,7 +94,7 @@ class Registry:
         return True
 
     def remove(self, client: LiteClient, queue: str) -> bool:
-        """Unsubscribe a client from a light queue; False if it did not subscribe."""
+        """Unsubscribe a client from a light queue; return False without a subscription."""
         if queue not in client.queues:
             return False
         del client.queues[queue]
@@ -110,8 +110,8 @@ class Registry:
             del self._members[queue]
         return True
 
-    def leave(self, client: LiteClient) -> Iterator[None]:
-        """Forget a client, one of its subscriptions after the other; at once it is no client any more."""
+    def unregister(self, client: LiteClient) -> Iterator[None]:
+        """Unregister a client at once, then remove its subscriptions one by one."""
         if self.clients.get(client.client_id) is client:
             del self.clients[client.client_id]
         self._disconnect(client)
@@ -121,38 +121,38 @@ class Registry:
 
     def _disconnect(self, client: LiteClient) -> None:
         if client.connection is not None:
-            others = self._of_connection[client.connection]
-            del others[client]
-            if not others:
+            clients = self._of_connection[client.connection]
+            del clients[client]
+            if not clients:
                 del self._of_connection[client.connection]
             client.connection = None
 
     def closed(self, connection: Connection) -> Iterator[LiteClient]:
-        """The clients of a connection that is closed, one after the other; they have none any more."""
-        while others := self._of_connection.get(connection):
-            client = next(iter(others))
+        """Disconnect and yield the clients of a closed connection one by one."""
+        while clients := self._of_connection.get(connection):
+            client = next(iter(clients))
             self._disconnect(client)
             yield client
 
     def groups_of(self, queue: str) -> list[list[LiteClient]]:
-        """The clients that may be told of messages in a light queue, by group."""
-        found = list(self._members.get(queue, {}).values())
+        """List the clients that may get messages of a light queue, by group."""
+        groups = list(self._members.get(queue, {}).values())
         if self._wildcards and (parts := lite_parts(queue)):
-            found += [self.wildcard_clients(parts[0], group) for group in self._wildcards.get(parts[0], ())]
-        return found
+            groups += [self.wildcard_clients(parts[0], group) for group in self._wildcards.get(parts[0], ())]
+        return groups
 
     def members(self, queue: str, group: str) -> list[LiteClient]:
-        """The clients of one group that subscribe to a light queue."""
+        """List the clients of a group that subscribe to a light queue."""
         return self._members.get(queue, {}).get(group, [])
 
     def wildcard_clients(self, parent: str, group: str) -> list[LiteClient]:
-        """The clients of a wildcard group."""
+        """List the clients of a wildcard group."""
         return self.members(wildcard_name(parent, group), group)
 
     def is_of(self, connection: Connection) -> bool:
-        """Whether a client has subscribed by a connection."""
+        """Return whether a client has subscribed by a connection."""
         return connection in self._of_connection
 
     def is_waiting(self) -> bool:
-        """Whether anybody subscribes."""
+        """Return whether there is a subscription."""
         return bool(self._members)

@@ -1,75 +1,80 @@
-"""Lite topics as a whole: their handlers, and what runs periodically."""
+"""Lite topics of a broker: handlers and periodic work."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from rmq_core.broker.lite.acks import LiteAcks
-from rmq_core.broker.lite.admin import LiteAdmin
-from rmq_core.broker.lite.control import LiteControl
-from rmq_core.broker.lite.dispatcher import Dispatcher
+from rmq_core.broker.lite.acks import LiteAckProcessor
+from rmq_core.broker.lite.admin import LiteManagerProcessor
+from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
+from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
-from rmq_core.broker.lite.lifecycle import Lifecycle
-from rmq_core.broker.lite.looks import LiteLooks
-from rmq_core.broker.lite.pops import LitePops
-from rmq_core.broker.lite.registry import Registry
-from rmq_core.broker.lite.sharding import Route, Sharding
+from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
+from rmq_core.broker.lite.long_polling import LiteLongPolling
+from rmq_core.broker.lite.notification import LiteNotificationProcessor
+from rmq_core.broker.lite.pop_message import PopLiteMessageProcessor
+from rmq_core.broker.lite.reader import LitePopReader
+from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
+from rmq_core.broker.lite.sharding import LiteSharding, Route
 from rmq_core.broker.lite.subscriptions import Subscriptions
-from rmq_core.broker.lite.take import LiteTaker
-from rmq_core.broker.lite.tasks import Tasks
-from rmq_core.broker.lite.waiting import Waiting
+from rmq_core.broker.lite.tasks import BackgroundTasks
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Connection, Handler
 
-_AT_ONCE: Final = 16  # requests that are answered, and queues that are looked at, in a turn: some 0.5 ms
+_AT_ONCE: Final = 16  # responses, and queues checked, in a turn: some 0.5 ms
 _TURN_S: Final = 0.5
 _MORE_S: Final = 0.002
 
 
-class Lite:
-    """Lite topics at a broker."""
+class LiteService:
+    """Lite topics of a broker."""
 
     def __init__(self, state: BrokerState) -> None:
-        """Begin without subscriptions: clients tell them again."""
+        """Begin without subscriptions, which clients repeat."""
         self._state = state
-        self._tasks = Tasks()
-        self._registry = Registry()
+        self._tasks = BackgroundTasks()
+        self._registry = LiteSubscriptionRegistry()
         self._groups = LiteGroups(state)
         self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms, state.steady_ms)
-        self._pops, self._looks = Waiting(state.config.max_held_pulls), Waiting(state.config.max_held_pulls)
-        self._dispatcher = Dispatcher(state, self._registry, self._groups, self._orders, self._tasks, self._wake)
+        self._pops = LiteLongPolling(state.config.max_held_pulls)
+        self._notifications = LiteLongPolling(state.config.max_held_pulls)
+        self._dispatcher = LiteEventDispatcher(
+            state, self._registry, self._groups, self._orders, self._tasks, self._wake
+        )
         self._subscriptions = Subscriptions(state, self._registry, self._groups, self._orders, self._dispatcher)
-        self._lifecycle = Lifecycle(state, self._groups, self._orders, self._subscriptions)
+        self._lifecycle = LiteLifecycleManager(state, self._groups, self._orders, self._subscriptions)
         state.store.on_dispatched(self._dispatcher.arrived, self._registry.is_waiting)
 
     def _wake(self, client_id: str) -> None:
         self._pops.wake(client_id)
-        self._looks.wake(client_id)
+        self._notifications.wake(client_id)
 
-    def handlers(self, others: Mapping[int, Handler], route: Route) -> dict[int, Handler]:
+    def handlers(self, base_handlers: Mapping[int, Handler], route: Route) -> dict[int, Handler]:
         """Handlers by request code.
 
         Args:
-            others: those of a broker without lite topics; requests that name none are theirs.
-            route: asks the name servers for a topic's route.
+            base_handlers: of a broker without lite topics; requests without a lite topic go to these handlers.
+            route: fetches a topic's route from the name servers.
         """
-        state, sharding = self._state, Sharding(self._state, route)
-        taker = LiteTaker(state, self._orders)
-        admin = LiteAdmin(
+        state, sharding = self._state, LiteSharding(self._state, route)
+        reader = LitePopReader(state, self._orders)
+        admin = LiteManagerProcessor(
             state, self._registry, self._groups, self._orders, self._dispatcher, self._lifecycle, sharding
         )
         return {
-            **others,
-            **LiteControl(state, self._groups, self._subscriptions, sharding).handlers(),
-            **LitePops(state, self._registry, self._groups, self._dispatcher, taker, self._pops).handlers(),
-            **LiteAcks(state, self._groups, self._orders, self._dispatcher).handlers(others),
-            **LiteLooks(state, self._registry, self._looks).handlers(others),
-            **self._lifecycle.handlers(others),
+            **base_handlers,
+            **LiteSubscriptionCtlProcessor(state, self._groups, self._subscriptions, sharding).handlers(),
+            **PopLiteMessageProcessor(
+                state, self._registry, self._groups, self._dispatcher, reader, self._pops
+            ).handlers(),
+            **LiteAckProcessor(state, self._groups, self._orders, self._dispatcher).handlers(base_handlers),
+            **LiteNotificationProcessor(state, self._registry, self._notifications).handlers(base_handlers),
+            **self._lifecycle.handlers(base_handlers),
             **admin.handlers(),
         }
 
     def clocks(self) -> list[tuple[str, float, Callable[[], object], float | None]]:
-        """What is to be called periodically: name, seconds, function, and seconds while it says that there is more."""
+        """List periodic work: name, seconds, function, and seconds while the function reports more work."""
         config = self._state.config
         return [
             ("held pops of lite topics", _TURN_S, self._expire, _MORE_S),
@@ -79,41 +84,41 @@ class Lite:
         ]
 
     def _expire(self) -> bool:
-        """Answer pops whose time is over, and tell of lite topics whose messages are visible again."""
+        """Respond to expired pops, and assign events of lite topics whose messages are visible again."""
         now_ms = self._state.steady_ms()
         free_queues = self._orders.free_queues(now_ms, _AT_ONCE)
         for queue, group, _ in free_queues:
-            self._dispatcher.tell(queue, group)
-        has_more = [waiting.expire(now_ms, _AT_ONCE) for waiting in (self._pops, self._looks)]
+            self._dispatcher.notify_group(queue, group)
+        has_more = [polls.expire(now_ms, _AT_ONCE) for polls in (self._pops, self._notifications)]
         return len(free_queues) == _AT_ONCE or any(has_more)
 
     def _check(self) -> None:
-        self._tasks.start("subscriptions", self._gone(self._subscriptions.expire()))
-        self._tasks.start("orders", self._gone(self._forget_groups()))
+        self._tasks.start("subscriptions", self._exhaust(self._subscriptions.expire()))
+        self._tasks.start("orders", self._exhaust(self._remove_deleted_groups()))
 
-    def _forget_groups(self) -> Iterator[None]:
-        """Forget what is under way for groups that are deleted."""
+    def _remove_deleted_groups(self) -> Iterator[None]:
+        """Remove the pops of deleted groups."""
         for queue, group in self._orders.topic_groups():
             if group not in self._state.groups.table:
                 self._orders.remove(queue, group, 0)
             yield
 
     def _clean(self) -> None:
-        if not self._state.config.is_slave:  # its master tells it
+        if not self._state.config.is_slave:  # a slave follows its master
             self._tasks.start("expiry", self._lifecycle.expire())
 
     def disconnected(self, connection: Connection) -> None:
-        """Note that a connection is closed."""
+        """Release subscriptions and requests of a closed connection."""
         if self._registry.is_of(connection):
-            self._tasks.start(connection, self._gone(self._subscriptions.closed(connection)))
-        for waiting in (self._pops, self._looks):
+            self._tasks.start(connection, self._exhaust(self._subscriptions.closed(connection)))
+        for waiting in (self._pops, self._notifications):
             if waiting.is_of(connection):
-                self._tasks.start((waiting, connection), self._gone(waiting.closed(connection)))
+                self._tasks.start((waiting, connection), self._exhaust(waiting.closed(connection)))
 
-    async def _gone(self, work: Iterable[None]) -> None:
+    async def _exhaust(self, work: Iterable[None]) -> None:
         async for _ in self._state.slices.each(work):
             pass
 
     def close(self) -> None:
-        """Stop what runs."""
+        """Stop all work."""
         self._tasks.close()

@@ -1,4 +1,4 @@
-"""Which broker of a cluster has the messages of a lite topic: producers and brokers find the same.
+"""Sharding of lite topics: the broker of a child, by the same rule as in producers.
 
 Source: ``LiteShardingImpl``, Guava's ``Hashing#consistentHash``, ``MQClientInstance#topicRouteData2TopicPublishInfo``.
 """
@@ -18,37 +18,37 @@ _MOST_ROUTES: Final = 1000
 Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
-class Sharding:
-    """Knows the queues of parents at all brokers."""
+class LiteSharding:
+    """Cache of the brokers of parents."""
 
     def __init__(self, state: BrokerState, route: Route) -> None:
-        """Prepare; ``route`` asks the name servers for a topic's route."""
+        """Begin with an empty cache; ``route`` fetches a topic's route from the name servers."""
         self._state = state
         self._route = route
-        self._known: dict[str, tuple[int, Sequence[str]]] = {}  # until when it counts; a broker for each write queue
+        self._brokers: dict[str, tuple[int, Sequence[str]]] = {}  # expiry time; a broker for each write queue
 
     async def brokers_of(self, parent: str) -> Sequence[str]:
-        """The broker of each write queue of a topic, in the order of producers; empty where no name server knows it."""
+        """Return the broker of each write queue of a topic, in the order of producers; empty without a route."""
         now_ms = self._state.steady_ms()
-        until_ms, brokers = self._known.get(parent, (0, ()))
+        until_ms, brokers = self._brokers.get(parent, (0, ()))
         if now_ms < until_ms:
             return brokers
         route = await self._route(parent)
-        brokers = () if route is None else _writable(route)
-        if len(self._known) >= _MOST_ROUTES:
-            self._known.clear()
-        self._known[parent] = now_ms + _ROUTE_MS, brokers
+        brokers = () if route is None else _list_writable_queues(route)
+        if len(self._brokers) >= _MOST_ROUTES:
+            self._brokers.clear()
+        self._brokers[parent] = now_ms + _ROUTE_MS, brokers
         return brokers
 
     def is_here(self, child: str, brokers: Sequence[str]) -> bool:
-        """Whether this broker is to have a child's messages, where its parent has queues at these."""
+        """Return whether a child belongs to this broker, by the brokers of its parent's write queues."""
         if not brokers:
             return True
         return brokers[consistent_hash(java_string_hash(child), len(brokers))] == self._state.config.broker_name
 
 
-def _writable(route: TopicRouteData) -> list[str]:
-    with_master = {one.broker_name for one in route.broker_datas if MASTER_ID in one.broker_addrs}
+def _list_writable_queues(route: TopicRouteData) -> list[str]:
+    with_master = {broker.broker_name for broker in route.broker_datas if MASTER_ID in broker.broker_addrs}
     return [
         data.broker_name
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)

@@ -1,4 +1,4 @@
-"""Long work of lite topics that runs beside requests, in slices: one of a name at a time."""
+"""Background tasks of lite topics: one per key at a time."""
 
 import asyncio
 from collections.abc import Coroutine, Hashable
@@ -6,18 +6,18 @@ from collections.abc import Coroutine, Hashable
 from rmq_core.broker.tables.table_file import log
 
 
-class Tasks:
-    """What runs now."""
+class BackgroundTasks:
+    """Running background tasks."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[None]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether some work runs."""
+        """Return whether the task of a key runs."""
         return key in self._running
 
     def start(self, key: Hashable, work: Coroutine[None, None, None]) -> None:
-        """Start some work, unless it runs already; what it raises is logged."""
+        """Start a task unless its key runs; exceptions are logged."""
         if key in self._running:
             work.close()
             return
@@ -30,6 +30,6 @@ class Tasks:
             log.error("work on lite topics failed: %(error)s", {"error": error}, exc_info=error)
 
     def close(self) -> None:
-        """Cancel what runs."""
+        """Cancel all tasks."""
         for task in self._running.values():
             task.cancel()

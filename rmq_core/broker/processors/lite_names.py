@@ -25,7 +25,7 @@ _SHOWN_CHARS: Final = 60
 _Send = TypeVar("_Send", bound=SendMessage)
 
 
-def lite_queue_of(parent: str, child: str) -> str:
+def lite_queue_name(parent: str, child: str) -> str:
     """Name of the light queue of a lite topic.
 
     Raises:
@@ -37,10 +37,10 @@ def lite_queue_of(parent: str, child: str) -> str:
     return queue
 
 
-def asked_lite_queue(parent: str, child: str) -> str:
+def parse_lite_queue(parent: str, child: str) -> str:
     """The same where a request names it. Raises ResponseError."""
     try:
-        return lite_queue_of(parent, child)
+        return lite_queue_name(parent, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
@@ -69,7 +69,7 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
         what = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
     try:
-        properties[PROPERTY_LIGHT_NAMES] = lite_queue_of(asked.topic, child)
+        properties[PROPERTY_LIGHT_NAMES] = lite_queue_name(asked.topic, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     return structs.replace(asked, properties=encode_properties(properties).decode())

@@ -3,7 +3,7 @@
 Source: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
 
-from rmq_core.broker.processors.lite_names import asked_lite_queue
+from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -71,7 +71,7 @@ class QueuePlaces:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset for a store time."""
         asked = read_fields(request, SearchOffset)
         boundary = Boundary.UPPER if asked.boundary_type.upper() == "UPPER" else Boundary.LOWER
-        topic = asked_lite_queue(asked.topic, asked.lite_topic) if asked.lite_topic else asked.topic
+        topic = parse_lite_queue(asked.topic, asked.lite_topic) if asked.lite_topic else asked.topic
         offset = self._state.store.offset_by_time(topic, asked.queue_id, asked.timestamp, boundary)
         return request.response(ext_fields={"offset": str(offset)})
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from rmq_core.broker.cluster.slave_refusals import BUSY
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.processors.lite_names import asked_lite_queue
+from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls
@@ -64,7 +64,7 @@ class Pulls:
         asked = read_fields(request, PullMessage)
         if asked.lite_topic:  # of the topic: its light queue is pulled as any
             self._checked(asked, connection)
-            asked = structs.replace(asked, topic=asked_lite_queue(asked.topic, asked.lite_topic))
+            asked = structs.replace(asked, topic=parse_lite_queue(asked.topic, asked.lite_topic))
         return self._pull(request, connection, asked, may_wait=asked.sys_flag & _MAY_WAIT != 0)
 
     def _pull(

@@ -237,7 +237,7 @@ async def test_after_a_start_clients_subscribe_again(lite: Asker, watcher: Watch
     got = await watcher.pop()
     await watcher.ack(got[0])
     state, orders = lite.broker.state, lite.broker._lite._orders
-    orders.forget("%LMQ%$Devices$d1", GROUP, 0)  # as a start does
+    orders.remove("%LMQ%$Devices$d1", GROUP, 0)  # as a start does
     assert (await watcher.ack(got[2])).code == 0
     assert state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == 1
     await watcher.add("d1")

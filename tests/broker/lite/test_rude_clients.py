@@ -143,7 +143,7 @@ async def test_a_group_that_is_a_wildcard_group_no_more_is_behind_no_more(lite: 
     dispatcher = lite.broker._lite._dispatcher
 
     async def is_behind() -> bool:
-        return "all" in dispatcher._behind_groups
+        return "all" in dispatcher._lagging_groups
 
     await eventually(is_behind)
     body = encode_body(SubscriptionGroupConfig(group_name="all", attributes={"-lite.sub.wildcard": ""}))
@@ -151,7 +151,7 @@ async def test_a_group_that_is_a_wildcard_group_no_more_is_behind_no_more(lite: 
     dispatcher.scan()
 
     async def is_even() -> bool:
-        return not dispatcher._behind_groups
+        return not dispatcher._lagging_groups
 
     await eventually(is_even)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rmq_core.broker.lite.control import LiteControl
-from rmq_core.broker.lite.sharding import Sharding
+from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
+from rmq_core.broker.lite.sharding import LiteSharding
 from rmq_core.remoting.bodies import TopicRouteData, decode_body
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.broker.conftest import Asker
@@ -44,7 +44,7 @@ async def test_a_child_is_of_the_broker_that_its_hash_says(lite: Asker) -> None:
     async def route(_: str) -> TopicRouteData:
         return decode_body(ROUTE, TopicRouteData)
 
-    sharding = Sharding(lite.broker.state, route)
+    sharding = LiteSharding(lite.broker.state, route)
     brokers = await sharding.brokers_of(PARENT)
     assert list(brokers) == ["broker-a", "broker-b"]
     assert [sharding.is_here(child, brokers) for child, _, _ in OF_GUAVA] == [True] * 4 + [False] * 3
@@ -58,7 +58,7 @@ async def test_children_of_other_brokers_are_not_subscribed_unless_they_are_here
         return decode_body(ROUTE, TopicRouteData)
 
     state, parts = lite.broker.state, lite.broker._lite
-    control = LiteControl(state, parts._groups, parts._subscriptions, Sharding(state, route))
+    control = LiteSubscriptionCtlProcessor(state, parts._groups, parts._subscriptions, LiteSharding(state, route))
     lite.broker._server._handlers.update(control.handlers())
     watcher = Watcher(lite)
     await send(lite, "zzzzzzzzzzzzzzzz", b"came before")

@@ -157,7 +157,7 @@ async def test_a_subscription_says_where_to_begin(
         await send(lite, "d1", b"%d" % number)
     for one in (await watcher.pop())[:2]:
         await watcher.ack(one)
-    lite.broker._lite._orders.forget("%LMQ%$Devices$d1", GROUP, 0)
+    lite.broker._lite._orders.remove("%LMQ%$Devices$d1", GROUP, 0)
     other = Watcher(lite, "c2")
     await watcher.control("COMPLETE_REMOVE")
     await other.add("d1", offsetOption=option)
