@@ -4,10 +4,11 @@ DuckDB, Polars and DataFusion hand the columns and the filter of a query to a ``
 ``scanner()``; of an object that is a mere Arrow stream they take all columns. So these are datasets.
 """
 
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +17,17 @@ from pyarrow.fs import LocalFileSystem
 
 from rmq_formats.arrow.conditions import conditions
 from rmq_formats.arrow.schema import schema_of
+from rmq_formats.errors import OptionError
 from rmq_formats.read.narrowing import narrowed
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.threads import read_tasks
 from rmq_formats.storage.segments import open_storage
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
 
 SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what one reads ahead of the taker
 BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
@@ -133,6 +140,50 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         """Count the rows for which an expression is true, or all; ``options`` are those of ``scanner``."""
         return int(self.scanner([], filter, **options).count_rows())
 
+    def __len__(self) -> int:
+        """Count the rows; see ``count_rows``."""
+        return self.count_rows()
+
+    def __bool__(self) -> bool:
+        """Return True: to look for a row would be a scan."""
+        return True
+
+    def to_pandas(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "pandas.DataFrame":
+        """Read rows into a DataFrame of pandas; see ``scanner``.
+
+        Raises:
+            OptionError: pandas is not installed.
+        """
+        _import("pandas")
+        frame: pandas.DataFrame = self.to_table(columns, filter=filter).to_pandas()
+        return frame
+
+    def to_polars(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> "polars.DataFrame":
+        """Read rows into a DataFrame of Polars; see ``scanner``.
+
+        Raises:
+            OptionError: Polars is not installed.
+        """
+        frame: polars.DataFrame = _import("polars").from_arrow(self.to_table(columns, filter=filter))
+        return frame
+
+    def sql(self, query: str) -> "duckdb.DuckDBPyRelation":
+        """Describe the answer of a SQL query by DuckDB, in which the records are the table ``messages``.
+
+        DuckDB reads the columns and the rows that the query needs when the answer is fetched, shown or converted.
+
+        Args:
+            query: as ``select topic, count(*) from messages group by topic``.
+
+        Raises:
+            OptionError: DuckDB is not installed.
+            duckdb.Error: the query is wrong.
+        """
+        connection = _import("duckdb").connect()
+        connection.register("messages", self)
+        answer: duckdb.DuckDBPyRelation = connection.sql(query)
+        return answer
+
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
         """Give the only fragment: the threads of a scan share the work themselves."""
         yield Fragment(self if filter is None else self.filter(filter))
@@ -173,6 +224,13 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
     def _batches(self, reading: ReadOptions, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
         tasks = self._plan(reading).tasks
         yield from read_tasks(self.path, tasks, reading, pa.cpu_count() if use_threads else 1)
+
+
+def _import(engine: str) -> Any:
+    try:
+        return importlib.import_module(engine)
+    except ImportError as error:
+        raise OptionError(f"{engine}: is not installed. Run pip install {engine}") from error
 
 
 class Fragment:

@@ -400,3 +400,35 @@ def test_records_are_written_as_parquet_in_batches(mixed: Store, tmp_path: Path)
     # threads write batches in the order in which they come to it
     ds.write_dataset(mixed.arrow(["topic", "body"]), tmp_path / "out", format="parquet", use_threads=False)
     assert ds.dataset(tmp_path / "out").to_table() == mixed.to_table(["topic", "body"])
+
+
+def test_a_store_becomes_dataframes_of_pandas_and_polars(mixed: Store) -> None:
+    condition = field("topic") == "Orders"
+    rows = mixed.to_table(COLUMNS, filter=condition).to_pylist()
+    assert rows
+    assert mixed.to_polars(COLUMNS, condition).to_dicts() == rows
+    assert mixed.to_pandas(["topic", "size"], condition).to_dict("records") == [
+        {"topic": row["topic"], "size": row["size"]} for row in rows
+    ]
+
+
+def test_sql_reads_the_records_as_messages(mixed: Store, reads: list[tuple[tuple[str, ...], int]]) -> None:
+    answer = mixed.sql("select topic, count(*) as n from messages where queue_id = 0 group by topic order by topic")
+    topics = mixed.to_table(["topic", "queue_id"], filter=field("queue_id") == 0)["topic"].to_pylist()
+    reads.clear()
+    assert answer.fetchall() == [(topic, topics.count(topic)) for topic in sorted(set(topics))]
+    assert {columns for columns, _ in reads} == {("topic", "queue_id")}
+    with pytest.raises(duckdb.Error, match="nowhere"):
+        mixed.sql("select * from nowhere")
+
+
+def test_a_store_has_a_length_and_is_true(mixed: Store, tmp_path: Path) -> None:
+    assert len(mixed) == mixed.count_rows()
+    assert len(mixed.filter(field("topic") == "Orders")) == mixed.count_rows(field("topic") == "Orders")
+    assert Store(tmp_path)
+
+
+def test_an_engine_that_is_not_installed_is_named(mixed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(OptionError, match=r"polars: is not installed\. Run pip install polars"):
+        mixed.to_polars(["topic"])
