@@ -297,11 +297,12 @@ def print_next(console: "Console", command: str, store: str, *options: str) -> N
 
 def _repeated_settings(command: str, options: Sequence[str]) -> Iterator[str]:
     """Yield the broker's settings that the running command was given, as far as another command has them."""
-    is_made_anew = "--what config" in options
+    if not command.startswith("rmq ") or "--what config" in options:
+        return
     for name, value in given_settings.items():
-        if name == "config" and not is_made_anew and not any("-c " in option for option in options):
+        if name == "config" and not any("-c " in option for option in options):
             yield f"-c {quote(printable(str(value)))}"
-        elif name != "config" and not is_made_anew and command in _HAVE_SIZES:
+        elif name != "config" and command in _HAVE_SIZES:
             yield f"--{name.replace('_', '-')} {quote(printable(str(value)))}"
 
 

@@ -31,7 +31,7 @@ from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
 from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.storage.nearby_store import nearby_store
+from rmq_formats.storage.nearby_store import nearby_store, refuse_no_store
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
@@ -183,11 +183,12 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     if _is_config_database(storage, path):
         return PathKind.CONFIG
     if _STORE_NAMES & set(names):
+        refuse_no_store(storage, path)
         return PathKind.STORE
     for name in names:
         if paths.parse_segment_name(name) is not None or paths.is_index_file_name(name):
             return _file_kind(storage, f"{path}/{name}")
-    raise StoreError(nearby_store(storage, path) or f"{path}: holds no store and no files of one")
+    raise StoreError(nearby_store(storage, path) or f"{path}: holds no store and no files of one. Give a store.")
 
 
 def _tree_of(parts: list[str]) -> int | None:
@@ -229,7 +230,7 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
             return PathKind.ENTRY_INDEX
         kind = PathKind.BATCHCONSUMEQUEUE if holds_batch_units(head) else _content_kind(head, file.size_bytes)
     if kind is None:
-        raise StoreError(nearby_store(storage, path) or f"{path}: not a file of a store that rmq knows")
+        raise StoreError(nearby_store(storage, path) or f"{path}: not a file of a store that rmq knows. Give a store.")
     return kind
 
 

@@ -103,6 +103,10 @@ def show(report: VerifyReport, console: Console) -> None:
 
 def _print_next_commands(findings: list[Finding], store: str, console: Console) -> None:
     """Print the commands that deal with findings, to be copied; none for what no command deals with."""
+    compressed = [finding.path or "" for finding in findings if finding.kind == finding_kinds.SEGMENT_COMPRESSED]
+    if compressed and compressed[0].endswith(".gz"):
+        output.print_next(console, "gunzip", compressed[0])
+        return
     if any(finding.kind == finding_kinds.LOG_MISSING for finding in findings):
         output.print_next(console, "rmq verify", store, "-c broker.conf")
         return

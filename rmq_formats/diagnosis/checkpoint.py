@@ -57,10 +57,12 @@ def make_checkpoint(store: str, options: VerifyOptions, runner: Runner, *, apply
     """
     if "://" in store:
         raise OptionError(f"{store}: a checkpoint is made on a local disk or a shared mount")
+    storage = LocalStorage()
+    readable_segments(storage, store)  # before the lock, which is a file
     with _locked(store, apply):
         report = verify_store(store, options, runner)
         against = tuple(finding for finding in report.findings if _is_against(finding))
-        storage, segments = LocalStorage(), readable_segments(LocalStorage(), store)
+        segments = readable_segments(storage, store)
         checkpoint = fresh_checkpoint(Path(store))
         before = estimate_start(storage, store, segments)
         after = estimate_start(storage, store, segments, checkpoint)

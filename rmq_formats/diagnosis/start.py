@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -74,13 +74,29 @@ def _owner_answers(root: str) -> Iterator[Answer]:
             "a broker of that user may not open them, as after a start as root or a restored backup",
             f"chown -R --reference={quote(root)} {quote(root)}",
         )
-    for path in (Path(root), *(Path(root, name) for name in _PARTS)):
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
-            yield _answer(
-                f"{path}: this user may not read and write it",
-                "a broker of this user does not start",
-                f"ls -ld {quote(str(path))}",
-            )
+    yield from _access_answers(root)
+
+
+def _access_answers(root: str) -> Iterator[Answer]:
+    """Report files and directories that this user may not read and write, in one answer."""
+    below = (path for name in _PARTS for path in (Path(root, name), *_some_below(Path(root, name))))
+    refused = [path for path in (Path(root), *below) if not _is_accessible(path)]
+    if refused:
+        more = f", and so are {len(refused) - 1} more" if len(refused) > 1 else ""
+        yield _answer(
+            f"{refused[0]}: this user may not read and write it{more}",
+            "a broker of this user does not start, and what cannot be read is not looked at here: run rmq doctor as "
+            "the broker's user",
+            f"ls -ld {quote(str(refused[0]))}",
+        )
+
+
+def _is_accessible(path: Path) -> bool:
+    try:
+        wanted = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+        return not path.exists() or os.access(path, wanted)
+    except OSError:  # in a directory that cannot be read
+        return True
 
 
 def _some_below(directory: Path) -> Iterator[Path]:
@@ -95,6 +111,15 @@ def _log_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) -> I
     directories = [directory for directory, head_bytes in log_directories(storage, root) if not head_bytes]
     files = [(directory, entry) for directory in directories for entry in storage.entries(directory)]
     segments = [entry for _, entry in files if paths.parse_segment_name(entry.name, entry.size_bytes) is not None]
+    compressed = set(_compressed_segments(files))
+    for path in sorted(compressed):
+        yield _answer(
+            f"{path}: a segment of the CommitLog that was compressed in place",
+            "the broker does not start with it, and its messages are in no other file",
+            f"gunzip {quote(path)}" if path.endswith(".gz") else f"file {quote(path)}",
+        )
+    if not segments and compressed:
+        return
     if not segments and not store_variants.dledger_directories(storage, root):
         queues = bool(storage.entries(paths.consumequeue_dir(root)))
         yield _answer(
@@ -105,13 +130,23 @@ def _log_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) -> I
         )
         return
     for directory, entry in files:
-        if not entry.is_directory and paths.parse_segment_name(entry.name, entry.size_bytes) is None:
+        is_segment = entry.is_directory or paths.parse_segment_name(entry.name, entry.size_bytes) is not None
+        if not is_segment and f"{directory}/{entry.name}" not in compressed:
             yield _answer(
                 f"{directory}/{entry.name}: a file in the CommitLog's directory that is no part of it",
                 "the broker takes it for a file of a wrong size, and does not start",
                 f"mv {quote(f'{directory}/{entry.name}')} /somewhere/else",
             )
     yield from _size_answers(root, "mappedFileSizeCommitLog", segments, configured, "CommitLog")
+
+
+def _compressed_segments(files: Sequence[tuple[str, Entry]]) -> Iterator[str]:
+    """Yield the paths of compressed segments that do not stand beside the segment itself."""
+    names = {entry.name for _, entry in files if entry.size_bytes}
+    for directory, entry in files:
+        start_offset = paths.parse_compressed_segment_name(entry.name)
+        if start_offset is not None and paths.segment_name(start_offset) not in names:
+            yield f"{directory}/{entry.name}"
 
 
 def _size_answers(root: str, setting: str, entries: list[Entry], configured: int | None, what: str) -> Iterator[Answer]:

@@ -9,6 +9,7 @@ from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.offsets.documents import OffsetsDocument, config_path, read_documents
 from rmq_formats.offsets.positions import Position, read_positions
 from rmq_formats.storage.commitlog import check_store
+from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import LocalStorage, open_storage
 from rmq_formats.store import Store, Time
 from rmq_formats.tasks.contained import parent_directory, read_file, replace_file
@@ -109,6 +110,7 @@ def apply_changes(root: str, selection: Selection, new_offset: NewOffset) -> Off
     """
     if "://" in root:
         raise OptionError(f"{root}: offsets are set on a local disk or a shared mount")
+    _plan(root, selection, new_offset)  # what is refused leaves no lock's file
     with store_lock(root):
         plan, documents = _plan(root, selection, new_offset)
         if not plan.changes:
@@ -120,6 +122,7 @@ def apply_changes(root: str, selection: Selection, new_offset: NewOffset) -> Off
 def _plan(root: str, selection: Selection, new_offset: NewOffset | None) -> tuple[OffsetsPlan, list[OffsetsDocument]]:
     storage, path = open_storage(root)
     check_store(storage, path)
+    refuse_no_store(storage, path)
     documents = read_documents(storage, path)
     claims = [claim for document in documents for claim in document.claims if selection.includes(claim)]
     if not claims and selection != Selection():

@@ -27,6 +27,7 @@ from rmq_formats.rebuild.queue_views import opened_tree
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import LocalStorage, open_storage, opened
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.contained import parent_directory, write_file
@@ -106,6 +107,7 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
     storage, root = open_storage(store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
+    refuse_no_store(storage, root)
     variants = store_variants.recognise(storage, root)
     if Variant.ROCKSDB_CONFIG in variants:
         raise StoreLayoutError(f"{variants.places[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB")

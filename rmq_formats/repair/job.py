@@ -23,6 +23,7 @@ from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse
 from rmq_formats.repair.report import RepairReport, sort_gaps, steps
 from rmq_formats.repair.touched import lost_ranges
 from rmq_formats.storage.commitlog import log_directories
+from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import list_segments, open_storage
 from rmq_formats.tasks.former_files import bring_back_some_command
 from rmq_formats.tasks.origin import Leftover
@@ -77,6 +78,7 @@ def repair_store(
     storage, root = open_storage(store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
+    refuse_no_store(storage, root)
     run = _Repair(root, options, runner, work, on_progress, leftover, frozenset(accept))
     with told_as_store_errors(root):
         report = run.apply() if apply else run.plan()

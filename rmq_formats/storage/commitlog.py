@@ -1,14 +1,18 @@
 """The CommitLog of a store: in which directories its files are, and which files it has."""
 
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.log_paths import configured_log_directories
-from rmq_formats.storage.nearby_store import is_store, nearby_store
+from rmq_formats.storage.nearby_store import is_store, nearby_store, refuse_no_store
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
+
+_LOG_ELSEWHERE: Final = "Where storePathCommitLog is another directory, give -c broker.conf."
 
 
 def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
@@ -29,13 +33,19 @@ def refuse_compressed_segments(storage: Storage, root: str) -> None:
     Raises:
         StoreLayoutError: a compressed file stands where a segment with its name is missing.
     """
+    for reason in _compressed_segments(storage, root):
+        raise StoreLayoutError(reason)
+
+
+def _compressed_segments(storage: Storage, root: str) -> Iterator[str]:
+    """Yield an error text of each compressed file that stands where a segment with its name is missing."""
     for directory, _ in log_directories(storage, root):
         entries = storage.entries(directory)
         there = {entry.name for entry in entries if entry.size_bytes}
         for entry in entries:
             start_offset = paths.parse_compressed_segment_name(entry.name)
             if start_offset is not None and paths.segment_name(start_offset) not in there:
-                raise StoreLayoutError(
+                yield (
                     f"{directory}/{entry.name}: a segment that was compressed in place, which may hold the log from "
                     f"{start_offset} on; decompress it (gunzip), or move it out of the store to do without it"
                 )
@@ -70,9 +80,12 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
         for segment in list_segments(storage, directory, head)
     ]
     if not segments:
+        if not is_store(storage, root) and (hint := nearby_store(storage, root)) is not None:
+            raise StoreNotFoundError(hint)
+        refuse_no_store(storage, root)
         directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
-        hint = None if is_store(storage, root) else nearby_store(storage, root)
-        raise StoreNotFoundError(hint or f"{', '.join(directories)}: no CommitLog files")
+        nothing = f"{', '.join(directories)}: no CommitLog files. {_LOG_ELSEWHERE}"
+        raise StoreNotFoundError(next(_compressed_segments(storage, root), nothing))
     segments.sort(key=lambda segment: segment.start_offset)
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import Storage, opened, read_range
 
 _PARTS: Final = frozenset({"consumequeue", "index", "config", "checkpoint", "batchconsumequeue", "abort"})
@@ -27,12 +27,23 @@ _SUFFIXES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", "
 
 def holds_no_store(storage: Storage, path: str) -> str:
     """Return the error text of a path that holds no store; it names the store or the archive that may be meant."""
-    return next(_hints(storage, path), f"{path}: holds no store")
+    return next(_hints(storage, path), f"{path}: holds no store. Give the directory that has commitlog/ in it.")
 
 
 def nearby_store(storage: Storage, path: str) -> str | None:
     """Return the same text if there is a store or an archive to name; else None."""
     return next(_hints(storage, path), None)
+
+
+def refuse_no_store(storage: Storage, path: str) -> None:
+    """Refuse a path that has no part of a store in it, or a log whose paths are names. Raises StoreNotFoundError."""
+    names = {entry.name for entry in storage.entries(path)}
+    has_log = "commitlog" in names or any(name.startswith("dledger-") for name in names)
+    if not has_log and not names & _PARTS:
+        raise StoreNotFoundError(holds_no_store(storage, path))
+    flat = sorted(name for name in names if name.startswith("commitlog\\"))
+    if flat and not has_log:
+        raise StoreNotFoundError(_backslash_hint(path, flat[0]))
 
 
 def is_store(storage: Storage, path: str) -> bool:
@@ -67,13 +78,17 @@ def _hints(storage: Storage, path: str) -> Iterator[str]:
         yield f"{path} holds no store; {named}{more} {'is one' if len(stores) == 1 else 'are some'}"
     backslashed = [entry.name for entry in entries if "\\" in entry.name]
     if backslashed:
-        yield (
-            f"{path} holds no store; {backslashed[0]!r} is a path of Windows in one name. "
-            "Unpack the archive with a tool that makes directories of it"
-        )
+        yield _backslash_hint(path, backslashed[0])
     for entry in entries:
         if not entry.is_directory and entry.name.lower().endswith(_SUFFIXES):
             yield f"{path} holds no store; {path}/{entry.name} is an archive. Unpack it first"
+
+
+def _backslash_hint(path: str, name: str) -> str:
+    return (
+        f"{path} holds no store; {name!r} is a path of Windows in one name. "
+        "Unpack the archive with a tool that makes directories of it"
+    )
 
 
 def _above(storage: Storage, path: str) -> Iterator[str]:

@@ -68,7 +68,7 @@ def test_findings_end_with_the_next_command(rmq: Rmq, store: Path) -> None:
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:900}}}')
     lines = rmq("verify", store, *SIZES).stdout.splitlines()
     assert [line for line in lines if line.startswith("next: ")] == [
-        f"next: rmq repair {store} --plan", f"next: rmq offsets {store} clamp",
+        f"next: rmq repair {store} --plan --delay-levels '1s 5s'", f"next: rmq offsets {store} clamp",
     ]  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """``rmq doctor STORE``: what operators report is a question, and each answer has three lines."""
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +72,12 @@ def add_gzip(store: Path) -> None:
     (store / "commitlog" / f"{0:020d}.gz").write_bytes(b"x")
 
 
+def compress_in_place(store: Path) -> None:
+    first = store / "commitlog" / f"{0:020d}"
+    first.with_name(f"{first.name}.gz").write_bytes(gzip.compress(first.read_bytes()))
+    first.unlink()
+
+
 def lose_log(store: Path) -> None:
     for file in (store / "commitlog").iterdir():
         file.unlink()
@@ -90,6 +98,7 @@ def add_queue_file(store: Path) -> None:
         (break_queue_size, "ConsumeQueue files have another size", "rmq repair"),
         (add_gzip, ".gz: a file in the CommitLog's directory", "mv "),
         (add_queue_file, ".DS_Store: a file in a queue's directory", "mv "),
+        (compress_in_place, ".gz: a segment of the CommitLog that was compressed", "gunzip {store}/commitlog/0000"),
         (lose_log, "no CommitLog file in", "rmq inspect"),
         (break_topics, "topics.json: the file is empty", "rmq repair {store} --what config"),
     ],
@@ -269,3 +278,11 @@ def test_lost_config_is_made_anew_by_the_command_that_does_it(store: Path, answe
     file = conf(store, storePathRootDir=store, mappedFileSizeCommitLog=FILE_BYTES, mappedFileSizeConsumeQueue=400)
     (answer,) = answers(store, "-c", file)
     assert answer["command"] == f"rmq repair {store} --what config"
+
+
+def test_what_cannot_be_listed_is_an_answer(store: Path, answers: Answers) -> None:
+    shutil.rmtree(store / "commitlog")
+    (store / "commitlog").symlink_to("commitlog")
+    (answer, *_) = answers(store)
+    assert answer["question"] == START
+    assert "commitlog: cannot be listed (Too many levels of symbolic links)" in answer["seen"]

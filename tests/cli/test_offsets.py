@@ -1,6 +1,7 @@
 """``rmq offsets``: offsets in their queues, and changes of them."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,29 @@ def test_what_does_not_go_together_is_refused(rmq: Rmq, store: Path, arguments: 
     done = rmq("offsets", store, *arguments)
     assert done.exit_code == 2
     assert said in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("command", ["offsets {} clamp --apply", "checkpoint {} --apply", "repair {} --apply",
+                                     "repair {} --what config --apply"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["empty", "file", "above", "no log", "unpacked on Windows"])
+def test_what_is_no_store_gets_no_lock_and_one_line(
+    rmq: Rmq, store: Path, tmp_path: Path, command: str, kind: str
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    if kind == "file":
+        place = place / "file"
+        place.write_bytes(b"hello")
+    elif kind == "above":
+        store.rename(place / "store")
+    elif kind == "no log":
+        shutil.rmtree(store / "commitlog")
+        place = store
+    elif kind == "unpacked on Windows":
+        (place / "commitlog\\00000000000000000000").write_bytes(bytes(100))
+        (place / "checkpoint").write_bytes(bytes(4096))
+    before = tree(tmp_path)
+    done = rmq(*[word.format(place) for word in command.split()])
+    assert done.exit_code == 2
+    assert str(place) in one_line(done.stderr)
+    assert tree(tmp_path) == before

@@ -64,7 +64,16 @@ def test_names_with_backslashes_are_of_a_bad_archive(tmp_path: Path) -> None:
 
 def test_a_store_without_a_log_says_so(store: Path) -> None:
     (store / "commitlog" / f"{0:020d}").unlink()
-    assert refusal_of_log(store) == f"{store}/commitlog: no CommitLog files"
+    assert refusal_of_log(store) == (
+        f"{store}/commitlog: no CommitLog files. Where storePathCommitLog is another directory, give -c broker.conf."
+    )
+
+
+def test_what_has_no_part_of_a_store_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"hello")
+    for name in ("empty", "file"):
+        assert refusal(tmp_path / name) == "X: holds no store. Give the directory that has commitlog/ in it."
 
 
 def refusal_of_log(store: Path) -> str:

@@ -1,5 +1,6 @@
 """The work of ``rmq doctor STORE``: answers an operator's questions, three lines each."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from shlex import quote
 from typing import Final
@@ -15,7 +16,7 @@ from rmq_formats.diagnosis.consumption import consumption_answers
 from rmq_formats.diagnosis.log_lines import answers_of_logs
 from rmq_formats.diagnosis.start import start_answers
 from rmq_formats.diagnosis.verified import is_verified, verified_answers
-from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
 from rmq_formats.storage.nearby_store import holds_no_store
 from rmq_formats.storage.segments import open_storage
@@ -38,7 +39,7 @@ def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> in
     if not is_a_store(storage, root):
         raise StoreNotFoundError(holds_no_store(storage, root))
     conf = use_broker_conf(config, [root])
-    found = [*start_answers(root, conf), *consumption_answers(root)]
+    found = [*_readable(root, start_answers(root, conf)), *_readable(root, consumption_answers(root))]
     with interruptible_workers():
         found += verified_answers(root, VerifyOptions.from_arguments({}, conf), ProcessRunner())
     found += answers_of_logs(logs, root)
@@ -48,6 +49,14 @@ def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> in
     else:
         show(root, answers, _with_config(f"rmq verify {quote(root)}", config), output.console())
     return output.EXIT_FINDINGS if any(answer.is_fault for answer in answers) else output.EXIT_CLEAN
+
+
+def _readable(root: str, answers: Iterator[Answer]) -> Iterator[Answer]:
+    """Yield answers as far as the store's parts can be read; what cannot is an answer itself."""
+    try:
+        yield from answers
+    except (StoreError, OSError) as error:
+        yield Answer(Question.START, str(error), "a broker does not start without it", f"ls -la {quote(root)}")
 
 
 def _with_config(command: str, config: str | None) -> str:
@@ -62,7 +71,7 @@ def show(root: str, answers: list[Answer], verification: str, console: Console) 
     """Print the answers by question; where there is none, the command that verifies the store."""
     seen = "nothing that explains it"
     if not is_verified(root):
-        seen += "; the log is too large to be compared with the queues here"
+        seen += "; log and queues were not compared, since the log is larger than 1 GiB or cannot be read"
     for question in Question:
         console.print(Text(question.value.capitalize(), style="bold"))
         own = [answer for answer in answers if answer.question is question]

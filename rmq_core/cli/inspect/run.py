@@ -29,6 +29,7 @@ from rmq_formats.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, esti
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
@@ -152,6 +153,8 @@ def gather(place: KnownPath) -> Facts:
             facts.start = estimate_start(place.storage, place.path, log_segments(place))
         if Variant.COMPACTION in found:
             facts.compacted = file_summaries.compacted_facts(place)
+        if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
+            facts.errors += _why_no_log(place)
     for part in parts:
         try:
             _gather_part(facts, part)
@@ -160,6 +163,14 @@ def gather(place: KnownPath) -> Facts:
                 raise
             facts.errors += (without_secrets(f"{part.path}: {error}"),)
     return facts
+
+
+def _why_no_log(place: KnownPath) -> tuple[str, ...]:
+    try:
+        commitlog_segments(place.storage, place.path)
+    except StoreError as error:
+        return (without_secrets(str(error)),)
+    return ()
 
 
 def _is_part(place: KnownPath, kind: PathKind) -> bool:
