@@ -65,8 +65,8 @@ from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
-from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.local_only import local_only
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.service import Service
@@ -279,7 +279,7 @@ class Broker(Service):
     def _allowed(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
             return {code: guard.allowed(one) for code, one in handlers.items()}
-        return handlers if self._config.remote_admin_enable else kept_here(handlers, CHANGES)
+        return handlers if self._config.remote_admin_enable else local_only(handlers, CHANGES)
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state

@@ -32,10 +32,10 @@ from rmq_core.remoting.bodies import (
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection, Handler
-from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.local_only import local_only
 from rmq_core.remoting.namesrv_requests import (
     BrokerHeartbeat,
     BrokerId,
@@ -106,7 +106,7 @@ class NamesrvProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code; but for registrations, they refuse long bodies."""
-        handlers = self._handlers() if self.config.remote_admin_enable else kept_here(self._handlers(), _CHANGES)
+        handlers = self._handlers() if self.config.remote_admin_enable else local_only(self._handlers(), _CHANGES)
         return self.config.limit_bodies(handlers, with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
 
     def _handlers(self) -> dict[int, Handler]:

@@ -7,9 +7,9 @@ goes on to one of the two, byte for byte. Source: ``ProxyAndTlsProtocolNegotiato
 import asyncio
 from typing import Final, cast
 
-from rmq_core.remoting.doorway import HANDSHAKE_BYTE
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.socket_address import address_text
+from rmq_core.remoting.tls_detector import HANDSHAKE_BYTE
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST_BYTE_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""Answers that a handler has begun, and that wait for something else before they are awaited."""
+"""Answers of handlers that wait for something else before they are awaited."""
 
 from asyncio import iscoroutine
 
@@ -7,11 +7,11 @@ from rmq_core.remoting.header import RemotingCommand
 
 
 async def awaited(answer: HandlerAnswer) -> RemotingCommand | None:
-    """Return an answer, whatever the form is in which a handler gives it. Raises what its work raises."""
+    """Await an answer, in each form that a handler may return. Raises what its work raises."""
     return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
 
 
 def drop(answer: HandlerAnswer) -> None:
-    """End the work on an answer, unless that has ended: nobody will await it."""
+    """Close the coroutine of an answer that nobody will await."""
     if iscoroutine(answer):
         answer.close()

@@ -36,7 +36,7 @@ class ClientLimits:
 
 
 class RemotingClient:
-    """Sends requests to servers, and handles theirs; use it with ``async with``, or close it."""
+    """Client that sends requests to servers, and handles their requests; use it with ``async with``, or close it."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RemotingClient:
         tls: Tls | None = None,
         on_disconnect: Callable[[str], None] | None = None,
     ) -> None:
-        """Prepare a client.
+        """Create a client; it connects on demand.
 
         Args:
             handlers: of requests that servers send, by code.
@@ -96,7 +96,7 @@ class RemotingClient:
             acl.sign(request, self._credentials)
         response = await connection.invoke(request, timeout_s)
         if response.code == ResponseCode.GO_AWAY:  # the server will stop: the next request goes to a new connection
-            self._forget(address, connection)
+            self._remove(address, connection)
             connection.close()
         return response
 
@@ -174,18 +174,18 @@ class RemotingClient:
             connection.abort()
         await asyncio.gather(*closing)
 
-    def _forget(self, address: str, connection: Connection) -> None:
+    def _remove(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
 
     def opened(self, connection: Connection) -> None:
-        """Note a new connection, which calls this itself."""
+        """Register a new connection, which calls this itself."""
         self._open[connection] = None
 
     def ended(self, address: str, connection: Connection) -> None:
-        """Forget a connection that has ended, which calls this itself."""
+        """Remove a connection that has ended, which calls this itself."""
         self._open.pop(connection, None)
-        self._forget(address, connection)
+        self._remove(address, connection)
         if self._on_disconnect is not None:
             self._on_disconnect(address)
 
@@ -201,7 +201,7 @@ class RemotingClient:
 
 
 class _ClientConnection(Connection):
-    """A connection to a server; tells its client when it comes and goes."""
+    """A connection to a server, which reports its begin and end to the client."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         super().__init__(

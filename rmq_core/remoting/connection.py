@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         remote_host: the same as a record's born host has it, 8 or 20 bytes; none until it is connected.
         local_address: ``host:port`` of this side.
         waiting_bytes: of requests whose answers are awaited.
-        kept_bytes: of requests that are kept for long, such as long polls: they hold up no other.
+        parked_bytes: of requests that are kept for long, such as long polls: they hold up no other.
         arrived_s: when the bytes of the requests that are being handled were read, by the loop's clock of work.
         idle_ticks: how many ticks of its owner in a row found it idle.
         refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         after_batch: Callable[[], None] | None = None,
         logs_refusals: bool = False,
     ) -> None:
-        """Prepare a connection.
+        """Create a connection without a transport.
 
         Args:
             handlers: by request code.
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self.remote_host = b""
         self.local_address = ""
         self.waiting_bytes = 0
-        self.kept_bytes = 0
+        self.parked_bytes = 0
         self.idle_ticks = 0
         self.refuses_requests = False
         self._handlers = handlers
@@ -107,17 +107,17 @@ class Connection(asyncio.Protocol):
         self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
         self._unread: list[tuple[float, bytes]] = []  # bytes that arrived since, and when
         self._refusals = RefusalLog() if logs_refusals else None
-        self._was_held_up = False
-        self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
+        self._was_suspended = False
+        self._is_suspended = False  # no more requests are handled until a peer reads, or answers are there
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Return True if nothing can be sent any more."""
         return self._transport is None or self._transport.is_closing()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the write buffer is below its high-water mark, so that a send leaves at once."""
+        """Return True if the write buffer is below its high-water mark, so that a send leaves at once."""
         return not self.is_closing and self._writable is None
 
     @property
@@ -125,26 +125,26 @@ class Connection(asyncio.Protocol):
         """The number of the peer's requests whose answers are awaited."""
         return len(self._tasks)
 
-    def hold(self, size: int) -> None:
-        """Count what is kept for a request until its answer is there; ``release`` it then."""
+    def reserve_inflight(self, size: int) -> None:
+        """Count the bytes of a request until its answer; ``release_inflight`` then."""
         self.waiting_bytes += size
         if self.waiting_bytes > self._max_waiting_bytes:
-            self._hold_up()
+            self._suspend()
 
-    def release(self, size: int) -> None:
-        """Count off what was kept for a request."""
+    def release_inflight(self, size: int) -> None:
+        """Subtract the bytes of an answered request."""
         self.waiting_bytes -= size
-        if self._is_held_up and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
-            self._is_held_up, self._was_held_up = False, True
-            self._loop.call_soon(self._go_on)
+        if self._is_suspended and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
+            self._is_suspended, self._was_suspended = False, True
+            self._loop.call_soon(self._resume)
 
-    def keep(self, size: int) -> None:
-        """Count what is kept for a request that is to be answered some time by ``send``; ``let_go`` it then."""
-        self.kept_bytes += size
+    def reserve_parked(self, size: int) -> None:
+        """Count the bytes of a long poll, which ``send`` will answer some time; ``release_parked`` then."""
+        self.parked_bytes += size
 
-    def let_go(self, size: int) -> None:
-        """Count off what was kept so."""
-        self.kept_bytes -= size
+    def release_parked(self, size: int) -> None:
+        """Subtract the bytes of a long poll."""
+        self.parked_bytes -= size
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; nothing happens if the connection has ended.
@@ -235,18 +235,18 @@ class Connection(asyncio.Protocol):
         """Note a full write buffer, and stop reading if so set: the peer is slow to read."""
         self._writable = self._loop.create_future()
         if self._reads_only_while_writable:
-            self._hold_up()
+            self._suspend()
 
     def resume_writing(self) -> None:
         """Handle waiting requests and resume reading: the peer has caught up."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        self._go_on()
+        self._resume()
 
-    def _hold_up(self) -> None:
+    def _suspend(self) -> None:
         """Handle no more requests, and read none."""
-        self._is_held_up = True
+        self._is_suspended = True
         self._pause_reading()
 
     def _pause_reading(self) -> None:
@@ -254,25 +254,26 @@ class Connection(asyncio.Protocol):
         if transport is not None and not transport.is_closing() and transport.is_reading():
             transport.pause_reading()
 
-    def _go_on(self) -> None:
-        """Handle the requests that have waited and read again, unless something holds that up still."""
-        if self._is_held_up or self._was_held_up:  # for its own client, or answers to it: that is no wait for the loop
-            self.arrived_s, self._was_held_up = self._now(), False
+    def _resume(self) -> None:
+        """Handle the requests that have waited and read again, unless reading must still pause."""
+        # Suspended for its own client, or for answers to it: that is no wait for the loop.
+        if self._is_suspended or self._was_suspended:
+            self.arrived_s, self._was_suspended = self._now(), False
             self._unread = [(self.arrived_s, data) for _, data in self._unread]
         is_unread = self._reads_only_while_writable and self._writable is not None
-        self._is_held_up = is_unread or self.waiting_bytes > self._max_waiting_bytes
+        self._is_suspended = is_unread or self.waiting_bytes > self._max_waiting_bytes
         rest = self._rest
-        if rest is not None and not self._is_held_up:
+        if rest is not None and not self._is_suspended:
             self._rest = None
             self._handle(rest)
         elif self._batch_end_s is not None:  # what releases it may wait for the end of the batch
             self._batch_end_s = None
             self._end_batch()
             self._flush()
-        while self._unread and self._rest is None and not self._is_held_up:
+        while self._unread and self._rest is None and not self._is_suspended:
             self.arrived_s, data = self._unread.pop(0)
             self._handle(self._parser.feed(data))
-        if self._rest is None and not self._is_held_up and not self._unread and not self.is_closing:
+        if self._rest is None and not self._is_suspended and not self._unread and not self.is_closing:
             cast(asyncio.Transport, self._transport).resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -310,13 +311,13 @@ class Connection(asyncio.Protocol):
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
                     self._flush_due = True
-                if self._is_held_up:
+                if self._is_suspended:
                     self._rest = commands
                     break
                 if now() > end:
                     self._rest = commands
                     self._pause_reading()
-                    self._loop.call_soon(self._go_on)
+                    self._loop.call_soon(self._resume)
                     if now() > batch_end:
                         break
                     self._batch_end_s = batch_end
@@ -367,15 +368,15 @@ class Connection(asyncio.Protocol):
     def _answer_later(self, request: RemotingCommand, answer: Any) -> None:
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)
         self._tasks.add(future)
-        kept_bytes = WAITING_BYTES + len(request.body)
-        future.add_done_callback(partial(self._answered, request, kept_bytes))
-        self.hold(kept_bytes)
+        request_bytes = WAITING_BYTES + len(request.body)
+        future.add_done_callback(partial(self._answered, request, request_bytes))
+        self.reserve_inflight(request_bytes)
 
     def _answered(
-        self, request: RemotingCommand, kept_bytes: int, future: asyncio.Future[RemotingCommand | None]
+        self, request: RemotingCommand, request_bytes: int, future: asyncio.Future[RemotingCommand | None]
     ) -> None:
         self._tasks.discard(future)
-        self.release(kept_bytes)
+        self.release_inflight(request_bytes)
         if future.cancelled():
             return
         error = future.exception()

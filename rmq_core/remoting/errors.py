@@ -38,7 +38,7 @@ class ResponseError(RemotingError):
 
 
 class TransportError(RemotingError):
-    """The peer could not be asked.
+    """No answer from the peer.
 
     Attributes:
         address: ``host:port``.
@@ -63,8 +63,8 @@ class ConnectError(TransportError):
 
 
 class ConnectionLostError(TransportError):
-    """The connection ended; whether the request was carried out is not known."""
+    """The connection ended; the server may have carried out the request."""
 
 
 class RequestTimeoutError(TransportError):
-    """No answer in time; whether the request was carried out is not known."""
+    """No answer in time; the server may have carried out the request."""

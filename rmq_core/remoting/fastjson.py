@@ -119,17 +119,17 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def text(value: object) -> str:
-    """Convert a value to Java's text of it; what UTF-8 cannot hold becomes '?', as on Java's way out.
+    """Convert a value to Java's text; characters outside UTF-8 become '?', as in Java's output.
 
     Raises:
         RecursionError: it nests too deep.
     """
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return said.encode("utf-8", "replace").decode()
+    encoded = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return encoded.encode("utf-8", "replace").decode()
 
 
 def integer(value: object) -> object:
-    """Convert a value to the integer that fastjson takes it for; None for its nulls, and others as they are.
+    """Convert a value to fastjson's integer; None for its nulls, and others unchanged.
 
     Source: ``TypeUtils#castToInt``, ``castToLong``.
     """
@@ -146,7 +146,7 @@ def integer(value: object) -> object:
 
 
 def boolean(value: object) -> object:
-    """Convert a value to the boolean that fastjson takes it for; None for its nulls, and others as they are.
+    """Convert a value to fastjson's boolean; None for its nulls, and others unchanged.
 
     Source: ``BooleanCodec``, ``TypeUtils#castToBoolean``.
     """

@@ -50,7 +50,7 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
 
 
 def has_field(command: RemotingCommand, name: str) -> bool:
-    """Whether a command may have an extension field, found without decoding them: a value that says so counts, too."""
+    """Return True if a command may have an extension field, without decoding: a value with the name counts, too."""
     fields = command.fields
     return name in fields if isinstance(fields, dict) else name.encode() in bytes(fields)
 

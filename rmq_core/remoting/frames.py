@@ -44,7 +44,7 @@ class FrameParser:
     costs nothing.
 
     Attributes:
-        held_bytes: how many bytes of an unfinished frame are held.
+        buffered_bytes: bytes of an unfinished frame.
     """
 
     __slots__ = ("_held", "_max_frame_bytes", "_max_header_bytes", "_needed_bytes")
@@ -56,8 +56,8 @@ class FrameParser:
         self._needed_bytes = 0
 
     @property
-    def held_bytes(self) -> int:
-        """The number of bytes of an unfinished frame that are held."""
+    def buffered_bytes(self) -> int:
+        """The number of buffered bytes of an unfinished frame."""
         return len(self._held)
 
     def clear(self) -> None:
@@ -106,9 +106,9 @@ class FrameParser:
             at = next_at
             yield command
         if at < end:
-            self._hold(view[at:], limit)
+            self._buffer(view[at:], limit)
 
-    def _hold(self, rest: memoryview, limit: int) -> None:
+    def _buffer(self, rest: memoryview, limit: int) -> None:
         self._needed_bytes = _SIZE_BYTES
         if len(rest) >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(rest)
@@ -154,7 +154,7 @@ def decode_frame(data: bytes) -> RemotingCommand:
     commands = list((parser := FrameParser()).feed(data))
     if not commands:
         raise TruncatedError("the bytes end within a frame", actual=len(data))
-    if len(commands) > 1 or parser.held_bytes:
+    if len(commands) > 1 or parser.buffered_bytes:
         raise LengthError("more bytes than one frame")
     return commands[0]
 

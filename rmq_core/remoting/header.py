@@ -101,12 +101,12 @@ class RemotingCommand(
 
     @property
     def is_response(self) -> bool:
-        """Whether it is an answer."""
+        """Return True for a response."""
         return self.flag & RESPONSE_FLAG != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether it is a request that wants no answer."""
+        """Return True for a request without a response."""
         return self.flag & ONEWAY_FLAG != 0
 
     def response(
@@ -126,7 +126,7 @@ class RemotingCommand(
 def request(
     code: int, ext_fields: dict[str, str] | bytes | None = None, body: Body = b"", *, serialize_type: int = JSON
 ) -> RemotingCommand:
-    """Build a request; the connection gives it its number, and the one-way bit if it is sent so."""
+    """Build a request; the connection numbers the request, and sets the one-way bit if the request is sent so."""
     return RemotingCommand(
         int(code), 0, "PYTHON", 0, CURRENT_VERSION, None, {} if ext_fields is None else ext_fields, body, serialize_type
     )

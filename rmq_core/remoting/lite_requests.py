@@ -29,7 +29,7 @@ class PopLiteAnswer(Fields, frozen=True, kw_only=True):
 
 
 class NotifyUnsubscribeLite(Fields, frozen=True, kw_only=True):
-    """Fields of NOTIFY_UNSUBSCRIBE_LITE (200073), which a client gets: another one has taken a lite topic from it."""
+    """Fields of NOTIFY_UNSUBSCRIBE_LITE (200073): the broker has assigned a client's lite topic to another client."""
 
     lite_topic: str
     consumer_group: str
@@ -53,7 +53,7 @@ class LiteClientName(Fields, frozen=True, kw_only=True):
 
 
 class LiteGroupName(Fields, frozen=True, kw_only=True):
-    """Fields of GET_LITE_GROUP_INFO (200078). ``top_k``: how many lite topics are told, where none is named."""
+    """Fields of GET_LITE_GROUP_INFO (200078). ``top_k``: number of lite topics in the answer, where none is named."""
 
     group: str
     lite_topic: str = ""

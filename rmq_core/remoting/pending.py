@@ -36,7 +36,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def number(self, request: RemotingCommand) -> int:
-        """Give a request the next number."""
+        """Set the next number of a request."""
         opaque = request.opaque = self._next_opaque
         self._next_opaque = (opaque + 1) & _MAX_OPAQUE
         return opaque

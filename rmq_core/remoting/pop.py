@@ -1,4 +1,4 @@
-"""Texts of POP on the wire: receipt handles, the places of an answer's messages, names of retry topics.
+"""Texts of POP on the wire: receipt handles, offsets of an answer's messages, names of retry topics.
 
 Source: ``ExtraInfoUtil``, ``KeyBuilder``.
 """
@@ -23,7 +23,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 
 class TopicKind(IntEnum):
-    """Whether messages were popped from the topic itself, or from a retry topic of it and the group."""
+    """Kind of a popped topic: the topic itself, or a retry topic of the topic and the group."""
 
     NORMAL = 0
     RETRY_V1 = 1
@@ -31,21 +31,21 @@ class TopicKind(IntEnum):
 
 
 def retry_topic(group: str, topic: str, kind: TopicKind) -> str:
-    """Name of the topic that messages of a kind are popped from."""
+    """Return the name of the topic that messages of a kind are popped from."""
     if kind is TopicKind.NORMAL:
         return topic
     return f"{RETRY_PREFIX}{group}{'_' if kind is TopicKind.RETRY_V1 else _V2_SEPARATOR}{topic}"
 
 
 def kind_of(topic: str) -> TopicKind:
-    """Kind of a topic that messages are popped from."""
+    """Return the kind of a topic that messages are popped from."""
     if not topic.startswith(RETRY_PREFIX):
         return TopicKind.NORMAL
     return TopicKind.RETRY_V2 if _V2_SEPARATOR in topic else TopicKind.RETRY_V1
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """Name of the topic that a retry topic of a group is of; other topics are their own."""
+    """Return the topic of a group's retry topic; other topics are returned unchanged."""
     for kind in (TopicKind.RETRY_V1, TopicKind.RETRY_V2):
         prefix = retry_topic(group, "", kind)
         if topic.startswith(prefix):
@@ -54,7 +54,7 @@ def normal_topic(topic: str, group: str) -> str:
 
 
 class PopHandle(NamedTuple):
-    """Receipt handle of a popped message: what its consumer acknowledges it by.
+    """Receipt handle of a popped message, for its acknowledgement.
 
     Attributes:
         start_offset: queue offset that its check point begins at.
@@ -82,40 +82,40 @@ class PopHandle(NamedTuple):
         return self.pop_time_ms + self.invisible_ms
 
     def encode(self) -> str:
-        """The text, as ``ExtraInfoUtil#buildExtraInfo`` writes it."""
+        """Encode the handle as ``ExtraInfoUtil#buildExtraInfo`` does."""
         start, pop_time_ms, invisible_ms, revive, kind, broker, queue_id, offset = self
         return f"{start} {pop_time_ms} {invisible_ms} {revive} {kind:d} {broker} {queue_id} {offset}"
 
     @classmethod
     def decode(cls, text: str) -> "PopHandle":
-        """Parse a handle; what proxies put behind it is passed over.
+        """Parse a handle; the parts that proxies append are ignored.
 
         Raises:
             ValueError: it is none.
         """
-        found = _HANDLE.match(text) if len(text) <= _MOST_CHARS else None
-        if found is None:
+        match = _HANDLE.match(text) if len(text) <= _MOST_CHARS else None
+        if match is None:
             raise ValueError(f"Parse failed, {text[:100]!r} is no receipt handle")
-        start, pop_time, invisible, revive, kind, broker, queue_id, offset = found.groups()
+        start, pop_time, invisible, revive, kind, broker, queue_id, offset = match.groups()
         numbers = int(start), int(pop_time), int(invisible), int(revive), int(queue_id), int(offset)
         if max(numbers) > _MAX_LONG:
             raise ValueError(f"Parse failed, {max(numbers)} is too large a number")
         return cls(*numbers[:4], TopicKind(int(kind)), broker, *numbers[4:])
 
 
-Places = Mapping[tuple[TopicKind, int], Sequence[int]]
+QueueOffsets = Mapping[tuple[TopicKind, int], Sequence[int]]
 """Queue offsets by kind of topic and queue id."""
 
 
 def encode_starts(starts: Iterable[tuple[TopicKind, int, int]]) -> str:
-    """The text ``startOffsetInfo``: kind, queue id and start offset of each queue that messages came from."""
+    """Encode ``startOffsetInfo``: kind, queue id and start offset of each queue of the messages."""
     return ";".join(f"{int(kind)} {queue_id} {offset}" for kind, queue_id, offset in starts)
 
 
-def encode_offsets(places: Places) -> str:
-    """The text ``msgOffsetInfo``: the queue offsets of messages, by kind and queue."""
+def encode_offsets(offsets_of: QueueOffsets) -> str:
+    """Encode ``msgOffsetInfo``: the queue offsets of messages, by kind and queue."""
     return ";".join(
-        f"{int(kind)} {queue_id} {','.join(map(str, offsets))}" for (kind, queue_id), offsets in places.items()
+        f"{int(kind)} {queue_id} {','.join(map(str, offsets))}" for (kind, queue_id), offsets in offsets_of.items()
     )
 
 
@@ -126,8 +126,8 @@ def decode_starts(text: str) -> dict[tuple[TopicKind, int], int]:
 
 def decode_offsets(text: str) -> dict[tuple[TopicKind, int], list[int]]:
     """Parse ``msgOffsetInfo``. Raises ValueError."""
-    found: dict[tuple[TopicKind, int], list[int]] = {}
+    offsets_of: dict[tuple[TopicKind, int], list[int]] = {}
     for part in filter(None, text.split(";")):
         kind, queue_id, offsets = part.split(" ")
-        found[TopicKind(int(kind)), int(queue_id)] = [int(offset) for offset in offsets.split(",")]
-    return found
+        offsets_of[TopicKind(int(kind)), int(queue_id)] = [int(offset) for offset in offsets.split(",")]
+    return offsets_of

@@ -1,4 +1,4 @@
-"""Recall handles: what a producer recalls a timer message by.
+"""Recall handles of timer messages.
 
 Source: ``RecallMessageHandle``.
 """

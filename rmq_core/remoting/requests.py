@@ -274,7 +274,7 @@ class ResetOffset(Fields, frozen=True, kw_only=True):
 
 
 class GetConsumerStatus(Fields, frozen=True, kw_only=True):
-    """Fields of codes 221 and 223: the consumer offsets that clients hold."""
+    """Fields of codes 221 and 223: the consumer offsets in clients' memory."""
 
     topic: str
     group: str

@@ -4,13 +4,14 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from rmq_core.remoting.access.server_tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
-from rmq_core.remoting.doorway import Doorway
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.tls_detector import TlsDetector
 
 _TICKS: Final = 4  # checks of a connection's idle time within the timeout
 _BACKLOG: Final = 1024
@@ -49,7 +50,7 @@ class RemotingServer:
 
     Attributes:
         connections: those that are open.
-        doors: connections of which it is not known yet whether they speak TLS, or whose handshake is under way.
+        pending_handshakes: connections before their first byte, or during their TLS handshake.
         held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
     """
 
@@ -74,7 +75,7 @@ class RemotingServer:
                 the answers are written: for what is done once for many.
             tls: what it speaks TLS with; None for plain connections alone.
         """
-        self.doors: dict[Doorway, None] = {}  # in the order in which they came, as are connections
+        self.pending_handshakes: dict[TlsDetector, None] = {}  # in the order in which they came, as are connections
         self._tls = tls
         self.connections: dict[_ServerConnection, None] = {}
         self.held_bytes = 0
@@ -110,7 +111,9 @@ class RemotingServer:
         if not 0 <= port < 1 << 16:  # uvloop takes the lower 16 bits of it
             raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
         try:
-            server = await asyncio.get_running_loop().create_server(self._door(handlers), host, port, backlog=_BACKLOG)
+            server = await asyncio.get_running_loop().create_server(
+                self._protocol_factory(handlers), host, port, backlog=_BACKLOG
+            )
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
@@ -119,7 +122,9 @@ class RemotingServer:
     async def listen_on(self, bound: socket.socket, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
         """Listen on a socket that is bound already; see ``listen``."""
         try:
-            server = await asyncio.get_running_loop().create_server(self._door(handlers), sock=bound, backlog=_BACKLOG)
+            server = await asyncio.get_running_loop().create_server(
+                self._protocol_factory(handlers), sock=bound, backlog=_BACKLOG
+            )
             # Only now: before it listens, others could bind it as well. Without it no next process listens there while
             # connections of this one are in the kernel.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -134,19 +139,19 @@ class RemotingServer:
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    def _door(self, handlers: Mapping[int, Handler] | None) -> Callable[[], asyncio.Protocol]:
+    def _protocol_factory(self, handlers: Mapping[int, Handler] | None) -> Callable[[], asyncio.Protocol]:
         table = self._handlers if handlers is None else handlers
 
         def connection() -> _ServerConnection:
             return _ServerConnection(self, table)
 
         tls = self._tls
-        return connection if tls is None else lambda: Doorway(self, tls, connection)
+        return connection if tls is None else lambda: TlsDetector(self, tls, connection)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for one more connection."""
-        return len(self.connections) + len(self.doors) >= self.limits.max_connections
+        """Return True if there is no room for one more connection."""
+        return len(self.connections) + len(self.pending_handshakes) >= self.limits.max_connections
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening, let waiting requests have their answers, close all connections.
@@ -156,8 +161,8 @@ class RemotingServer:
         """
         for server in self._servers:
             server.close()
-        for door in list(self.doors):
-            door.abort()
+        for detector in list(self.pending_handshakes):
+            detector.abort()
         for connection in self.connections:
             connection.refuses_requests = True
         loop = asyncio.get_running_loop()
@@ -197,17 +202,17 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         self._clock = loop.call_later(self.limits.idle_timeout_s / _TICKS, self._tick)
 
-    def make_room(self) -> None:
-        """Close the connections that hold the most, until all together hold no more than they may."""
+    def enforce_memory_limit(self) -> None:
+        """Close the connections with the most bytes, until all together are below the limit."""
         for connection in self.connections:
             connection.count()  # some of what was to be sent has been
         while self.held_bytes > self.limits.max_held_bytes and self.connections:
-            most = max(self.connections, key=_held_bytes)
+            largest = max(self.connections, key=attrgetter("held_bytes"))
             log.warning(
                 "closed %(client)s: it holds the most, %(most_bytes)d of %(held_bytes)d B",
-                {"client": most.remote_address, "most_bytes": most.held_bytes, "held_bytes": self.held_bytes},
+                {"client": largest.remote_address, "most_bytes": largest.held_bytes, "held_bytes": self.held_bytes},
             )
-            most.give_up()
+            largest.abort_and_release()
 
     def opened(self, connection: "_ServerConnection") -> None:
         """Register a new connection, which calls this itself."""
@@ -223,7 +228,7 @@ class RemotingServer:
             self._on_connect(connection)
 
     def ended(self, connection: "_ServerConnection") -> None:
-        """Forget a connection that has ended, which calls this itself."""
+        """Remove a connection that has ended, which calls this itself."""
         if connection in self.connections:
             del self.connections[connection]
             if connection.unanswered:
@@ -233,7 +238,7 @@ class RemotingServer:
 
 
 class _ServerConnection(Connection):
-    """A client's connection; reports to its server that it begins and ends, and how many bytes it holds.
+    """A client's connection, which reports its begin, its end and its byte count to the server.
 
     Attributes:
         held_bytes: of unfinished frames, requests whose answers are awaited or that are kept for long, and answers
@@ -253,7 +258,7 @@ class _ServerConnection(Connection):
         )
         self.held_bytes = 0
         self._server = server
-        self._has_given_up = False
+        self._is_released = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -264,20 +269,20 @@ class _ServerConnection(Connection):
         if self._unread:  # else the batch has ended with a flush
             self._count()
 
-    def hold(self, size: int) -> None:
-        super().hold(size)
+    def reserve_inflight(self, size: int) -> None:
+        super().reserve_inflight(size)
         self._add(size)
 
-    def release(self, size: int) -> None:
-        super().release(size)
+    def release_inflight(self, size: int) -> None:
+        super().release_inflight(size)
         self._add(-size)
 
-    def keep(self, size: int) -> None:
-        super().keep(size)
+    def reserve_parked(self, size: int) -> None:
+        super().reserve_parked(size)
         self._add(size)
 
-    def let_go(self, size: int) -> None:
-        super().let_go(size)
+    def release_parked(self, size: int) -> None:
+        super().release_parked(size)
         self._add(-size)
 
     def _flush(self) -> None:
@@ -285,24 +290,24 @@ class _ServerConnection(Connection):
         self._count()
 
     def _add(self, size: int) -> None:
-        if not self._has_given_up:
+        if not self._is_released:
             self.held_bytes += size
             self._server.held_bytes += size
-            self._keep_limit()
+            self._check_limit()
 
     def _count(self) -> None:
         self.count()
-        self._keep_limit()
+        self._check_limit()
 
-    def _keep_limit(self) -> None:
+    def _check_limit(self) -> None:
         if self._server.held_bytes > self._server.limits.max_held_bytes:
-            self._server.make_room()
+            self._server.enforce_memory_limit()
 
     def count(self) -> None:
-        """Tell the server how many bytes are held now."""
-        if self._has_given_up:
+        """Update the connection's byte count, and the server's."""
+        if self._is_released:
             return
-        held_bytes = self._parser.held_bytes + self.waiting_bytes + self.kept_bytes
+        held_bytes = self._parser.buffered_bytes + self.waiting_bytes + self.parked_bytes
         if self._unread:
             held_bytes += sum(map(len, self._unread))
         if self._transport is not None:
@@ -312,25 +317,21 @@ class _ServerConnection(Connection):
             self.held_bytes = held_bytes
 
     def drop_answers(self) -> list[asyncio.Future[Any]]:
-        """Cancel the work on requests whose answers are awaited; gives it, for who waits until it has ended."""
+        """Cancel the work on requests whose answers are awaited; return the futures, to wait for their end."""
         for task in self._tasks:
             task.cancel()
         return list(self._tasks)
 
-    def give_up(self) -> None:
-        """Close at once, and hold nothing any more."""
+    def abort_and_release(self) -> None:
+        """Close at once, and subtract the connection's bytes from the server's."""
         self._server.held_bytes -= self.held_bytes
         self.held_bytes = 0
-        self._has_given_up = True
+        self._is_released = True
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._server.held_bytes -= self.held_bytes
         self.held_bytes = 0
-        self._has_given_up = True
+        self._is_released = True
         self._server.ended(self)
-
-
-def _held_bytes(connection: _ServerConnection) -> int:
-    return connection.held_bytes

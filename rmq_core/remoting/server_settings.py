@@ -80,7 +80,7 @@ class ServerSettings:
     def limit_bodies(
         self, handlers: Mapping[int, Handler], *, with_lists: Container[int], with_messages: Container[int] = ()
     ) -> dict[int, Handler]:
-        """Have handlers refuse bodies over their limits.
+        """Wrap handlers to refuse bodies over their limits.
 
         Args:
             handlers: by request code.

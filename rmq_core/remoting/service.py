@@ -1,11 +1,11 @@
-"""What is started and closed on the running event loop."""
+"""Base class of servers and clients used with ``async with``."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Service(ABC):
-    """Starts when ``async with`` is entered, and closes when it is left."""
+    """Server or client that starts when ``async with`` is entered, and closes at its end."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -48,10 +48,10 @@ def setting(
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
-def java_name(one: Field[Any]) -> str:
+def java_name(option: Field[Any]) -> str:
     """Return a field's name in Java."""
-    given = one.metadata.get("java")
-    return str(given) if given else re.sub(r"_(\w)", lambda letter: letter[1].upper(), one.name)
+    name = option.metadata.get("java")
+    return str(name) if name else re.sub(r"_(\w)", lambda letter: letter[1].upper(), option.name)
 
 
 def load_settings(
@@ -84,25 +84,25 @@ def load_settings(
     """
     by_name = _by_name(kind)
     values: dict[str, object] = {}
-    passed_over: list[str] = []
+    ignored_keys: list[str] = []
     for key, value in (read_settings_file(file) if file else {}).items():
         if key in by_name:
             values[by_name[key].name] = _convert(by_name[key], value, f"{file}: {key}")
         elif key in done_anyway:
             check_promise(key, _text(value), done_anyway[key], f"{file}: ")
         elif key in ignored:
-            passed_over.append(key)
+            ignored_keys.append(key)
         else:
             raise OptionError(f"{file}: unknown key {key!r}")
     for name, text in _variables(environ or {}, prefix):
-        one = by_name.get(name.removeprefix(prefix).lower())
-        if one is None:
+        option = by_name.get(name.removeprefix(prefix).lower())
+        if option is None:
             raise OptionError(f"environment: unknown variable {name}")
-        values[one.name] = _convert(one, text, f"environment: {name}")
+        values[option.name] = _convert(option, text, f"environment: {name}")
     for name, flag in (flags or {}).items():
         if flag is not None:
             values[name] = _convert(by_name[name], flag, name)
-    return kind(**values), passed_over
+    return kind(**values), ignored_keys
 
 
 def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> None:
@@ -112,48 +112,48 @@ def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> No
         OptionError: it is not the value that describes what is done anyway.
     """
     allowed = done_anyway.split("|")
-    if value.strip().lower() not in (one.lower() for one in allowed):
+    if value.strip().lower() not in (text.lower() for text in allowed):
         only = f"the only value is {allowed[0]}" if allowed[0] else "it has to be empty"
         raise OptionError(f"{where}{key}={value.strip()} is not supported: {only}")
 
 
 def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
-    names = {one.name: one for one in fields(kind)}
-    return names | {java_name(one): one for one in fields(kind)}
+    names = {option.name: option for option in fields(kind)}
+    return names | {java_name(option): option for option in fields(kind)}
 
 
 def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
     return ((name, text) for name, text in environ.items() if name.startswith(prefix))
 
 
-def _convert(one: Field[Any], value: object, where: str) -> object:
+def _convert(option: Field[Any], value: object, where: str) -> object:
     """Convert a value to the field's type; only text is converted, any other value must have the type."""
-    wanted: type[Any] = type(one.default)
-    if isinstance(value, str) and wanted is not str:
+    expected_type: type[Any] = type(option.default)
+    if isinstance(value, str) and expected_type is not str:
         text = value.strip()
         try:
-            value = _BOOLEANS[text.lower()] if wanted is bool else wanted(text)
+            value = _BOOLEANS[text.lower()] if expected_type is bool else expected_type(text)
         except (ValueError, KeyError):
-            raise OptionError(f"{where}: {text!r} is not of type {wanted.__name__}") from None
-    if wanted is str and isinstance(value, str):
+            raise OptionError(f"{where}: {text!r} is not of type {expected_type.__name__}") from None
+    if expected_type is str and isinstance(value, str):
         text = value.strip()
-        return os.path.expanduser(text) if one.name.endswith(_OF_PATHS) else text  # noqa: PTH111 # "" stays
-    if wanted is float and type(value) is int:
+        return os.path.expanduser(text) if option.name.endswith(_OF_PATHS) else text  # noqa: PTH111 # "" stays
+    if expected_type is float and type(value) is int:
         value = float(value)
-    if type(value) is not wanted:
-        raise OptionError(f"{where}: {value!r} is not of type {wanted.__name__}")
-    if isinstance(value, int | float) and not one.metadata["low"] <= value <= one.metadata["high"]:
-        raise OptionError(f"{where}: {value} is not between {one.metadata['low']} and {one.metadata['high']}")
+    if type(value) is not expected_type:
+        raise OptionError(f"{where}: {value!r} is not of type {expected_type.__name__}")
+    if isinstance(value, int | float) and not option.metadata["low"] <= value <= option.metadata["high"]:
+        raise OptionError(f"{where}: {value} is not between {option.metadata['low']} and {option.metadata['high']}")
     return value
 
 
 def as_properties(settings: _Dataclass) -> dict[str, str]:
     """Return all settings by their names in Java, as text; of secret ones whether there is any."""
-    return {java_name(one): _shown(one, getattr(settings, one.name)) for one in fields(settings)}
+    return {java_name(option): _shown(option, getattr(settings, option.name)) for option in fields(settings)}
 
 
-def _shown(one: Field[Any], value: object) -> str:
-    return "***" if one.metadata.get("is_secret") and value else _text(value)
+def _shown(option: Field[Any], value: object) -> str:
+    return "***" if option.metadata.get("is_secret") and value else _text(value)
 
 
 def _text(value: object) -> str:

@@ -36,7 +36,7 @@ def test_frames_are_found_however_the_stream_is_cut(commands: list[RemotingComma
         at, turn = at + step, turn + 1
     assert len(found) == len(commands)
     assert all(equal(one, other) for one, other in zip(found, commands, strict=True))
-    assert parser.held_bytes == 0
+    assert parser.buffered_bytes == 0
 
 
 def test_a_body_is_a_view_and_not_a_copy() -> None:
@@ -51,9 +51,9 @@ def test_only_what_has_come_of_a_frame_is_held() -> None:
     parser = FrameParser()
     claims_16_mib = (MAX_FRAME_BYTES - 4).to_bytes(4, "big")
     assert not list(parser.feed(claims_16_mib))
-    assert parser.held_bytes == 4
+    assert parser.buffered_bytes == 4
     assert not list(parser.feed(bytes(100)))
-    assert parser.held_bytes == 104
+    assert parser.buffered_bytes == 104
 
 
 def test_the_largest_frame_passes_and_one_byte_more_does_not() -> None:
@@ -125,4 +125,4 @@ def test_random_bytes_give_typed_errors_only(pieces: list[bytes]) -> None:
             list(parser.feed(piece))
     except FormatError:
         return
-    assert parser.held_bytes <= sum(map(len, pieces))
+    assert parser.buffered_bytes <= sum(map(len, pieces))

@@ -136,7 +136,7 @@ async def test_a_batch_that_is_held_up_between_slices_ends_there(serve: Serve, c
 
     def echo_and_hold(request: RemotingCommand, connection: Connection) -> RemotingCommand:
         if request.opaque == 1:  # as by another's work, before the next slice
-            asyncio.get_running_loop().call_soon(connection.hold, held)
+            asyncio.get_running_loop().call_soon(connection.reserve_inflight, held)
         return echo(request, connection)
 
     server, address = await serve({ECHO: echo_and_hold}, after_batch=lambda: batches.append(1))
@@ -146,7 +146,7 @@ async def test_a_batch_that_is_held_up_between_slices_ends_there(serve: Serve, c
     assert [answer.opaque for answer in first] == [0, 1]
     assert batches
     (connection,) = server.connections
-    connection.release(held)
+    connection.release_inflight(held)
     assert [answer.opaque for answer in await peer.read(3)] == [2, 3, 4]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.remoting import doorway
+from rmq_core.remoting import tls_detector
 from rmq_core.remoting.access.server_tls import ServerTls, TlsMode, TlsSettings, read_tls_file
 from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.client import RemotingClient
@@ -76,7 +76,7 @@ async def test_requests_and_answers_pass(mode: TlsMode, serve: Serve, tls_of: Ma
         assert [int(bytes(one.body)) for one in await asyncio.gather(*many)] == list(range(200))
         (connection,) = server.connections
         assert connection.remote_address.startswith("127.0.0.1:")
-    assert not server.doors
+    assert not server.pending_handshakes
 
 
 async def test_one_port_takes_both_or_one_kind(serve: Serve, tls_of: Make, trusting: Tls) -> None:
@@ -189,7 +189,7 @@ def subject(address: str, authority: Authority) -> str:
 async def test_strangers_at_the_door_hold_nobody_up(
     sent: bytes, serve: Serve, tls_of: Make, trusting: Tls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorway, "HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(tls_detector, "HANDSHAKE_TIMEOUT_S", 1.0)
     server, address = await serve(tls=tls_of())
     host, port = address.split(":")
     strangers = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
@@ -202,20 +202,20 @@ async def test_strangers_at_the_door_hold_nobody_up(
                 while await reader.read(1 << 16):  # perhaps an alert, then the end
                     pass
         writer.close()
-    assert not server.doors
+    assert not server.pending_handshakes
 
 
 async def test_doors_count_as_connections(serve: Serve, tls_of: Make, trusting: Tls) -> None:
     server, address = await serve(tls=tls_of(), limits=ServerLimits(max_connections=3))
     host, port = address.split(":")
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-    while len(server.doors) < 3:
+    while len(server.pending_handshakes) < 3:
         await asyncio.sleep(0.01)
     with pytest.raises(TransportError):
         await echoed(address, trusting)
     for _, writer in silent:
         writer.close()
-    while server.doors:
+    while server.pending_handshakes:
         await asyncio.sleep(0.01)
     assert await echoed(address, trusting) == b"x"
 
@@ -225,7 +225,7 @@ async def test_a_server_that_ends_closes_its_doors(serve: Serve, tls_of: Make) -
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"\x16\x03")
-    while not server.doors:
+    while not server.pending_handshakes:
         await asyncio.sleep(0.01)
     await server.close(0.1)
     async with asyncio.timeout(60):

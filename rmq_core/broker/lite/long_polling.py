@@ -53,7 +53,7 @@ class LiteLongPolling:
             return False
         if parked is None:
             parked = self._waiters[client_id] = deque()
-        waiter.connection.keep(waiter.size)
+        waiter.connection.reserve_parked(waiter.size)
         parked.append(waiter)
         self._of_connection.setdefault(waiter.connection, {})[waiter] = client_id
         self.count += 1
@@ -107,7 +107,7 @@ class LiteLongPolling:
             del self._of_connection[waiter.connection]
         self.count -= 1
         waiter.is_done = True
-        waiter.connection.let_go(waiter.size)
+        waiter.connection.release_parked(waiter.size)
         if waiter.connection.is_closing:
             return False
         waiter.respond(is_over)

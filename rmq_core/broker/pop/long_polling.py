@@ -69,7 +69,7 @@ class PopLongPolling:
             parked = self._parked[key] = deque()
             for name in _names(topic, group):
                 self._keys.setdefault(name, {})[key] = None
-        pop.connection.keep(pop.size)
+        pop.connection.reserve_parked(pop.size)
         parked.append(pop)
         self.count += 1
         return True
@@ -135,7 +135,7 @@ class PopLongPolling:
                     del self._keys[name]
         self.count -= len(woken)
         for pop in woken:
-            pop.connection.let_go(pop.size)
+            pop.connection.release_parked(pop.size)
             if not pop.connection.is_closing:
                 pop.respond(is_over)
 

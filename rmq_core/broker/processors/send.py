@@ -70,11 +70,11 @@ class Sends:
 
         def safe(answer: RemotingCommand) -> None:
             times.end_put(begin_s)
-            connection.release(WAITING_BYTES)
+            connection.release_inflight(WAITING_BYTES)
             if not request.is_oneway:
                 connection.send(answer)
 
-        connection.hold(WAITING_BYTES)
+        connection.reserve_inflight(WAITING_BYTES)
         acknowledgements.tell(request, answer, stored.result, safe)
         return None
 

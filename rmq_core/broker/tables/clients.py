@@ -47,13 +47,13 @@ class Proxied:
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.proxy.send_oneway(request)
 
-    def keep(self, size: int) -> None:
-        """Count what is kept for the client with what is kept for the proxy."""
-        self.proxy.keep(size)
+    def reserve_parked(self, size: int) -> None:
+        """Count the bytes of the client's long polls with those of the proxy."""
+        self.proxy.reserve_parked(size)
 
-    def let_go(self, size: int) -> None:
-        """Count off what was kept so."""
-        self.proxy.let_go(size)
+    def release_parked(self, size: int) -> None:
+        """Subtract the bytes of an answered long poll."""
+        self.proxy.release_parked(size)
 
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
         """Refuse a request to this one client. Raises ConnectionLostError."""
@@ -208,7 +208,7 @@ class Producers:
                 what = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
                 raise ResponseError(ResponseCode.SYSTEM_BUSY, what)
             self._names.setdefault(peer, {})[group] = None
-            peer.keep(_member_bytes(group))
+            peer.reserve_parked(_member_bytes(group))
         members = self.groups.setdefault(group, {})
         if peer in members:
             self._remove_id(members[peer], group)
@@ -221,7 +221,7 @@ class Producers:
         if group not in names:
             return
         del names[group]
-        connection.let_go(_member_bytes(group))
+        connection.release_parked(_member_bytes(group))
         members = self.groups[group]
         self._remove_id(members.pop(connection), group)
         if not members:

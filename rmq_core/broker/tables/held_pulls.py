@@ -45,7 +45,7 @@ class HeldPulls:
 
     def hold(self, topic: str, queue_id: int, pull: HeldPull) -> None:
         """Hold a pull; its bytes are its connection's."""
-        pull.connection.keep(pull.size)
+        pull.connection.reserve_parked(pull.size)
         self._queues.setdefault((topic, queue_id), []).append(pull)
         self.count += 1
 
@@ -84,5 +84,5 @@ class HeldPulls:
         staying = set(kept)
         for pull in held:
             if pull not in staying:
-                pull.connection.let_go(pull.size)
+                pull.connection.release_parked(pull.size)
                 pull.answer()

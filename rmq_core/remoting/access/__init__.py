@@ -1,1 +1,1 @@
-"""Who may connect: signatures of requests, and TLS."""
+"""Signatures of requests, and TLS."""

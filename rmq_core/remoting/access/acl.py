@@ -1,4 +1,4 @@
-"""Request signatures of ACL 1.0, which 2.0 keeps: HMAC-SHA1 over the values of the extension fields and the body.
+"""Request signatures of ACL 1.0 and 2.0: HMAC-SHA1 over the values of the extension fields and the body.
 
 Source: ``AclClientRPCHook``, ``AclUtils#combineRequestContent``, ``AclSigner``.
 """
@@ -49,7 +49,7 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
     names = tuple(ext_fields)
     values_of = _values_of.get(names)
     if values_of is None:
-        values_of = _remember(names)
+        values_of = _cache_getter(names)
     inner, outer = _keyed(secret_key)
     inner, outer = inner.copy(), outer.copy()
     inner.update("".join(values_of(ext_fields)).encode())
@@ -62,16 +62,16 @@ _values_of: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[s
 _MOST_NAMES: Final = 1000  # combinations of fields: requests of one kind have the same
 
 
-def _remember(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
-    """Make what takes a request's values in the order in which they are signed: a third of the time of sorting."""
+def _cache_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
+    """Cache a getter of a request's values in signing order, which is three times as fast as sorting."""
     keys = sorted(name for name in names if name != SIGNATURE)
     if not "".join(keys).isascii():  # Java's TreeMap orders by UTF-16 code units
         keys.sort(key=lambda key: key.encode("utf-16-be"))
     if len(_values_of) >= _MOST_NAMES:
         _values_of.clear()
-    taken = itemgetter(*keys) if len(keys) > 1 else lambda fields: [fields[key] for key in keys]
-    _values_of[names] = taken
-    return taken
+    getter = itemgetter(*keys) if len(keys) > 1 else lambda fields: [fields[key] for key in keys]
+    _values_of[names] = getter
+    return getter
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +100,7 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 
 
 def is_signed_with(command: RemotingCommand, secret_key: str) -> bool:
-    """Tell whether a request is signed with a secret key; takes the same time wherever the signature differs."""
+    """Return True if a request is signed with a secret key; in constant time wherever the signature differs."""
     fields = command.ext_fields
     if command.version <= _VERSION_4_9_3 and _UNIQUE_KEY_QUERY in fields:  # set after it was signed
         fields = {name: value for name, value in fields.items() if name != _UNIQUE_KEY_QUERY}

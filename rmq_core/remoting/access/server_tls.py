@@ -21,7 +21,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class TlsMode(StrEnum):
-    """Which connections a server accepts."""
+    """TLS mode of a server."""
 
     DISABLED = "disabled"  # plain ones
     PERMISSIVE = "permissive"  # both, on one port: the first byte tells
@@ -29,7 +29,7 @@ class TlsMode(StrEnum):
 
 
 class ClientAuth(StrEnum):
-    """Whether a client has to show a certificate."""
+    """Requirement of a client's certificate."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -75,15 +75,15 @@ def read_tls_file(path: str) -> TlsFile:
     text = values.pop
     if _boolean(path, "tls.test.mode.enable", text("tls.test.mode.enable", "false")):
         raise OptionError(f"{path}: tls.test.mode.enable=true is not supported: give a certificate of your own")
-    told = text("tls.server.need.client.auth", "none").strip().lower()
+    mode = text("tls.server.need.client.auth", "none").strip().lower()
     try:
-        client_auth = ClientAuth(told)
+        client_auth = ClientAuth(mode)
     except ValueError as error:
-        raise OptionError(f"{path}: tls.server.need.client.auth={told}: give none, optional or require") from error
+        raise OptionError(f"{path}: tls.server.need.client.auth={mode}: give none, optional or require") from error
     verifies = _boolean(path, "tls.server.authClient", text("tls.server.authClient", "true"))
     if client_auth is not ClientAuth.NONE and not verifies:
         raise OptionError(f"{path}: tls.server.authClient=false is not supported: it lets any certificate in")
-    found = TlsFile(
+    file = TlsFile(
         path=path, cert_path=text("tls.server.certPath", None), key_path=text("tls.server.keyPath", None),
         key_password=text("tls.server.keyPassword", None), client_auth=client_auth,
         trust_cert_path=text("tls.server.trustCertPath", None),
@@ -96,7 +96,7 @@ def read_tls_file(path: str) -> TlsFile:
     )  # fmt: skip
     if values:
         raise OptionError(f"{path}: unknown key {min(values)!r}")
-    return found
+    return file
 
 
 def _boolean(path: str, key: str, value: str) -> bool:
@@ -107,7 +107,7 @@ def _boolean(path: str, key: str, value: str) -> bool:
 
 
 class ServerTls:
-    """What a server speaks TLS with; its certificates are loaded anew when their files change.
+    """TLS certificates of a server, which are reloaded when their files change.
 
     Attributes:
         mode: which connections are accepted; not DISABLED.
@@ -179,21 +179,21 @@ class ServerTls:
 
 def _state(path: str) -> tuple[int, int, int] | None:
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _unusable(file: TlsFile, key: str, path: str | None, error: Exception) -> OptionError:
     is_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror
-    said = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
-    return OptionError(f"{file.path}: tls.server.{key} {path}: {said}")
+    reason = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
+    return OptionError(f"{file.path}: tls.server.{key} {path}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The settings of a server that say whether it speaks TLS, and its clients to others.
+    """TLS settings of a server, and of its own connections to other servers.
 
     Attributes:
         mode: ``tls.server.mode``.
@@ -206,7 +206,7 @@ class TlsSettings:
     for_own_clients: bool
 
     def server(self) -> ServerTls | None:
-        """Load what the server speaks TLS with; None for a plain one. Raises OptionError."""
+        """Load the server's TLS; None for a plain server. Raises OptionError."""
         mode = self._mode()
         if mode is TlsMode.DISABLED:
             return None
@@ -215,7 +215,7 @@ class TlsSettings:
         return ServerTls(mode, read_tls_file(self.config_file))
 
     def client(self) -> Tls | None:
-        """What the server's own connections speak TLS with; None for plain ones. Raises OptionError."""
+        """Return the TLS of the server's own connections; None for plain connections. Raises OptionError."""
         if not self.for_own_clients and self._mode() is not TlsMode.ENFORCING:
             return None
         return read_tls_file(self.config_file).client if self.config_file else Tls()

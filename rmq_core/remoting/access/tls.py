@@ -11,7 +11,7 @@ from rmq_formats.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """What a client speaks TLS with.
+    """TLS settings of a client.
 
     Attributes:
         trust_cert_path: PEM of the authorities, or of the servers' own certificates; None is the system's.
@@ -57,12 +57,12 @@ class Tls:
 
 def _unusable(setting: str, path: str | None, error: Exception) -> OptionError:
     is_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror
-    said = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
-    return OptionError(f"tls.client.{setting} {path}: {said}")
+    reason = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
+    return OptionError(f"tls.client.{setting} {path}: {reason}")
 
 
 def handshake_failure(error: Exception) -> str:
-    """Tell in words why no TLS connection was made to a server that accepts connections."""
+    """Describe why no TLS connection was made to a server that accepts connections."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

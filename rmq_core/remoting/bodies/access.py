@@ -27,7 +27,7 @@ class UserInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class PolicyEntryInfo(BodyStruct, frozen=True, kw_only=True):
-    """What a subject may do, or not, with a resource, and from where; no addresses are all."""
+    """Policy entry: allowed or denied actions of a subject on a resource; an empty list of addresses means all."""
 
     actions: list[str] = []
     decision: str | None = None

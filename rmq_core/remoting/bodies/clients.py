@@ -69,7 +69,7 @@ class ProxiedClient(BodyStruct, frozen=True, kw_only=True):
 
 
 class ProxiedClients(BodyStruct, frozen=True, kw_only=True):
-    """What has changed among a proxy's clients; all others are as they were told on the same connection."""
+    """Changes among a proxy's clients since the last report on the same connection."""
 
     clients: list[ProxiedClient] = []
     gone: list[int] = []

@@ -159,7 +159,7 @@ class OffsetTable(BodyStruct, frozen=True, kw_only=True):
 
 
 class MessageRequestMode(BodyStruct, frozen=True, kw_only=True):
-    """Whether a group pulls or pops a topic (code 401)."""
+    """Request mode of a group for a topic: PULL or POP (code 401)."""
 
     consumer_group: str = ""
     mode: RequestMode = "PULL"

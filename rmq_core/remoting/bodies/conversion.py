@@ -71,7 +71,7 @@ def _converter(kind: inspect.Type, structs: dict[type[Any], Converter]) -> Conve
                 structs[struct] = _struct(kind, structs)
             return structs[struct]
         case inspect.UnionType(types=types):
-            inner_types = [one for one in types if not isinstance(one, inspect.NoneType)]
+            inner_types = [member for member in types if not isinstance(member, inspect.NoneType)]
             return _converter(inner_types[0], structs) if len(inner_types) == 1 else _plain
     return _plain
 
@@ -137,7 +137,7 @@ def _text(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Remove members that are null, and halves of surrogate pairs, which UTF-8 cannot hold."""
+    """Remove members that are null, and halves of surrogate pairs, which UTF-8 cannot encode."""
     if isinstance(value, str):
         return fastjson.text(value)
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ LITE_QUOTA: Final = "lite.sub.client.quota"
 
 
 class OffsetOption(BodyStruct, frozen=True, kw_only=True):
-    """Where a group is to begin in a lite topic.
+    """Start position of a group in a lite topic.
 
     Attributes:
         type: POLICY (1 from the first message on, 2 from the next), OFFSET, TAIL_N or TIMESTAMP.

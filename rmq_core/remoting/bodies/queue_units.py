@@ -1,4 +1,4 @@
-"""Units of a ConsumeQueue, as an administrator is told them (code 321)."""
+"""Units of a ConsumeQueue for administrators (code 321)."""
 
 # ruff: noqa: RUF012 # an empty list as a default is made anew for each struct
 
@@ -39,7 +39,7 @@ class QueueUnits(BodyStruct, frozen=True, kw_only=True):
 
 
 class QueueExtData(BodyStruct, frozen=True, kw_only=True):
-    """A ConsumeQueueExt unit, as 321 tells it."""
+    """A ConsumeQueueExt unit in the answer of 321."""
 
     bit_map_size: int
     filter_bit_map: str

@@ -47,17 +47,17 @@ class _BodyReader:
         self._at = 0
 
     def integer(self) -> int:
-        return int(_INT.unpack(self._take(_INT.size))[0])
+        return int(_INT.unpack(self._read(_INT.size))[0])
 
     def part(self) -> bytes:
-        return self._take(self.integer())
+        return self._read(self.integer())
 
-    def _take(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         end = self._at + size
         if size < 0 or end > len(self._data):
             raise TruncatedError("a registration that ends within a part", physical_offset=self._at, actual=size)
-        taken, self._at = self._data[self._at : end], end
-        return taken
+        part, self._at = self._data[self._at : end], end
+        return part
 
 
 def check_topic_count(body: bytes | memoryview, most_topics: int) -> None:

@@ -57,7 +57,7 @@ class OffsetsBody(QueueKeyedBody, frozen=True, kw_only=True):
 
 
 class ConsumerStatus(QueueKeyedBody, frozen=True, kw_only=True):
-    """The consumer offsets that clients hold in memory (codes 221, 223)."""
+    """The consumer offsets in clients' memory (codes 221, 223)."""
 
     consumer_table: dict[str, dict[str, int]] = {}
     message_queue_table: dict[str, int] = {}

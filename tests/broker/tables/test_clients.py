@@ -11,13 +11,13 @@ class Wire:
     """Counts what is kept for a connection."""
 
     def __init__(self) -> None:
-        self.kept_bytes = 0
+        self.parked_bytes = 0
 
-    def keep(self, size: int) -> None:
-        self.kept_bytes += size
+    def reserve_parked(self, size: int) -> None:
+        self.parked_bytes += size
 
-    def let_go(self, size: int) -> None:
-        self.kept_bytes -= size
+    def release_parked(self, size: int) -> None:
+        self.parked_bytes -= size
 
 
 def client(wire: Wire, client_id: str = "c") -> Client:
@@ -31,16 +31,16 @@ def test_a_connection_has_so_many_producer_groups_and_pays_for_them(monkeypatch:
     for _ in range(2):
         for name in ("a", "b", "c"):
             producers.register(name, client(wire))
-    kept_bytes = wire.kept_bytes
+    parked_bytes = wire.parked_bytes
     with pytest.raises(ResponseError, match="3 producer groups already"):
         producers.register("d", client(wire))
     with pytest.raises(ResponseError, match="more than 255 characters"):
         producers.register("x" * 256, client(other))
     producers.register("d", client(other))
-    assert (set(producers.groups), wire.kept_bytes) == (set("abcd"), kept_bytes)
+    assert (set(producers.groups), wire.parked_bytes) == (set("abcd"), parked_bytes)
     for name in producers.names_of(client(wire).connection):
         producers.unregister(name, client(wire).connection)
-    assert (set(producers.groups), wire.kept_bytes, producers._names.keys()) == ({"d"}, 0, {other})
+    assert (set(producers.groups), wire.parked_bytes, producers._names.keys()) == ({"d"}, 0, {other})
 
 
 def test_members_are_known_by_client_id_until_they_leave() -> None:
@@ -55,4 +55,4 @@ def test_members_are_known_by_client_id_until_they_leave() -> None:
         producers.unregister(name, client(wire).connection)
     producers.unregister("g", client(other).connection)
     assert (producers.groups, producers._ids, producers._names) == ({}, {}, {})
-    assert (wire.kept_bytes, other.kept_bytes) == (0, 0)
+    assert (wire.parked_bytes, other.parked_bytes) == (0, 0)

@@ -1,4 +1,4 @@
-"""The doorway of a port that accepts TLS: the first byte of a connection tells whether it speaks it."""
+"""TLS detection on a port: the first byte of a connection decides between TLS and the plain protocol."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,19 +13,19 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 MAX_EARLY_BYTES: Final = 1 << 20  # that a client sends before its connection is made: no more than a window of its own
 
 
-class Doorkeeper(Protocol):
-    """The server behind the doorway."""
+class TlsServer(Protocol):
+    """The server that accepts the connections."""
 
-    doors: "dict[Doorway, None]"
+    pending_handshakes: "dict[TlsDetector, None]"
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for one more connection."""
+        """Return True if there is no room for one more connection."""
         ...
 
 
-class Doorway(asyncio.Protocol):
-    """A connection before it is known what it speaks; then it gives way to the real one.
+class TlsDetector(asyncio.Protocol):
+    """Protocol of a connection before its first byte; then the real protocol replaces the detector.
 
     Args:
         server: the server behind it.
@@ -33,7 +33,7 @@ class Doorway(asyncio.Protocol):
         make: makes the protocol of the connection.
     """
 
-    def __init__(self, server: Doorkeeper, tls: ServerTls, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, server: TlsServer, tls: ServerTls, make: Callable[[], asyncio.Protocol]) -> None:
         self._server, self._tls, self._make = server, tls, make
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -41,7 +41,7 @@ class Doorway(asyncio.Protocol):
         self._early = bytearray()  # of the client's, behind the handshake, before the real protocol is there
         self._remote = ""
         self._is_in_tls = False
-        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._give_up)
+        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._on_timeout)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first byte, if there is room."""
@@ -51,10 +51,10 @@ class Doorway(asyncio.Protocol):
         if self._server.is_full:
             self.abort()
             return
-        self._server.doors[self] = None
+        self._server.pending_handshakes[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Look at the first byte; what comes behind a handshake waits for the connection."""
+        """Detect TLS by the first byte; bytes after a handshake wait for the connection."""
         if self._is_in_tls:
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
@@ -67,24 +67,24 @@ class Doorway(asyncio.Protocol):
         elif self._tls.mode is TlsMode.ENFORCING:
             self._refuse("speaks no TLS")
         else:
-            self._enter(cast(asyncio.Transport, self._transport), data)
+            self._start_protocol(cast(asyncio.Transport, self._transport), data)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Forget a connection that has ended."""
-        self._leave()
+        """Remove a connection that has ended."""
+        self._remove()
         if self._task is not None:
             self._task.cancel()
 
     def abort(self) -> None:
         """End the connection at once."""
-        self._leave()
+        self._remove()
         if self._task is not None:
             self._task.cancel()
         if self._transport is not None:
             self._transport.abort()
 
     async def _shake_hands(self, hello: bytes) -> None:
-        """Do the handshake, of which the first bytes were read already, and let the connection in."""
+        """Finish the handshake, whose first bytes were read already, and start the connection."""
         transport = cast(asyncio.Transport, self._transport)
         self._reload()
         starting = self._loop.create_task(
@@ -100,20 +100,20 @@ class Doorway(asyncio.Protocol):
             self._refuse(f"TLS handshake failed: {error}")
             return
         if inner is None:  # it has ended meanwhile
-            self._leave()
+            self._remove()
             return
-        self._enter(inner, bytes(self._early))
+        self._start_protocol(inner, bytes(self._early))
 
     def _reload(self) -> None:
-        """Load the certificates again if they have changed; what cannot be used is told, and the former ones stay."""
+        """Reload the certificates if they have changed; log unusable files, and use the former certificates."""
         try:
             if self._tls.reload():
                 log.info("loaded the certificates of TLS again: their files have changed")
         except OptionError as error:
             log.warning("the certificates of TLS stay as they were: %(error)s", {"error": error})
 
-    def _enter(self, transport: asyncio.Transport, data: bytes) -> None:
-        self._leave()
+    def _start_protocol(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._remove()
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -124,16 +124,16 @@ class Doorway(asyncio.Protocol):
         log.info("closed %(client)s: %(reason)s", {"client": self._remote, "reason": reason})
         self.abort()
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         self._refuse(f"no request within {HANDSHAKE_TIMEOUT_S:g} s")
 
-    def _leave(self) -> None:
+    def _remove(self) -> None:
         self._timer.cancel()
-        self._server.doors.pop(self, None)
+        self._server.pending_handshakes.pop(self, None)
 
 
 def _feed(transport: asyncio.Transport, data: bytes) -> None:
-    """Give the protocol that ``start_tls`` has put in place what was read before."""
+    """Pass the bytes that were read before to the protocol of ``start_tls``."""
     protocol = cast(asyncio.BufferedProtocol, transport.get_protocol())
     while data and not transport.is_closing():
         room = cast(memoryview, protocol.get_buffer(len(data)))

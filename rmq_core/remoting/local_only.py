@@ -1,6 +1,6 @@
-"""Requests that change a server, kept to its own machine where nobody has to sign them.
+"""Requests that change a server, which only its own machine may send where nobody has to sign requests.
 
-The original takes them from everywhere.
+The original accepts them from everywhere.
 """
 
 from collections.abc import Container, Mapping
@@ -15,14 +15,14 @@ from rmq_core.remoting.header import RemotingCommand
 SETTING: Final = "remoteAdminEnable"
 
 
-def kept_here(handlers: Mapping[int, Handler], codes: Container[int]) -> dict[int, Handler]:
-    """Have the handlers of some codes refuse (NO_PERMISSION) what comes from another machine."""
-    return {code: _only_from_here(one) if code in codes else one for code, one in handlers.items()}
+def local_only(handlers: Mapping[int, Handler], codes: Container[int]) -> dict[int, Handler]:
+    """Wrap the handlers of some codes to refuse (NO_PERMISSION) requests from other machines."""
+    return {code: _refuse_remote(handler) if code in codes else handler for code, handler in handlers.items()}
 
 
-def _only_from_here(handler: Handler) -> Handler:
+def _refuse_remote(handler: Handler) -> Handler:
     def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        if not is_from_here(connection):
+        if not is_local(connection):
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
                 f"request {request.code} changes this server, which knows no users: it is taken from its own machine "
@@ -34,8 +34,8 @@ def _only_from_here(handler: Handler) -> Handler:
     return handle
 
 
-def is_from_here(connection: Connection) -> bool:
-    """Whether the other side is on this machine: at a loopback address, or at the address that it has reached."""
+def is_local(connection: Connection) -> bool:
+    """Return True if the peer is on this machine: at a loopback address, or at the connection's local address."""
     remote, local = _host(connection.remote_address), _host(connection.local_address)
     if remote == local:
         return True
