@@ -3,8 +3,9 @@
 Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import NotAcceptedError
-from rmq_formats.rebuild.queue_views import QueueName, QueueTree, QueueView, opened_tree, view
+from rmq_formats.rebuild.queue_views import QueueName, QueueTree, QueueView, opened_tree, view, with_placeholders
 from rmq_formats.rebuild.record_heads import RecordHeads
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.storage import store_variants
@@ -206,6 +207,7 @@ def find_changes(
     after: str,
     compared: Compared,
     lost: Sequence[tuple[int, int]] = (),
+    placeholder_ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
     *,
     lists_new: bool = True,
 ) -> QueueChanges:
@@ -218,7 +220,9 @@ def find_changes(
         before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
         after: likewise.
         compared: which queues.
-        lost: physical offsets of ranges whose records are lost, each with its end; they count on neither side.
+        lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
+            their units count for the ends of queues.
+        placeholder_ends: by queue, an end that placeholders for lost messages will give it.
         lists_new: list the new queues as changes even if there was none before, from which something could be taken.
 
     Raises:
@@ -230,7 +234,8 @@ def find_changes(
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
-            change = _compare(name, old_tree, new_tree, heads) if name in compared else None
+            placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
+            change = _compare(name, old_tree, new_tree, heads, placeholder_end) if name in compared else None
             found += [] if change is None else [change]
     changes = tuple(change for change, _, _ in found)
     sides = {(change.topic, change.queue_id): (old, new) for change, old, new in found}
@@ -240,11 +245,14 @@ def find_changes(
 Change = tuple[QueueChange, QueueView | None, QueueView | None]
 
 
-def _compare(name: QueueName, before: QueueTree, after: QueueTree, heads: RecordHeads) -> Change | None:
-    """Compare a queue of two trees; None where consumers get the same."""
+def _compare(
+    name: QueueName, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
+) -> Change | None:
+    """Compare a queue of two trees, whose second will get placeholders; None if they are alike."""
     if before.has_same_files(name, after):
         return None
     old, new = (view(name, tree.units(name), heads) for tree in (before, after))
+    new = with_placeholders(new, placeholder_end)
     change = compare_views(name, old, new)
     return None if change is None else (change, old, new)
 

@@ -5,9 +5,9 @@ directories are exchanged, and the former ones go to the quarantine; then these 
 store now.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,12 @@ class RepairTerms:
     Attributes:
         lost: physical offsets of the ranges of the log that are overwritten, each with its end.
         segments: of the log as they are before the repair, but for what it moves away and cuts off.
+        placeholder_ends: by queue, the queue offset one past the last lost message whose place is kept.
     """
 
     lost: tuple[tuple[int, int], ...] = ()
     segments: tuple[Segment, ...] = ()
+    placeholder_ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +187,11 @@ class Publication:
         )  # fmt: skip
 
     def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
-        lost = () if self._terms.repair is None else self._terms.repair.lost
+        repair = self._terms.repair or RepairTerms()
         return find_changes(
-            self._storage, self._root, self._segments, before, after, compared, lost, lists_new=self._terms.is_plan
-        )
+            self._storage, self._root, self._segments, before, after, compared, repair.lost,
+            repair.placeholder_ends if self._terms.is_plan else {}, lists_new=self._terms.is_plan,
+        )  # fmt: skip
 
 
 @contextmanager

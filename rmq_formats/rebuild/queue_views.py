@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -50,6 +50,10 @@ class Units(NamedTuple):
     sizes: NDArray[np.int64]
     counts: NDArray[np.int64]
     end: int
+
+    def end_of(self, rows: NDArray[np.bool_]) -> int:
+        """Return the queue offset one past the last of some units; 0 where there are none."""
+        return int((self.queue_offsets[rows] + self.counts[rows]).max(initial=0))
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Units":
         """Return some of the units."""
@@ -199,11 +203,20 @@ def view(name: QueueName, units: Units | None, heads: RecordHeads) -> QueueView 
     readable = units.select(in_log)
     are_records = heads.are_records(name.topic, name.queue_id, readable.physical_offsets, readable.sizes)
     readable = readable.select(are_records)
-    # A unit of an expired record counts for the end, one that points behind the log's end does not.
-    ends = units.queue_offsets + units.counts
-    expired = ends[(units.physical_offsets >= 0) & (units.physical_offsets < heads.begin)]
+    # A unit of an expired or lost record counts for the end, one that points behind the log's end does not.
+    is_expired = (units.physical_offsets >= 0) & (units.physical_offsets < heads.begin)
+    end = units.end_of(is_expired | (heads.are_lost(units.physical_offsets) & (units.sizes > 0)))
     if len(readable.queue_offsets):
         last = int((readable.queue_offsets + readable.counts).max())
-        return QueueView(int(readable.queue_offsets.min()), max(last, int(expired.max(initial=0))), readable)
-    end = max(units.end, int(expired.max(initial=0)))
+        return QueueView(int(readable.queue_offsets.min()), max(last, end), readable)
+    end = max(units.end, end)
     return QueueView(end, end, readable) if end else None
+
+
+def with_placeholders(side: QueueView | None, end: int) -> QueueView | None:
+    """Return a view of a queue that placeholders for lost messages will fill up to a queue offset; 0 is none."""
+    if end <= (0 if side is None else side.largest):
+        return side
+    if side is not None and len(side.units.queue_offsets):
+        return replace(side, largest=end)
+    return QueueView(end, end, _joined([], end))

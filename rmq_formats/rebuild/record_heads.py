@@ -61,6 +61,13 @@ class RecordHeads:
             inside &= (last < 0) | (self._lost_ends[last] <= physical_offsets)
         return inside
 
+    def are_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which units name a record that begins in a lost range."""
+        last = np.searchsorted(self._lost_begins, physical_offsets, side="right") - 1
+        found: NDArray[np.bool_] = last >= 0
+        found[found] = physical_offsets[found] < self._lost_ends[last[found]]
+        return found
+
     def are_records(
         self, topic: str, queue_id: int, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from rmq_formats.repair.entry_index import make_state
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
 from rmq_formats.repair.report import RepairReport, sort_gaps, steps
-from rmq_formats.repair.touched import lost_ranges
+from rmq_formats.repair.touched import lost_ranges, placeholder_ends
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import list_segments, open_storage
@@ -159,7 +159,8 @@ class _Repair:
     def _predict(self, plan: RepairPlan) -> QueueChanges | None:
         """Compare what consumers get with what the repair would leave them; None where no queue is replaced.
 
-        The queues are made of the log as it is: its damaged ranges count on neither side.
+        The queues are made of the log as it is: messages in its damaged ranges count on neither side. Their units
+        count for the end of the queue before, and after where they will have placeholders.
         """
         changes: list[QueueChanges] = []
         terms = Terms(is_plan=True, work=self.work, repair=self._repair_terms(plan))
@@ -197,7 +198,7 @@ class _Repair:
         segments.sort(key=lambda segment: segment.start_offset)
         if segments:
             segments = cut_segments(segments, find_leftovers(storage, self.root, segments))
-        return RepairTerms(lost_ranges(plan.stretches), tuple(segments))
+        return RepairTerms(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
 
     @contextmanager
     def _lock_if_there(self) -> Iterator[None]:

@@ -27,6 +27,18 @@ def lost_ranges(stretches: Iterable[Stretch]) -> Ranges:
     return tuple(joined)
 
 
+def placeholder_ends(stretches: Iterable[Stretch]) -> dict[tuple[str, int], int]:
+    """Return, by queue, the queue offset one past the last lost message that gets a placeholder."""
+    ends: dict[tuple[str, int], int] = {}
+    for place in (place for stretch in stretches for place in stretch.places):
+        own = ((place.topic, place.queue_id), place.queue_offset + max(1, place.batch_size))
+        # MixAll.LMQ_QUEUE_ID is 0.
+        light = (((topic, 0), queue_offset + 1) for topic, queue_offset in place.light)
+        for queue, end in (own, *light):
+            ends[queue] = max(end, ends.get(queue, 0))
+    return ends
+
+
 def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
     """Find the queues with units whose records overlap a range."""
     if not ranges:

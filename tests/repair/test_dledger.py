@@ -34,7 +34,7 @@ def _no_flush_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repair(store: Path) -> RepairReport:
-    return repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
+    return repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True, accept=("all",))
 
 
 def data_files(store: Path) -> list[Path]:
@@ -115,7 +115,7 @@ def test_what_was_not_committed_is_cut_off(is_cut: bool, rmq: Rmq, variant: Vari
         data = last.read_bytes().rstrip(b"\0")
         last.write_bytes(data)
     assert rmq("repair", store, "--delay-levels", MIXED_DELAY_LEVELS).exit_code == 1
-    result = rmq("repair", store, "--apply", "--delay-levels", MIXED_DELAY_LEVELS)
+    result = rmq("repair", store, "--apply", "--accept", "all", "--delay-levels", MIXED_DELAY_LEVELS)
     assert "queue_offset" not in result.output
     assert heads(last)[-1].index == index
     assert not any(last.read_bytes()[heads(last)[-1].pos - int(last.name) + heads(last)[-1].size :])

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.layout import MAGIC_V1
 from rmq_formats.errors import NotAcceptedError
 from rmq_formats.rebuild import job as rebuild_job
 from rmq_formats.repair import job as repair_job
@@ -17,7 +19,7 @@ from rmq_formats.repair.report import RepairReport
 from rmq_formats.scan.splits import Split
 from rmq_formats.tasks.runner import ProcessRunner
 from tests.store_files import tree
-from tests.verified_stores import REBUILT, SIZES, patch
+from tests.verified_stores import REBUILT, SIZES, log_path, patch
 
 
 def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
@@ -140,6 +142,42 @@ def test_what_was_taken_without_a_word_is_told_afterwards(
     report = repair(store)
     assert not report.is_clean
     assert report.to_dict()["taken_unaccepted"] == ["Orders/1"]
+
+
+def destroy_the_last_record(store: Path) -> None:
+    """Change the magic number of the log's last record, which is of Orders/1: no record stands there any more."""
+    log = sorted((store / "commitlog").iterdir())[-1]
+    patch(log, log.read_bytes().rindex(MAGIC_V1.to_bytes(4, "big", signed=True)), b"\0")
+
+
+def test_an_end_that_sinks_with_lost_messages_needs_a_word(store: Path) -> None:
+    offsets = {"offsetTable": {"Orders@Readers": {"1": 30}}}
+    (store / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+    destroy_the_last_record(store)
+    before = tree(store)
+    changes = repair(store, apply=False).outcome.changes
+    (change,) = changes.queues
+    assert (change.name, change.largest_before, change.largest_after, change.leaving) == ("Orders/1", 30, 29, 0)
+    assert [(group.group, group.offset) for group in changes.groups] == [("Readers", 30)]
+    with pytest.raises(NotAcceptedError, match="the end of Orders/1 goes from 30 to 29"):
+        repair(store)
+    assert tree(store) == before
+
+
+def test_an_accepted_end_is_as_planned(store: Path) -> None:
+    destroy_the_last_record(store)
+    report = repair(store, "Orders/1")
+    assert (report.is_clean, report.outcome.is_as_planned) == (True, True)
+    assert report.outcome.changes.queues[0].largest_after == 29
+
+
+@pytest.mark.parametrize("queue", ["Orders/1", "Clicks/0"])
+def test_an_end_that_a_placeholder_keeps_needs_no_word(store: Path, queue: str) -> None:
+    units = b"".join(path.read_bytes() for path in sorted((store / "consumequeue" / queue).iterdir()))
+    path, at = log_path(store, Unit.decode(units[29 * 20 : 30 * 20]).physical_offset)
+    patch(path, path.read_bytes().index(b"body ", at), b"\xff")
+    report = repair(store)
+    assert (report.is_clean, report.outcome.changes.queues) == (True, ())
 
 
 def test_a_queue_that_is_disturbed_meanwhile_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
