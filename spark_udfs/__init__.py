@@ -1,4 +1,4 @@
-"""Column functions for DataFrames and SQL: RocketMQ's hashes, CRCs, properties, and typed message bodies.
+"""Column functions for DataFrames and SQL: RocketMQ's hashes, CRCs, properties, plain bodies, and typed message bodies.
 
 Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` registers them for SQL by their
 own names; ``rmq_formats.spark.session()`` does so.
@@ -6,7 +6,8 @@ own names; ``rmq_formats.spark.session()`` does so.
 
 from pyspark.sql import SparkSession
 
-from spark_udfs.functions import rmq_crc32 as rmq_crc32  # this package's interface
+from spark_udfs.functions import rmq_body as rmq_body  # this package's interface
+from spark_udfs.functions import rmq_crc32 as rmq_crc32
 from spark_udfs.functions import rmq_key_hash as rmq_key_hash
 from spark_udfs.functions import rmq_properties as rmq_properties
 from spark_udfs.functions import rmq_tags_code as rmq_tags_code
@@ -22,6 +23,7 @@ def register_functions(spark: SparkSession) -> None:
         "rmq_tags_code": rmq_tags_code,
         "rmq_key_hash": rmq_key_hash,
         "rmq_crc32": rmq_crc32,
+        "rmq_body": rmq_body,
     }
     for name, function in functions.items():
         spark.udf.register(name, function.for_sql())

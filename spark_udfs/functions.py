@@ -5,7 +5,7 @@ texts, which could only be parsed with a running session.
 """
 
 import pyarrow as pa
-from pyspark.sql.types import IntegerType, LongType, MapType, StringType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType
 
 from spark_udfs.arrow import arrow_function
 
@@ -40,3 +40,11 @@ def rmq_crc32(body: pa.Array) -> pa.Array:
     from rmq_formats.arrow.functions import body_crcs  # noqa: PLC0415
 
     return body_crcs(body)
+
+
+@arrow_function(BinaryType())
+def rmq_body(body: pa.Array, sys_flag: pa.Array) -> pa.Array:
+    """Decompress a body as its ``sys_flag`` says; unchanged if that says plain, null for null and for damage."""
+    from rmq_formats.arrow.functions import plain_bodies  # noqa: PLC0415
+
+    return plain_bodies(body, sys_flag)

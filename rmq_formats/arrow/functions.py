@@ -1,10 +1,14 @@
-"""Vectorised functions over Arrow columns: tags codes, Index key hashes, body CRCs and decoded properties."""
+"""Vectorised functions over Arrow columns: tags codes, Index key hashes, body CRCs, plain bodies, properties."""
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.builder import bitmap
+from rmq_formats.codecs.compression import decompress
+from rmq_formats.codecs.layout import FLAG_COMPRESSED
+from rmq_formats.errors import FormatError
 from rmq_formats.kernels.columns import functions as function_kernel
 from rmq_formats.kernels.columns import gather as kernel
 from rmq_formats.kernels.columns import text as text_kernel
@@ -44,6 +48,29 @@ def body_crcs(bodies: pa.Array) -> pa.Array:
     function_kernel.body_crcs(data, spans, sums)
     valid = spans[:, 0] >= 0
     return pa.Array.from_buffers(pa.int32(), len(sums), [bitmap(valid), pa.py_buffer(sums)])
+
+
+def plain_bodies(bodies: pa.Array, sys_flags: pa.Array) -> pa.Array:
+    """Decompress the bodies that their ``sys_flag`` calls compressed, binary; null for null, and for what is damaged.
+
+    Source: ``MessageDecoder#decode``.
+    """
+    bodies = bodies.cast(pa.binary())
+    compressed = pc.not_equal(pc.bit_wise_and(sys_flags.cast(pa.int32()), FLAG_COMPRESSED), 0)
+    rows = np.flatnonzero(compressed.fill_null(False).to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return bodies
+    decompressed = [_plain_body(body, flag) for body, flag in zip(
+        bodies.take(pa.array(rows)).to_pylist(), sys_flags.take(pa.array(rows)).to_pylist(), strict=True
+    )]  # fmt: skip
+    return pc.replace_with_mask(bodies, compressed.fill_null(False), pa.array(decompressed, pa.binary()))
+
+
+def _plain_body(body: bytes | None, sys_flag: int) -> bytes | None:
+    try:
+        return None if body is None else decompress(body, sys_flag)
+    except FormatError:
+        return None
 
 
 def properties(blocks: pa.Array) -> pa.MapArray:

@@ -6,7 +6,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.arrow.functions import body_crcs, key_hashes, properties, tags_codes
+from rmq_formats.arrow.functions import body_crcs, key_hashes, plain_bodies, properties, tags_codes
+from rmq_formats.codecs.compression import Compression, compress
 from rmq_formats.codecs.hashing import index_key_hash, tags_code
 from rmq_formats.codecs.properties import decode_properties
 
@@ -73,3 +74,12 @@ def test_slices_of_arrays_are_read_from_where_they_begin() -> None:
 def test_empty_columns_give_empty_columns() -> None:
     assert tags_codes(pa.array([], pa.string())).to_pylist() == []
     assert properties(pa.array([], pa.binary())).to_pylist() == []
+
+
+def test_compressed_bodies_are_plain_and_damaged_ones_null() -> None:
+    stored = [compress(b"sent" * 50, codec) for codec in Compression]
+    flags = [codec.sys_flag for codec in Compression]
+    bodies = pa.array([*stored, b"plain", None, b"damage", stored[0]], pa.binary())
+    plain = plain_bodies(bodies, pa.array([*flags, 0, flags[0], flags[0], None], pa.int32()))
+    assert plain.to_pylist() == [*[b"sent" * 50] * len(stored), b"plain", None, None, stored[0]]
+    assert plain_bodies(bodies[:0], pa.array([], pa.int32())).to_pylist() == []

@@ -7,7 +7,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
-from spark_udfs import rmq_crc32, rmq_key_hash, rmq_properties, rmq_tags_code
+from spark_udfs import rmq_body, rmq_crc32, rmq_key_hash, rmq_properties, rmq_tags_code
 from tests.spark.conftest import Load
 
 pytestmark = pytest.mark.spark
@@ -52,3 +52,14 @@ def test_functions_agree_with_the_sources(load: Load, golden: Callable[[str], Pa
         assert other.count() == messages.count()
     else:
         assert {row.topic for row in other.select("topic").distinct().collect()} <= {"SCHEDULE_TOPIC_XXXX"}
+
+
+def test_a_compressed_body_becomes_the_body_that_was_sent(load: Load, golden: Callable[[str], Path]) -> None:
+    store = golden("mixed") / "store"
+    stored = load(store, columns="physical_offset,body,sys_flag").select(
+        "physical_offset", rmq_body("body", "sys_flag")
+    )
+    plain = load(store, columns="physical_offset,body", decompress="true")
+    assert [tuple(row) for row in stored.orderBy("physical_offset").collect()] == [
+        tuple(row) for row in plain.orderBy("physical_offset").collect()
+    ]
