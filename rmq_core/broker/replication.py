@@ -95,9 +95,9 @@ class Replication:
     def tick(self) -> None:
         """Send what is left, heartbeats, and time-outs; call it every ``TICK_S``."""
         self.push()
-        self.master.keep()
+        self.master.check_heartbeats()
         if self.slave is not None:
-            self.slave.keep()
+            self.slave.check_heartbeats()
         self._waiters.expire()
 
     def wait(self, result: PutResult, done: Callable[[bool], None]) -> None:
@@ -113,9 +113,9 @@ class Replication:
         return self.slave is not None and self.slave.is_connected
 
     @property
-    def is_apart(self) -> bool:
+    def has_diverged(self) -> bool:
         """Whether this is a slave whose log is not the beginning of its master's."""
-        return self.slave is not None and self.slave.is_apart
+        return self.slave is not None and self.slave.has_diverged
 
     def address_beside(self, address: str) -> str:
         """Address that slaves connect to; empty if there is none. Source: ``BrokerController#getHAServerAddr``.

@@ -44,7 +44,7 @@ def encode_push(physical_offset: int, size: int) -> bytes:
 
 
 class Reports:
-    """Decodes the offsets that a slave reports."""
+    """Decoder of a slave's reports."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -58,36 +58,36 @@ class Reports:
 
 
 class Pushes:
-    """Decodes the pushes of a master; holds at most an incomplete head."""
+    """Decoder of a master's pushes, which buffers at most an incomplete head."""
 
     def __init__(self) -> None:
         self._head = b""
         self._offset = 0  # of what comes next
-        self._left = 0  # of its stretch, bytes
+        self._remaining = 0  # of its stretch, bytes
 
     def feed(self, data: bytes) -> Iterator[Push]:
-        """The pieces in these bytes, in order.
+        """Yield the pushes in these bytes, in order.
 
         Raises:
             ReplicationError: a size that no stretch has.
         """
-        view, at = memoryview(data), 0
-        while at < len(view):
-            if not self._left:
-                taken = _PUSH.size - len(self._head)
-                self._head += view[at : at + taken]
-                at += taken
+        view, position = memoryview(data), 0
+        while position < len(view):
+            if not self._remaining:
+                head_bytes = _PUSH.size - len(self._head)
+                self._head += view[position : position + head_bytes]
+                position += head_bytes
                 if len(self._head) < _PUSH.size:
                     return
-                self._offset, self._left = _PUSH.unpack(self._head)
+                self._offset, self._remaining = _PUSH.unpack(self._head)
                 self._head = b""
-                if self._left < 0 or self._offset < 0:
-                    raise ReplicationError(f"the master pushed a bad head: {self._left} bytes at {self._offset}")
-                if not self._left:
+                if self._remaining < 0 or self._offset < 0:
+                    raise ReplicationError(f"the master pushed a bad head: {self._remaining} bytes at {self._offset}")
+                if not self._remaining:
                     yield Push(self._offset, view[:0])
                 continue
-            piece = view[at : at + self._left]
+            piece = view[position : position + self._remaining]
             yield Push(self._offset, piece)
-            at += len(piece)
+            position += len(piece)
             self._offset += len(piece)
-            self._left -= len(piece)
+            self._remaining -= len(piece)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
-from rmq_core.ha.joint import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START
+from rmq_core.ha.log_comparison import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START
 from rmq_core.ha.recovered import sound_until
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.errors import ListenError
@@ -43,7 +43,7 @@ class HaMaster:
         self.slaves: dict[SlavePeer, None] = {}
         self.store = store
         self.settings = settings
-        self._forced_only = store.config.flush_disk_type is FlushDiskType.SYNC
+        self._flushed_only = store.config.flush_disk_type is FlushDiskType.SYNC
         tls = settings.ha_server_tls()
         self._tls: dict[str, Any] = {} if tls is None else {
             "ssl": tls.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S
@@ -57,7 +57,7 @@ class HaMaster:
         self._sound_until = sound_until(store)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen for slaves; return the port, which is a free one if 0 is asked for.
+        """Listen for slaves; return the port, a free one for 0.
 
         Raises:
             ListenError: the address cannot be had.
@@ -85,21 +85,21 @@ class HaMaster:
 
         With SYNC_FLUSH only what is flushed: a master that loses power would else be behind its slaves.
         """
-        return self.store.flushed_offset if self._forced_only else self.store.max_physical_offset
+        return self.store.flushed_offset if self._flushed_only else self.store.max_physical_offset
 
     @property
     def acknowledged_offset(self) -> int:
         """Physical offset below which enough slaves have acknowledged the log (``inSyncReplicas``); it never falls."""
         return self._acknowledged
 
-    def note_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
-        """Note up to where a slave's host was pushed the log, and has acknowledged it, as its connection ends."""
-        for known, offset in (self._pushed, pushed_offset), (self._compared, acknowledged_offset):
-            if host in known or len(known) < _MOST_HOSTS:
-                known[host] = max(offset, known.get(host, 0))
+    def record_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
+        """Record the pushed and the acknowledged offset of a slave's host, as its connection ends."""
+        for offsets, offset in (self._pushed, pushed_offset), (self._compared, acknowledged_offset):
+            if host in offsets or len(offsets) < _MOST_HOSTS:
+                offsets[host] = max(offset, offsets.get(host, 0))
 
-    def other_place(self, host: str, offset: int, repeats: int) -> tuple[int, str] | None:
-        """Another place than the one that a slave reports first, and why it cannot begin there; None where it can.
+    def alternative_start(self, host: str, offset: int, repeats: int) -> tuple[int, str] | None:
+        """Return another start offset with the reason if a slave cannot start at its reported offset, else None.
 
         Args:
             host: of the slave.
@@ -125,11 +125,11 @@ class HaMaster:
         return None
 
     def _was_ahead(self, host: str, offset: int) -> bool:
-        """Whether a slave's log was longer than this one: it still holds bytes of another log now."""
+        """Return True if a slave's log was longer than this one, so that its end still has bytes of another log."""
         return (host, offset) in self._ahead
 
     def on_acknowledged(self, listener: Callable[[int], None]) -> None:
-        """Runs a callback with ``acknowledged_offset`` whenever that has risen."""
+        """Register a callback for each rise of ``acknowledged_offset``."""
         self._listeners.append(listener)
 
     def push(self) -> None:
@@ -137,24 +137,24 @@ class HaMaster:
         for slave in list(self.slaves):
             slave.push()
 
-    def keep(self) -> None:
+    def check_heartbeats(self) -> None:
         """Send heartbeats, and close connections that have been silent for too long; call it periodically."""
         now = asyncio.get_running_loop().time()
         for slave in list(self.slaves):
-            slave.keep(now)
+            slave.check_heartbeats(now)
 
-    def began(self, slave: "SlavePeer") -> None:
-        """Note that a slave was told where it begins: others from its host may be what is left of it, half-open."""
+    def on_begin(self, slave: "SlavePeer") -> None:
+        """Mark older connections from a slave's host, which may be half-open, as doubtful."""
         for other in self.slaves:
             if other is not slave and other.host == slave.host:
                 other.doubt()
 
-    def reported(self) -> None:
-        """Note a slave's report: recompute ``acknowledged_offset``."""
-        wanted = self.settings.in_sync_replicas - 1
-        if wanted < 1 or len(self.slaves) < wanted:
+    def on_report(self) -> None:
+        """Recompute ``acknowledged_offset`` after a slave's report."""
+        required_slaves = self.settings.in_sync_replicas - 1
+        if required_slaves < 1 or len(self.slaves) < required_slaves:
             return
-        offset = sorted((slave.counted_offset for slave in self.slaves), reverse=True)[wanted - 1]
+        offset = sorted((slave.counted_offset for slave in self.slaves), reverse=True)[required_slaves - 1]
         if offset > self._acknowledged:
             self._acknowledged = offset
             for listener in self._listeners:
@@ -162,7 +162,7 @@ class HaMaster:
 
 
 class SlavePeer(asyncio.Protocol):
-    """The connection of one slave, and how far that is.
+    """Connection of one slave, and its progress.
 
     Attributes:
         address: of the slave, as it is seen from here.
@@ -202,7 +202,7 @@ class SlavePeer(asyncio.Protocol):
         self._master.slaves[self] = None
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Forget the slave."""
+        """Remove the slave."""
         if self._begins_later is not None:
             self._begins_later.cancel()
         if self in self._master.slaves:
@@ -221,42 +221,42 @@ class SlavePeer(asyncio.Protocol):
         self.push()
 
     def data_received(self, data: bytes) -> None:
-        """Handle reports; the first says where to begin, and is repeated by a slave that compares the logs."""
+        """Handle reports; the first is the start offset, and a slave that compares logs repeats the first report."""
         self._read_at = self._loop.time()
         offsets = self._reports.feed(data)
         if self.pushed_offset < 0:
             self._first += offsets
             if self._first and self._begins_later is None:
                 if self._may_lack_repeats():
-                    self._begins_later = self._loop.call_later(MORE_REPEATS_S, self._take_first)
+                    self._begins_later = self._loop.call_later(MORE_REPEATS_S, self._start_push)
                 else:
-                    self._take_first()
+                    self._start_push()
             elif self._first and not self._may_lack_repeats():
-                self._take_first()
+                self._start_push()
         else:
-            self._take(offsets)
+            self._record_acknowledgements(offsets)
 
     def _repeats(self) -> int:
         first = self._first
         return next((at for at, offset in enumerate(first) if offset != first[0]), len(first))
 
     def _may_lack_repeats(self) -> bool:
-        """Whether more of what a slave sends at once may be under way still."""
+        """Return True if repeats of the first report may still be under way."""
         offset, repeats = self._first[0], self._repeats()
         if repeats < len(self._first) or repeats >= REPEATS_AT_START:
             return False
-        return repeats < REPEATS or self._master.other_place(self.host, offset, repeats) is not None
+        return repeats < REPEATS or self._master.alternative_start(self.host, offset, repeats) is not None
 
-    def _take_first(self) -> None:
-        """Begin to push, where the first report says."""
+    def _start_push(self) -> None:
+        """Start to push from the offset of the first report."""
         if self._begins_later is not None:
             self._begins_later.cancel()
         offsets, repeats, self._first = self._first, self._repeats(), []
         if not self._transport.is_closing() and self._begin(offsets[0], repeats):
-            self._take(offsets[repeats:])
+            self._record_acknowledgements(offsets[repeats:])
 
-    def _take(self, offsets: list[int]) -> None:
-        """Note what the slave acknowledges."""
+    def _record_acknowledgements(self, offsets: list[int]) -> None:
+        """Record the acknowledged offsets."""
         for offset in offsets:
             if not 0 <= offset <= self.pushed_offset:  # apache/rocketmq #3015, #1155
                 log.error(
@@ -267,39 +267,39 @@ class SlavePeer(asyncio.Protocol):
                 return
             if offset != FROM_START:  # that is a place to compare from, and no record ends there
                 self.acknowledged_offset = max(self.acknowledged_offset, offset)
-        self._master.reported()
+        self._master.on_report()
 
     def _leave(self) -> None:
-        self._master.note_pushed(self.host, self.pushed_offset, self.acknowledged_offset)
+        self._master.record_pushed(self.host, self.pushed_offset, self.acknowledged_offset)
         self._master.slaves.pop(self, None)
 
     @property
     def host(self) -> str:
-        """Of the slave, as it is seen from here."""
+        """The slave's host, as seen from here."""
         return self.address.rpartition(":")[0]
 
     @property
     def counted_offset(self) -> int:
-        """Up to where it counts as a slave that has the log; -1 while it may be the same one as a later connection."""
+        """The acknowledged offset for ``inSyncReplicas``; -1 while a later connection may be the same slave."""
         return self.acknowledged_offset if self.acknowledged_offset > self._doubted_until else -1
 
     def doubt(self) -> None:
-        """Another connection from its host has begun: it is another slave's if this one acknowledges what comes now."""
+        """Count no acknowledgement up to here: a later connection from the same host may be the same slave."""
         self._doubted_until = self.pushed_offset
 
     def _begin(self, offset: int, repeats: int) -> bool:
-        """Start pushing at a slave's place, at the last file if it is empty; False if it has to go elsewhere.
+        """Start to push at a slave's offset, for an empty slave at the last file; return False if that is impossible.
 
-        It is told where: Java's slave gives up then, ours compares further back.
+        The slave gets the other offset: Java's slave gives up then, ours compares further back.
         """
-        other = self._master.other_place(self.host, offset, repeats)
+        other = self._master.alternative_start(self.host, offset, repeats)
         places = {"slave": self.address, "offset": offset}
         if other is not None:
             place, why = other
             level = logging.INFO if repeats >= REPEATS else logging.ERROR
             log.log(level, "slave %(slave)s cannot have the log from %(offset)d on: %(why)s", places | {"why": why})
             self._transport.write(encode_push(place, 0))
-            self.end(told=True)
+            self.end(after_write=True)
             return False
         end = self._store.max_physical_offset
         self.pushed_offset = offset or end - end % self._store.config.commitlog_file_bytes
@@ -307,12 +307,12 @@ class SlavePeer(asyncio.Protocol):
             "slave %(slave)s has the log up to %(offset)d, pushing from %(from)d on",
             {"slave": self.address, "offset": offset, "from": self.pushed_offset},
         )
-        self._master.began(self)
+        self._master.on_begin(self)
         self.push()
         return True
 
     def push(self) -> None:
-        """Push new bytes of the log, as many as the connection takes now."""
+        """Push new bytes of the log, as many as the connection accepts now."""
         if self._is_scheduled or self._is_paused or self.pushed_offset < 0:
             return
         store, most, limit = self._store, self._settings.ha_transfer_batch_size, self._master.limit
@@ -344,7 +344,7 @@ class SlavePeer(asyncio.Protocol):
         if not self._transport.is_closing():
             self.push()
 
-    def keep(self, now: float) -> None:
+    def check_heartbeats(self, now: float) -> None:
         """Send a heartbeat if the connection was idle; close it if the slave was silent for too long."""
         if now - self._read_at > self._settings.ha_housekeeping_interval_ms / 1000:
             log.warning("slave %(slave)s is silent, and is disconnected", {"slave": self.address})
@@ -358,10 +358,10 @@ class SlavePeer(asyncio.Protocol):
             self._written_at = now
             self._transport.write(encode_push(self.pushed_offset, 0))
 
-    def end(self, *, told: bool = False) -> None:
-        """Close the connection, at once or when the slave is told why; what it has acknowledged counts no more."""
+    def end(self, *, after_write: bool = False) -> None:
+        """Close the connection, at once or after the buffered writes; its acknowledgements no longer count."""
         self._leave()
-        if told:
+        if after_write:
             self._transport.close()
         else:
             self._transport.abort()

@@ -18,14 +18,14 @@ _MOST_BYTES: Final = 1 << 30  # of log behind that, which each slave would compa
 
 
 def sound_until(store: MessageStore) -> int:
-    """Physical offset below which no recovery has changed a store's log lately; the log's end if none has."""
+    """Return the offset below which no recovery has changed a store's log; the log's end if none has."""
     path = f"{paths.config_dir(store.config.root)}/{_FILE}"
-    end, found = store.max_physical_offset, store.recovery
+    end, recovery = store.max_physical_offset, store.recovery
     begin = config_files.load_numbers(path, store.disk).get(_KEY, end)
     if begin > end or end - begin > _MOST_BYTES:
         begin = end
-    if not found.is_new and (not found.is_clean or found.damages):
-        begin = min(begin, found.begin_offset)
+    if not recovery.is_new and (not recovery.is_clean or recovery.damages):
+        begin = min(begin, recovery.begin_offset)
         try:
             config_files.save(path, config_files.dump_numbers({_KEY: begin}), store.disk)
         except OSError as error:  # it counts until the next start

@@ -45,11 +45,11 @@ class HaSettings(ServerSettings):
     ha_tls_enable: bool = setting(False)
 
     def ha_server_tls(self) -> ServerTls | None:
-        """Load what a master speaks TLS with to its slaves; None for plain connections. Raises OptionError."""
+        """Load the TLS of a master for its slaves; None for plain connections. Raises OptionError."""
         return ServerTls(TlsMode.ENFORCING, self._ha_tls_file()) if self.ha_tls_enable else None
 
     def ha_client_tls(self) -> Tls | None:
-        """What a slave speaks TLS with to its master; None for a plain connection. Raises OptionError."""
+        """Return the TLS of a slave's connection to its master; None for a plain connection. Raises OptionError."""
         return self._ha_tls_file().client if self.ha_tls_enable else None
 
     def _ha_tls_file(self) -> TlsFile:

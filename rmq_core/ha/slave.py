@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Pushes, ReplicationError, encode_report
-from rmq_core.ha.joint import Joint, LogsDifferError, OtherPlaceError, Places
+from rmq_core.ha.log_comparison import ComparisonStart, LogComparison, LogsDifferError, OtherOffsetError
 from rmq_core.ha.settings import HaSettings
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
@@ -21,7 +21,7 @@ _RETRY_S: Final = 1.0  # at most, between two attempts; Java's slave waits for f
 _REFUSED_RETRY_S: Final = 30.0  # likewise where the disk was full: it seldom has room again soon
 
 
-class NotTakenError(ReplicationError):
+class StoreRefusedError(ReplicationError):
     """The store has no room for the master's log, or is broken."""
 
 
@@ -51,18 +51,18 @@ class HaSlave:
         self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
         self._link: MasterLink | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told = asyncio.Event()
+        self._address_changed = asyncio.Event()
         self._is_closed = False
-        self._is_alone = False  # that the master is unreachable is logged once
+        self._is_unreachable = False  # that the master is unreachable is logged once
         self._trouble = ""  # why its log is refused: logged once, until some of it is accepted
-        self._is_apart = False  # that is because the logs differ
+        self._has_diverged = False  # that is because the logs differ
         self._is_refused = False  # the store has refused what the last connection brought, or the logs differ
-        self._places = Places(store, forced_only=self.is_sync)
+        self._start = ComparisonStart(store, flushed_only=self.is_sync)
         self._on_joined: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
-        """Whether the master is connected, and this log is known to be the beginning of its log."""
+        """Return True if the master is connected, and this log is the beginning of its log."""
         return self._link is not None and self._link.is_joined
 
     def start(self) -> None:
@@ -86,19 +86,19 @@ class HaSlave:
         log.info("the master listens for slaves at %(address)s", {"address": address})
         self.master_address = address
         self._is_refused = False
-        self._places.reset()
-        self._told.set()
+        self._start.reset()
+        self._address_changed.set()
         if self._link is not None:
             self._link.end()
 
     def on_joined(self, listener: Callable[[], None]) -> None:
-        """Runs a callback when this log is known to be the beginning of a master's, which it then replicates."""
+        """Register a callback for the moment when this log is confirmed as the beginning of the master's."""
         self._on_joined.append(listener)
 
-    def keep(self) -> None:
+    def check_heartbeats(self) -> None:
         """Send heartbeats, and close a connection that has been silent for too long; call it periodically."""
         if self._link is not None:
-            self._link.keep()
+            self._link.check_heartbeats()
 
     def _call_flushed(self, _: int) -> None:
         if not self._is_closed:
@@ -113,8 +113,8 @@ class HaSlave:
         wait_s = _FIRST_RETRY_S
         while True:
             while not self.master_address:
-                self._told.clear()
-                await self._told.wait()
+                self._address_changed.clear()
+                await self._address_changed.wait()
             try:
                 if await self._follow_once():
                     wait_s = _FIRST_RETRY_S
@@ -127,46 +127,46 @@ class HaSlave:
         """Wait between two connection attempts; return True at once if another master's address came."""
         try:
             async with asyncio.timeout(wait_s):
-                await self._told.wait()
+                await self._address_changed.wait()
         except TimeoutError:
             return False
-        self._told.clear()
+        self._address_changed.clear()
         return True
 
     @property
-    def is_apart(self) -> bool:
-        """Whether this log was found not to be the beginning of the master's."""
-        return self._is_apart
+    def has_diverged(self) -> bool:
+        """Return True if this log is not the beginning of the master's."""
+        return self._has_diverged
 
     @property
     def trouble(self) -> str:
-        """Why what the master pushed last was refused; empty while all is well."""
+        """Reason why the last push of the master was refused; empty after an accepted push."""
         return self._trouble
 
     def refuse(self, trouble: ReplicationError) -> None:
-        """Note that the master's log is refused, and log the reason once."""
+        """Record why the master's log is refused, and log the reason once."""
         if str(trouble) != self._trouble:
             log.error("disconnects from the master: %(error)s", {"error": trouble})
         self._trouble = str(trouble)
 
     def joined(self) -> None:
-        """Note that this log is the beginning of the master's."""
-        self._places.reset()
+        """Start replication: this log is the beginning of the master's."""
+        self._start.reset()
         self.store.cut_dropped_topics()
         for listener in self._on_joined:
             listener()
-        if self._is_apart:
-            self._is_apart, self._trouble = False, ""
+        if self._has_diverged:
+            self._has_diverged, self._trouble = False, ""
         if not self._trouble:
-            self.tell_following()
+            self.log_master()
 
-    def take(self) -> None:
-        """Note that the master's log is accepted again."""
+    def clear_trouble(self) -> None:
+        """Clear the trouble: the master's log is accepted again."""
         if self._trouble:
             self._trouble = ""
-            self.tell_following()
+            self.log_master()
 
-    def tell_following(self) -> None:
+    def log_master(self) -> None:
         """Log the master and the offset from which it is replicated."""
         log.info(
             "replicates the master at %(address)s from %(offset)d on",
@@ -191,12 +191,12 @@ class HaSlave:
                 self._link = None
                 link.end()
                 await link.ended
-            self._is_refused = isinstance(link.error, NotTakenError)
-            if not isinstance(link.error, LogsDifferError | OtherPlaceError):
-                return link.has_taken
-            common = self._places.move(link.error)
+            self._is_refused = isinstance(link.error, StoreRefusedError)
+            if not isinstance(link.error, LogsDifferError | OtherOffsetError):
+                return link.has_appended
+            common = self._start.move_back(link.error)
             if common is not None:
-                self._part(common)
+                self._refuse_diverged(common)
                 return False
             await asyncio.sleep(_FIRST_RETRY_S)
 
@@ -206,16 +206,16 @@ class HaSlave:
             async with asyncio.timeout(_CONNECT_S):
                 host = host.strip("[]")
                 _, link = await self._loop.create_connection(
-                    lambda: MasterLink(self, self._places.joint()), host, int(port), **self._tls_to(host)
+                    lambda: MasterLink(self, self._start.next_comparison()), host, int(port), **self._tls_to(host)
                 )
         except (OSError, TimeoutError) as error:
-            if not self._is_alone:
+            if not self._is_unreachable:
                 log.warning(
                     "master %(address)s: cannot connect: %(error)s", {"address": self.master_address, "error": error}
                 )
-            self._is_alone, self._is_refused = True, False
+            self._is_unreachable, self._is_refused = True, False
             return None
-        self._is_alone = False
+        self._is_unreachable = False
         return link
 
     def _tls_to(self, host: str) -> dict[str, Any]:
@@ -223,15 +223,17 @@ class HaSlave:
             return {}
         return {"ssl": self._tls.context(), "server_hostname": self._tls.server_name or host}
 
-    def _part(self, common: int) -> None:
-        """Refuse a master whose log is another one; the next attempts are far apart."""
-        self._places.reset()
-        self._is_apart = self._is_refused = True
-        mine = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
+    def _refuse_diverged(self, common: int) -> None:
+        """Refuse a master whose log differs; the next attempts are far apart."""
+        self._start.reset()
+        self._has_diverged = self._is_refused = True
+        log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
         if common < 0:
-            self.refuse(ReplicationError(f"{mine}, and has nothing in common with the master's: delete this store"))
+            self.refuse(
+                ReplicationError(f"{log_range}, and has nothing in common with the master's: delete this store")
+            )
         else:
-            self.refuse(ReplicationError(f"{mine}, and is the master's up to {common} only"))
+            self.refuse(ReplicationError(f"{log_range}, and is the master's up to {common} only"))
 
 
 class MasterLink(asyncio.Protocol):
@@ -239,16 +241,16 @@ class MasterLink(asyncio.Protocol):
 
     Attributes:
         ended: done when it is gone.
-        has_taken: whether anything of the master's log has been appended.
+        has_appended: whether anything of the master's log has been appended.
         error: that ended it; None if there was none, or the master has ended it.
     """
 
-    def __init__(self, slave: HaSlave, joint: Joint) -> None:
+    def __init__(self, slave: HaSlave, comparison: LogComparison) -> None:
         """Connect a slave, whose log is compared at a joint first."""
-        self.has_taken = False
+        self.has_appended = False
         self.error: ReplicationError | None = None
         self._slave = slave
-        self._joint = joint
+        self._comparison = comparison
         self._store = slave.store
         self._pushes = Pushes()
         self._loop = asyncio.get_running_loop()
@@ -258,23 +260,23 @@ class MasterLink(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report from where on the log is to be pushed."""
+        """Report the start offset of the push."""
         self._transport = cast("asyncio.Transport", transport)
-        self._reported = self._joint.begin
-        self._write(self._joint.repeats)
+        self._reported = self._comparison.begin
+        self._write(self._comparison.repeats)
         if self.is_joined:
             try:
                 self._join()
-            except NotTakenError as error:
-                self._give_up(error)
+            except StoreRefusedError as error:
+                self._fail(error)
 
     @property
     def is_joined(self) -> bool:
-        """Whether this log has been compared with the master's, and was the same."""
-        return self._joint.is_done
+        """Return True if this log was compared with the master's, without a difference."""
+        return self._comparison.is_done
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Note the end of the connection."""
+        """Record the end of the connection."""
         if self.is_joined and not self._slave.trouble:
             log.info("the master at %(address)s has disconnected", {"address": self._slave.master_address})
         self.ended.set_result(None)
@@ -287,24 +289,24 @@ class MasterLink(asyncio.Protocol):
             for offset, piece in self._pushes.feed(data):
                 self._append(offset, piece)
         except ReplicationError as error:
-            self._give_up(error)
+            self._fail(error)
         self._store.dispatch()
         self.report()
 
     def _join(self) -> None:
-        """Tell the slave that the logs are joined.
+        """Notify the slave that its log is the beginning of the master's.
 
         Raises:
-            NotTakenError: it cannot note that on its disk.
+            StoreRefusedError: it cannot note that on its disk.
         """
         try:
             self._slave.joined()
         except OSError as error:
-            raise NotTakenError(f"the disk does not take what follows from the master's log: {error}") from error
+            raise StoreRefusedError(f"the disk does not take what follows from the master's log: {error}") from error
 
-    def _give_up(self, error: ReplicationError) -> None:
+    def _fail(self, error: ReplicationError) -> None:
         self.error = error
-        if not isinstance(error, LogsDifferError | OtherPlaceError):
+        if not isinstance(error, LogsDifferError | OtherOffsetError):
             self._slave.refuse(error)
         self.end()
 
@@ -313,26 +315,26 @@ class MasterLink(asyncio.Protocol):
 
         Raises:
             LogsDifferError: this log is not the beginning of the master's.
-            OtherPlaceError: the master pushes from another place than it was asked to.
-            NotTakenError: the store does not accept it now.
+            OtherOffsetError: the master pushes from another place than it was asked to.
+            StoreRefusedError: the store does not accept it now.
             ReplicationError: the log does not end there.
         """
         store = self._store
-        if not self._joint.is_done:
-            rest = self._joint.take(offset, piece)
-            if not self._joint.is_done:
+        if not self._comparison.is_done:
+            rest = self._comparison.compare(offset, piece)
+            if not self._comparison.is_done:
                 return
             self._join()
             offset, piece = store.max_physical_offset, rest
-        mine = store.max_physical_offset
-        if mine not in (0, offset):
-            raise ReplicationError(f"the master pushed bytes at {offset}, but this log ends at {mine}")
+        end = store.max_physical_offset
+        if end not in (0, offset):
+            raise ReplicationError(f"the master pushed bytes at {offset}, but this log ends at {end}")
         if not piece:
             return
         if not store.put_encoded(offset, piece):
-            raise NotTakenError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is appended")
-        self.has_taken = True
-        self._slave.take()
+            raise StoreRefusedError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is appended")
+        self.has_appended = True
+        self._slave.clear_trouble()
 
     def report(self) -> None:
         """Report the end of this log if it has risen; with SYNC_FLUSH only what is flushed counts."""
@@ -348,7 +350,7 @@ class MasterLink(asyncio.Protocol):
         self._slave.written_ms = self._slave.clock_ms()
         self._transport.write(encode_report(self._reported) * repeats)
 
-    def keep(self) -> None:
+    def check_heartbeats(self) -> None:
         """Send a heartbeat if the connection was idle; close it if the master was silent for too long."""
         now, settings = self._loop.time(), self._slave.settings
         if self._transport.is_closing():

@@ -7,7 +7,7 @@ import pytest
 
 from rmq_core.ha import master as ha_master
 from rmq_core.ha.frames import encode_push, encode_report
-from rmq_core.ha.joint import FROM_START, REPEATS_AT_START
+from rmq_core.ha.log_comparison import FROM_START, REPEATS_AT_START
 from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually

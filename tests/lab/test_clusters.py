@@ -12,7 +12,7 @@ import pytest
 from rmq_core.client import ReceivedMessage
 from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService
 from rmq_core.client.consumer.pulled_queue import PulledQueue
-from rmq_core.ha.joint import Joint
+from rmq_core.ha.log_comparison import LogComparison
 from rmq_core.store.commitlog.flush import LogFlusher
 from tests.lab.clusters import schedule as clusters
 from tests.lab.rounds import Round, ViolationError
@@ -49,9 +49,9 @@ print(trace({SEED}, pathlib.Path({str(work[1])!r})))"""
 @pytest.mark.long
 def test_what_is_careless_is_found(tmp_path: Path) -> None:
     """A slave that compares nothing, a store that forces nothing, consumers that pass over what they have pulled."""
-    made, poll = Joint.__init__, PulledQueue.poll
+    made, poll = LogComparison.__init__, PulledQueue.poll
 
-    def careless(self: Joint, *arguments: object) -> None:
+    def careless(self: LogComparison, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type] # as it was called
         self.is_done = True
 
@@ -63,7 +63,7 @@ def test_what_is_careless_is_found(tmp_path: Path) -> None:
 
     for number, broken in enumerate(
         [
-            patch.object(Joint, "__init__", careless),
+            patch.object(LogComparison, "__init__", careless),
             patch.object(LogFlusher, "_force", lambda _self, _begin: None),
             patch.object(ConsumeMessageConcurrentlyService, "put", passed_over),
             patch.object(PulledQueue, "poll", polled_in_part),

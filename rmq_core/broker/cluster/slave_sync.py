@@ -148,7 +148,7 @@ class SlaveSync:
         deleted behind those that were here before it was asked.
         """
         state = self._state
-        if state.replication.is_apart:  # places in the master's log are not places in this one
+        if state.replication.has_diverged:  # places in the master's log are not places in this one
             return
         if isinstance(found.topics_dropped, dict):
             state.store.drop_before(found.topics_dropped)

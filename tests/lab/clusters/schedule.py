@@ -261,7 +261,7 @@ class Schedule:
             troubles = [(slave.host, _ha(slave).trouble) for slave in self._slaves if not self._has_all(slave)]
             self._one.demand(self._loop.now_s < deadline, f"neither follow nor say: {troubles}")
             for slave in self._slaves:
-                if _ha(slave).is_apart and _ha(slave).trouble:
+                if _ha(slave).has_diverged and _ha(slave).trouble:
                     await self._wipe(slave)
             if not all(slave.store.max_physical_offset for slave in self._slaves):
                 await self._settled()  # of a log that ends with a file an empty one gets what is new

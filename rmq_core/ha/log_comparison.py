@@ -1,4 +1,4 @@
-"""Where a slave's log is joined to its master's: their bytes before the slave's end are compared.
+"""Comparison of a slave's log with its master's, before the slave's end.
 
 The protocol's handshake says how long the slave's log is, and no more. So a slave asks for the log from a record
 before its own end on, as every master can give it, and takes nothing new before what came is what it has. A master
@@ -23,7 +23,7 @@ _IDLE_BEATS: Final = 2  # heartbeats in succession without any bytes between the
 
 
 class LogsDifferError(ReplicationError):
-    """The master's log is not the one that this slave's log was copied from.
+    """The master's log differs from this slave's log.
 
     Attributes:
         begin: physical offset from which the logs were compared.
@@ -36,24 +36,24 @@ class LogsDifferError(ReplicationError):
         self.same_until = same_until
 
 
-class OtherPlaceError(ReplicationError):
-    """The master has no record, or no log, at the place where this slave begins to compare.
+class OtherOffsetError(ReplicationError):
+    """The master has no record, or no log, at the offset where this slave starts to compare.
 
     Attributes:
-        begin: that place, a physical offset.
-        told: the place that the master told instead.
+        begin: that offset.
+        master_offset: the offset of the master's push.
         at_start: whether this slave had said that its log begins there.
     """
 
-    def __init__(self, begin: int, told: int, *, at_start: bool) -> None:
-        super().__init__(f"the master pushed bytes at {told}, but was asked for those at {begin}")
+    def __init__(self, begin: int, master_offset: int, *, at_start: bool) -> None:
+        super().__init__(f"the master pushed bytes at {master_offset}, but was asked for those at {begin}")
         self.begin = begin
-        self.told = told
+        self.master_offset = master_offset
         self.at_start = at_start
 
 
-class Joint:
-    """One comparison of a slave's log with its master's, from a place on up to the slave's end.
+class LogComparison:
+    """Comparison of a slave's log with its master's, from a start offset up to the slave's end.
 
     Attributes:
         begin: physical offset to report: there the master begins to push.
@@ -71,72 +71,72 @@ class Joint:
         self._beats = 0
         self.is_done = self._at >= self._end
 
-    def take(self, offset: int, piece: memoryview) -> memoryview:
-        """Compare bytes of the master's log; return those that are behind the slave's end.
+    def compare(self, offset: int, piece: memoryview) -> memoryview:
+        """Compare bytes of the master's log; return those after the slave's end.
 
         Raises:
             LogsDifferError: they are not the same, or the master has no more.
-            OtherPlaceError: they are not those that were asked for.
+            OtherOffsetError: they are not those that were asked for.
         """
         if offset != self._at:
-            raise OtherPlaceError(self.begin, offset, at_start=self.repeats == REPEATS_AT_START)
+            raise OtherOffsetError(self.begin, offset, at_start=self.repeats == REPEATS_AT_START)
         self._beats = 0 if piece else self._beats + 1
         if self._beats == _IDLE_BEATS:
             raise LogsDifferError(self.begin, self._at)
         while piece and self._at < self._end:
-            mine = self._store.log_stretch(self._at, min(len(piece), self._end - self._at))
-            if mine is None:
+            slave_bytes = self._store.log_stretch(self._at, min(len(piece), self._end - self._at))
+            if slave_bytes is None:
                 raise ReplicationError(f"the log at {self._at} was deleted while it was compared with the master's")
-            if mine != piece[: len(mine)]:
-                raise LogsDifferError(self.begin, self._at + _first_difference(mine, piece))
-            self._at += len(mine)
-            piece = piece[len(mine) :]
+            if slave_bytes != piece[: len(slave_bytes)]:
+                raise LogsDifferError(self.begin, self._at + _first_difference(slave_bytes, piece))
+            self._at += len(slave_bytes)
+            piece = piece[len(slave_bytes) :]
         self.is_done = self._at >= self._end
         return piece
 
 
-def _first_difference(mine: memoryview, theirs: memoryview) -> int:
-    """Position of the first byte that differs, by halves."""
-    low, high = 0, len(mine)  # the same below ``low``; they differ below ``high``
+def _first_difference(slave_bytes: memoryview, master_bytes: memoryview) -> int:
+    """Find the position of the first byte that differs, by bisection."""
+    low, high = 0, len(slave_bytes)  # the same below ``low``; they differ below ``high``
     while high - low > 1:
         middle = (low + high) // 2
-        if mine[low:middle] == theirs[low:middle]:
+        if slave_bytes[low:middle] == master_bytes[low:middle]:
             low = middle
         else:
             high = middle
     return low
 
 
-class Places:
-    """Chooses where a slave's log is compared next, further back each time that nothing in common was found."""
+class ComparisonStart:
+    """Start offset of the next comparison: further back after each comparison without a common prefix."""
 
-    def __init__(self, store: MessageStore, *, forced_only: bool) -> None:
-        """Choose places in a store; ``forced_only`` where a report acknowledges that what is before it is forced."""
+    def __init__(self, store: MessageStore, *, flushed_only: bool) -> None:
+        """Start at the log's end; ``flushed_only`` where a report acknowledges a flush of all before its offset."""
         self._store = store
-        self._forced_only = forced_only
+        self._flushed_only = flushed_only
         self.reset()
 
     def reset(self) -> None:
-        """Begin at the log's end again."""
+        """Start at the log's end again."""
         self._limit: int | None = None
-        self._about_bytes = COMPARED_BYTES
-        self._exactly: int | None = None  # where the master's log begins
-        self._first_tried = -1  # likewise, when that place has been chosen once
+        self._compared_bytes = COMPARED_BYTES
+        self._exact_start: int | None = None  # where the master's log begins
+        self._tried_start = -1  # likewise, when that place has been chosen once
 
-    def joint(self) -> Joint:
-        """The next comparison: the first report, which says where it begins, acknowledges what is before that."""
+    def next_comparison(self) -> LogComparison:
+        """Return the next comparison; its first report acknowledges all before the start offset."""
         store = self._store
-        if self._exactly is not None and self._exactly < store.min_physical_offset:
+        if self._exact_start is not None and self._exact_start < store.min_physical_offset:
             self.reset()  # retention has deleted that place since
-        if self._exactly is not None:
-            return Joint(store, self._exactly)
+        if self._exact_start is not None:
+            return LogComparison(store, self._exact_start)
         limit = store.max_physical_offset if self._limit is None else self._limit
-        if self._forced_only:
+        if self._flushed_only:
             limit = min(limit, store.flushed_offset)
-        return Joint(store, store.boundaries.before(limit, self._about_bytes))
+        return LogComparison(store, store.boundaries.before(limit, self._compared_bytes))
 
-    def move(self, error: LogsDifferError | OtherPlaceError) -> int | None:
-        """Choose the next place after a comparison that failed.
+    def move_back(self, error: LogsDifferError | OtherOffsetError) -> int | None:
+        """Choose the next start offset after a failed comparison.
 
         Returns:
             None if there is one to try; else the last boundary up to which the logs are the same, or -1 if they
@@ -147,22 +147,22 @@ class Places:
             common = store.boundaries.last_until(error.same_until, begin)
             if common > begin:
                 return common
-            told = begin
+            offset = begin
         else:
-            told = error.told
-        if told > begin:
-            if told == self._first_tried or told > store.max_physical_offset:
+            offset = error.master_offset
+        if offset > begin:
+            if offset == self._tried_start or offset > store.max_physical_offset:
                 return -1
-            if self._forced_only and told > store.flushed_offset:
+            if self._flushed_only and offset > store.flushed_offset:
                 self.reset()  # a report of that place would acknowledge what is not forced: later
                 return None
-            self._exactly = self._first_tried = told
+            self._exact_start = self._tried_start = offset
             return None
         if begin <= store.min_physical_offset:
             if isinstance(error, LogsDifferError) or error.at_start:
                 return -1
             self.reset()  # retention has deleted what was before it since: this is to be told
             return None
-        self._limit, self._exactly = told, None
-        self._about_bytes *= WIDER
+        self._limit, self._exact_start = offset, None
+        self._compared_bytes *= WIDER
         return None
