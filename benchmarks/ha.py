@@ -33,7 +33,7 @@ def figures(work: Path) -> list[Figure]:
 
 @contextmanager
 def our_pair(work: Path) -> Iterator[str]:
-    """A name server, a master and its slave, all ours; the address of the first."""
+    """Run our name server, master and slave; yield the name server's address."""
     settings = f"{_SLAVE}registerNameServerPeriod=1000\n"
     with standalone(work / "our-master", _MASTER) as master, broker(work / "our-slave", settings, master.namesrv):
         _wait_for_slave(master.broker)

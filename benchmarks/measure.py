@@ -60,7 +60,7 @@ def peak_worker_memory(result: list[int]) -> Iterator[None]:
 
 
 def peak_bytes() -> int:
-    """The most memory of this process; ``getrusage`` counts that of the process that started it, too."""
+    """Return the most memory of this process; ``getrusage`` counts that of the process that started it, too."""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 

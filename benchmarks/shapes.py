@@ -134,7 +134,7 @@ def _many_keys(store: str) -> None:
 
 
 def _light_queues(store: str) -> None:
-    """A message for each light queue, which goes to the next one too."""
+    """Return a message for each light queue, which goes to the next one too."""
     host, at, places = Host.parse("127.0.0.1:10911"), 0, [0] * LIGHT_QUEUES
     directory = Path(paths.commitlog_dir(store))
     directory.mkdir(parents=True)

@@ -38,7 +38,7 @@ class SimulatedLightQueues(ManyQueues):
         self.queue_file_bytes = self.messages // OWN_QUEUES * UNIT_BYTES
 
     def names(self, directory: str) -> list[str]:
-        """What a directory holds."""
+        """Return the entries of a directory."""
         if directory == ROOT:
             return ["commitlog", "consumequeue"]
         if directory == QUEUES:
@@ -48,7 +48,7 @@ class SimulatedLightQueues(ManyQueues):
         return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
 
     def queue(self, path: str) -> bytes:
-        """A queue's file."""
+        """Return a queue's file."""
         light, own = _FILE.fullmatch(path).groups()  # type: ignore[union-attr] # it was opened
         if light is None:
             return self.file_of(list(range(int(own), self.messages, OWN_QUEUES)))

@@ -106,7 +106,7 @@ class ManyQueues(SimulatedStore):
         return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
 
     def opened(self, path: str, size_bytes: int) -> _Open:
-        """An open file."""
+        """Return an open file."""
         return _Open(self, path, size_bytes)
 
     def log(self, offset: int, size: int) -> bytes:
@@ -125,11 +125,11 @@ class ManyQueues(SimulatedStore):
         raise NotImplementedError
 
     def queue(self, path: str) -> bytes:
-        """A queue's file."""
+        """Return a queue's file."""
         raise NotImplementedError
 
     def file_of(self, numbers: list[int]) -> bytes:
-        """The file of a queue that has these messages."""
+        """Return the file of a queue that has these messages."""
         width = len(self.IMAGE)
         units = b"".join(Unit(number * width, width, 0).encode() for number in numbers)
         return units.ljust(self.queue_file_bytes, b"\0")
@@ -143,7 +143,7 @@ class SimulatedQueues(ManyQueues):
     TOPIC, QUEUE = _TOPIC, _QUEUE
 
     def names(self, directory: str) -> list[str]:
-        """What a directory holds."""
+        """Return the entries of a directory."""
         if directory == ROOT:
             return ["commitlog", "consumequeue"]
         if directory == QUEUES:
@@ -153,7 +153,7 @@ class SimulatedQueues(ManyQueues):
         return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
 
     def queue(self, path: str) -> bytes:
-        """A queue's file."""
+        """Return a queue's file."""
         topic, queue_id = map(int, _FILE.fullmatch(path).groups())  # type: ignore[union-attr] # it was opened
         return self.file_of([queue_id * TOPICS + topic])
 

@@ -95,7 +95,7 @@ class SimulatedStore:
         return [self.info(f"{directory}/{name}") for name in self.names(directory)]
 
     def names(self, directory: str) -> list[str]:
-        """What a directory holds."""
+        """Return the entries of a directory."""
         if directory == LOG:
             return [paths.segment_name(number * self.segment_bytes) for number in range(self.segments)]
         return ["commitlog"] if directory == ROOT else []
@@ -117,7 +117,7 @@ class SimulatedStore:
         return self.opened(path, info.size)
 
     def opened(self, _path: str, _size_bytes: int) -> Any:
-        """An open file."""
+        """Return an open file."""
         return _Segment(self)
 
     @contextmanager

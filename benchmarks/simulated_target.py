@@ -54,7 +54,7 @@ class _Object:
 
 @functools.lru_cache(maxsize=1)  # for it is asked for its size before it is read
 def _note(task: int, queues: int) -> bytes:
-    """The note of a task: a file of each of its queues."""
+    """Return the note of a task: a file of each of its queues."""
     numbers = range(task, queues, MAX_PARTITIONS)
     names = (f"consumequeue/Topic{number % 1000:04d}/{number // 1000}/{0:020d}" for number in numbers)
     return json.dumps(dict.fromkeys(names, QUEUE_FILE_BYTES)).encode()
@@ -90,7 +90,7 @@ class SimulatedTarget(SimulatedStore):
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 
     def opened(self, path: str, _size_bytes: int) -> _Object:
-        """An open object."""
+        """Return an open object."""
         return _Object(self._data(path))
 
     def _data(self, path: str) -> bytes:

@@ -201,7 +201,7 @@ async def _pieces(writers: list[asyncio.StreamWriter], begin: bytes) -> AsyncIte
 
 @asynccontextmanager
 async def _new_groups(broker: str, name: str) -> AsyncIterator[None]:
-    """Pulls of groups that nobody has heard of, all at once."""
+    """Send pulls of unknown groups, all at once."""
     async with RemotingClient() as client:
         pulls = [client.invoke(broker, _pull(f"g{name}-{n}"), _TIMEOUT_S) for n in range(NEW_GROUPS)]
         answers = asyncio.gather(*pulls)
@@ -220,7 +220,7 @@ def _pull(group: str) -> RemotingCommand:
 
 @asynccontextmanager
 async def _heartbeat(broker: str, name: str) -> AsyncIterator[None]:
-    """A heartbeat that names many groups that nobody has heard of."""
+    """Send a heartbeat that names many unknown groups."""
     groups = [
         ConsumerData(group_name=f"h{name}-{n}", subscription_data_set=[SubscriptionData(topic=TOPIC)])
         for n in range(HEARTBEAT_GROUPS)

@@ -120,7 +120,7 @@ def _message(at_ms: int, topic: str, tag: str, number: int, body: Mapping[str, o
 
 
 def _bill(payment: Sent) -> tuple[list[Sent], int]:
-    """What failing to take a payment leaves in the log, as a broker does it; and when that came to an end."""
+    """Return the messages of a payment that fails, as a broker stores them, and the time of the last one."""
     left, at_ms, times = [], payment.at_ms + 200, 0
     while payment.number == ODD_NUMBER or OUTAGE_MS[0] <= at_ms < OUTAGE_MS[1]:
         more = {"RETRY_TOPIC": payment.topic, "REAL_TOPIC": "%RETRY%billing", "REAL_QID": "0"}

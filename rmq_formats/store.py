@@ -106,7 +106,7 @@ class Store(Records):
         return commitlog_segments(self._storage, self.path)
 
     def topics(self) -> list[str]:
-        """The topics that have a ConsumeQueue; those of the logs, which are scanned, where no files of one tell."""
+        """List the topics that have a ConsumeQueue; without files of one, the topics of the logs, which are scanned."""
         found = queue_file_topics(self._storage, self.path) if self._options.logs == COMMITLOG_ONLY else []
         if not found:
             batches = self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False)

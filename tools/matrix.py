@@ -71,7 +71,7 @@ def prepare(directory: Path, version: Version, interpreter: str) -> Path:
 
 
 def _libraries() -> list[str]:
-    """The libraries that the project and its tests ask for, but Spark and Delta."""
+    """Return the libraries that the project and its tests ask for, but Spark and Delta."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(text for extra in extras.values() for text in extra), "importlib_metadata"]

@@ -26,7 +26,7 @@ class Standalone:
 
 @contextmanager
 def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
-    """A command of ``rmq``, ended by SIGTERM.
+    """Run a command of ``rmq``, ended by SIGTERM.
 
     Args:
         log: a file for what it says.

@@ -104,7 +104,7 @@ def _body_line(message: "ReceivedMessage") -> bytes:
 
 
 def _printable_line(message: "ReceivedMessage") -> bytes:
-    """A body for a terminal: one line, without control characters."""
+    """Return a body for a terminal: one line, without control characters."""
     text = message.body.decode("utf-8", "backslashreplace")
     return output.printable(text.expandtabs()).encode() + b"\n"
 

@@ -90,7 +90,7 @@ class KnownPath:
     is_directory: bool
 
     def child(self, kind: PathKind) -> "KnownPath":
-        """A store's part."""
+        """Return a store's part."""
         return KnownPath(kind, self.storage, f"{self.path}/{kind}", kind not in {PathKind.CHECKPOINT, PathKind.CONFIG})
 
 
@@ -198,7 +198,7 @@ def _tree_of(parts: list[str]) -> int | None:
 
 
 def _tiered_kind(parts: list[str]) -> PathKind | None:
-    """What a directory of a queue in tiered storage holds; None if it is no such directory."""
+    """Return the kind of a queue's directory in tiered storage; None if it is no such directory."""
     if len(parts) < _LEVELS or not parts[-2].isdecimal():
         return None
     return {tiered.COMMIT_LOG: PathKind.COMMITLOG, tiered.CONSUME_QUEUE: PathKind.CONSUMEQUEUE}.get(parts[-1])
@@ -270,7 +270,7 @@ def _is_index_header(head: bytes, size_bytes: int) -> bool:
 
 
 def log_segments(place: KnownPath) -> list[Segment]:
-    """The CommitLog files of a store, of a directory or of one file, by offset.
+    """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
     Raises:
         StoreNotFoundError: there are none.
@@ -304,7 +304,7 @@ def log_segments(place: KnownPath) -> list[Segment]:
 
 
 def _start_offset(name: str) -> int | None:
-    """The offset that a file's name says, in a store or in tiered storage; None if it says none."""
+    """Return the offset that a file's name says, in a store or in tiered storage; None if it says none."""
     start_offset = paths.parse_segment_name(name)
     return tiered.parse_segment_name(name) if start_offset is None else start_offset
 
@@ -336,7 +336,7 @@ def _head_bytes(storage: Storage, path: str) -> int:
 
 
 def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments]:
-    """The queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
+    """Yield the queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
 
     Args:
         place: any level: all topics, one topic, one queue or one file.
@@ -371,14 +371,14 @@ def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments
 
 
 def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
-    """A queue by the two directories that it is in."""
+    """Return a queue by the two directories that it is in."""
     if len(below) < 2 or not below[1].isdecimal():
         return QueueSegments(below[0] if below else None, None, segments)
     return QueueSegments(below[0], int(below[1]), segments)
 
 
 def entry_index_files(place: KnownPath) -> list[Segment]:
-    """The files of a DLedger CommitLog's index, of a directory or one, by offset in the index."""
+    """Return the files of a DLedger CommitLog's index, of a directory or one, by offset in the index."""
     if place.is_directory:
         return list_segments(place.storage, place.path)
     with opened(place.storage, place.path) as file:

@@ -122,7 +122,7 @@ class Brokers:
                 await self.cluster.to_masters(RequestCode.UNREGISTER_CLIENT, fields)
 
     async def route(self, topic: str) -> Route:
-        """The route of a topic. Raises NoRouteError, TransportError."""
+        """Return the route of a topic. Raises NoRouteError, TransportError."""
         return await self.cluster.route(topic)
 
     async def message_types(self, topic: str) -> tuple[int, ...]:

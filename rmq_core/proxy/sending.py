@@ -70,7 +70,7 @@ class TransactionId(NamedTuple):
     broker: str
 
     def encode(self) -> str:
-        """The text."""
+        """Return the text."""
         return f"{self.message_id}:{self.physical_offset}:{self.queue_offset}:{self.broker}"
 
     @classmethod

@@ -42,7 +42,7 @@ class PendingRequests:
         return opaque
 
     def add(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Number a request that will be sent now; return the future of its answer."""
+        """Assign a number to a request that will be sent now; return the future of its response."""
         future = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._waiting[self.number(request)] = (future, deadline, timeout_s)

@@ -31,7 +31,7 @@ _REASONS: Final[dict[int, str]] = {
 
 
 def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """The answer: REQUEST_CODE_NOT_SUPPORTED, and why if there is a reason."""
+    """Return the answer: REQUEST_CODE_NOT_SUPPORTED, and why if there is a reason."""
     reason = _REASONS.get(request.code)
     remark = f" request type {request.code} not supported" + (f": {reason}" if reason else "")
     return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

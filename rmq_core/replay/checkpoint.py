@@ -39,7 +39,7 @@ class ReplayCheckpoint:
         self._replay = replay
 
     def load(self) -> ReplayProgress | None:
-        """The progress of the runs before; None if this is the first.
+        """Return the progress of the runs before; None if this is the first.
 
         Raises:
             StoreError: it cannot be read, or is that of another replay.

@@ -212,7 +212,7 @@ class StoreConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "StoreConfig":
-        """Settings from the properties of a ``broker.conf``; names that are no store settings are ignored.
+        """Return the settings of the properties of a ``broker.conf``; other properties are ignored.
 
         Raises:
             OptionError: no root, or a value that cannot be used.

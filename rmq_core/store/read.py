@@ -179,7 +179,7 @@ class StoreReader:
         return _new(GetResult, (status, following, low, high, slices, count, total, is_far))
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
-        """A queue; None where there is none."""
+        """Return a queue; None where there is none."""
         return self._queues.get(topic, queue_id)
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
@@ -298,7 +298,7 @@ class StoreReader:
 
 
 def _unit_of(queue: Queue, queue_offset: int) -> StoredUnit | BatchUnit | None:
-    """The unit of the record that has the message of a queue offset."""
+    """Return the unit of the record that has the message of a queue offset."""
     return queue.unit_of(queue_offset) if isinstance(queue, BatchQueue) else queue.unit(queue_offset)
 
 

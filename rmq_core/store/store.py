@@ -167,7 +167,7 @@ class MessageStore:
         return not self._refusals.by_cause and self.bulk.put_encoded(physical_offset, data)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message of a queue gets."""
+        """Return the queue offset that the next message of a queue gets."""
         return self.appender.next_offset(topic, queue_id)
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
@@ -182,7 +182,7 @@ class MessageStore:
         return self._live.has_more
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
-        """Runs a callback in ``dispatch`` with the queues that have new messages, while it says that it is waiting."""
+        """Run a callback in ``dispatch`` with the queues that have new messages, while it says that it is waiting."""
         self._live.on_dispatched(listener, is_waiting)
 
     # --- reading ------------------------------------------------------------------------
@@ -204,11 +204,11 @@ class MessageStore:
         return self._reader.query(topic, key, max_count, begin_ms, end_ms, kind=kind)
 
     def message(self, physical_offset: int) -> StoredMessage | None:
-        """The message at a physical offset, decoded; None where none begins, or a damaged one."""
+        """Return the message at a physical offset, decoded; None where none begins, or a damaged one."""
         return self._reader.message(physical_offset)
 
     def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """The message with an offset message id; None where there is none.
+        """Return the message with an offset message id; None where there is none.
 
         Raises:
             DecodeError: not such an id.
@@ -216,7 +216,7 @@ class MessageStore:
         return self._reader.message_by_id(msg_id)
 
     def record(self, physical_offset: int) -> memoryview | None:
-        """The stored record at a physical offset; None where none begins."""
+        """Return the stored record at a physical offset; None where none begins."""
         return self._log.record(physical_offset)
 
     def log_stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
@@ -232,7 +232,7 @@ class MessageStore:
         return self._reader.store_timestamp_ms(topic, queue_id, queue_offset)
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
-        """A queue, to look at its units; None where there is none."""
+        """Return a queue, to look at its units; None where there is none."""
         return self._reader.queue(topic, queue_id)
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
@@ -278,11 +278,11 @@ class MessageStore:
         return self._flusher.fault
 
     def on_flushed(self, listener: FlushListener) -> None:
-        """Runs a callback with each new ``flushed_offset``: in a thread of the store, so be brief."""
+        """Run a callback with each new ``flushed_offset``: in a thread of the store, so be brief."""
         self._flusher.on_flushed(listener)
 
     def on_fault(self, listener: FaultListener) -> None:
-        """Runs a callback when writing ends for good: no append that waits will be flushed."""
+        """Run a callback when writing ends for good: no append that waits will be flushed."""
         self._flusher.on_fault(listener)
 
     def wait_flushed(self, physical_offset: int, timeout_s: float | None = None) -> bool:

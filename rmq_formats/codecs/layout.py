@@ -113,7 +113,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 def pack_fields(layout: Struct, *values: int | bytes) -> bytes:
-    """The values in a layout's fields.
+    """Return the values in a layout's fields.
 
     Raises:
         LengthError: a value is out of its field's range.

@@ -57,7 +57,7 @@ def is_index_file_name(name: str) -> bool:
 
 
 def parse_queue_id(name: str) -> int | None:
-    """The queue id that a directory's name stands for; None if it is no queue's."""
+    """Return the queue id that a directory's name stands for; None if it is no queue's."""
     return int(name) if _is_digits(name) and len(name) <= _MAX_QUEUE_ID_DIGITS and int(name) < 1 << 31 else None
 
 

@@ -60,7 +60,7 @@ class HeadField(NamedTuple):
 
 
 def _head_fields(sys_flag: int) -> dict[str, HeadField]:
-    """The fields by name, in order, of a record with the hosts that ``sys_flag`` tells."""
+    """Return the fields by name, in order, of a record with the hosts that ``sys_flag`` tells."""
     fields, at = {}, 0
     for name, v4_code in _FIELDS:
         code = f"{HOST_V6_BYTES}s" if sys_flag & _HOST_BITS.get(name, 0) else v4_code
@@ -70,7 +70,7 @@ def _head_fields(sys_flag: int) -> dict[str, HeadField]:
 
 
 def head_struct(*names: str) -> Struct:
-    """What unpacks some fields of a record with IPv4 hosts, in the order of the head, from its first byte on."""
+    """Return the struct of some fields of a record with IPv4 hosts, in the head's order, from its first byte on."""
     codes, at = [], 0
     for name in names:
         field = HEAD[name]

@@ -60,7 +60,7 @@ class UniqueId:
         return cls(str(ip_address(data[:ip_bytes])), *_REST.unpack_from(data, ip_bytes))
 
     def nearly_time_ms(self, now_ms: int) -> int:
-        """The last time, in ms, before ``now_ms`` that the id can be of, by the calendar of this machine's zone."""
+        """Return the last time, in ms, before ``now_ms`` that the id can have, in this machine's time zone."""
         begin = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         if int(begin.timestamp() * 1000) + self.month_ms >= now_ms:
             year, month = (begin.year - 1, 12) if begin.month == 1 else (begin.year, begin.month - 1)

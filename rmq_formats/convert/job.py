@@ -85,7 +85,7 @@ def _check_target(root: str, out: str) -> Path:
 
 @contextmanager
 def _new_store(target: Path) -> Iterator[Path]:
-    """A directory in which a store is made; at the end it becomes the target."""
+    """Make the store in a directory beside the target, and rename it at the end."""
     beside = target.with_name(f"{target.name}.rmq-convert")
     try:
         with directory_lock(str(beside)):

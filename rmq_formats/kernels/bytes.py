@@ -46,7 +46,7 @@ def emitted(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _big_endian_load(bits: int) -> Any:
-    """An intrinsic that loads ``bits`` bits at an address and swaps them: one instruction or two."""
+    """Return an intrinsic that loads ``bits`` bits at an address and swaps them: one instruction or two."""
 
     @emitted(types.int64(types.uint64))
     def load(context: Any, builder: Any, address: Any) -> Any:
@@ -84,7 +84,7 @@ def _equal_lanes(builder: Any, address: Any, value: Any, lane_count: int) -> Any
 
 
 def _match_mask(lane_count: int) -> Any:
-    """An intrinsic: bit i (uint64) is set where byte i of the ``lane_count`` at an address equals a value (uint8)."""
+    """Return an intrinsic that compares ``lane_count`` bytes at an address with a uint8: bit i of a uint64 each."""
 
     @emitted(types.uint64(types.uint64, types.uint8))
     def match(context: Any, builder: Any, address: Any, value: Any) -> Any:

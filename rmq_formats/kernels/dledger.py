@@ -245,7 +245,7 @@ _HALF = np.frombuffer(HALF_TOPIC.encode(), dtype=np.uint8)
 
 @njit("int64(int64[:, ::1], int64, int64)", **COMPILED)
 def _moved(halves: Any, count: int, old: int) -> int:
-    """The place in the new log of the half message at ``old``; 0 where there is none."""
+    """Return the place in the new log of the half message at ``old``; 0 where there is none."""
     found = np.searchsorted(halves[0, :count], old)
     return int(halves[1, found]) if found < count and halves[0, found] == old else 0
 

@@ -152,7 +152,7 @@ class _Index:
         return bool(self._log) and IndexEntry.decode(data).physical_offset >= self._log[0].start_offset
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
-        """The record at a physical offset; None where there is no sound one."""
+        """Return the record at a physical offset; None where there is no sound one."""
         number = bisect_left(self._log, physical_offset + 1, key=lambda segment: segment.start_offset) - 1
         if number < 0 or physical_offset >= self._log[number].end_offset or self._reads_left <= 0:
             return None

@@ -141,7 +141,7 @@ class QueuePlaces:
         self._places = np.concatenate([queue.places for queue in self._queues])[order]
 
     def _key(self, records: Longs, owners: Longs) -> Longs:
-        """Number the pairs of a record and a queue: several light queues may name one record."""
+        """Return a number for each pair of a record and a queue: several light queues may name one record."""
         keys: Longs = (records - self._begin) * len(self._queues) + owners
         return keys
 

@@ -140,7 +140,7 @@ class Dispatcher(QueueTable):
                 self._keys = _grown(self._keys)
 
     def inner_batches(self) -> NDArray[np.int64]:
-        """The inner batches dispatched, int64[n, BATCH_COLUMNS], in log order."""
+        """Return the inner batches dispatched, int64[n, BATCH_COLUMNS], in log order."""
         return np.concatenate([np.empty((0, BATCH_COLUMNS), dtype=np.int64), *self._batches])
 
     def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

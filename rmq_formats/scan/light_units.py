@@ -12,7 +12,7 @@ Units = NDArray[np.int64]
 
 
 def own_queues(units: Units) -> Units:
-    """The row of each unit's record's own queue, int64[n]: a record's own unit comes before those of light queues.
+    """Return the queue number of each record's own topic, int64[n]: its own unit precedes those of light queues.
 
     Args:
         units: int64[n, UNIT_COLUMNS], in log order, with all units of each record.

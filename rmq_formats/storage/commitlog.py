@@ -16,7 +16,7 @@ _LOG_ELSEWHERE: Final = "Where storePathCommitLog is another directory, give -c 
 
 
 def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
-    """The directories of a store's CommitLog, in log order, each with the bytes in front of each record in its files.
+    """List the directories of a store's CommitLog, in log order, each with the bytes in front of its records.
 
     Raises:
         StoreLayoutError: it has several DLedger CommitLogs.

@@ -40,7 +40,7 @@ def named_topics(storage: Storage, root: str) -> list[str]:
 
 
 def topic_queues(storage: Storage, directory: str, topic: str) -> Iterator[QueueFiles]:
-    """The queues of a topic that have files, by number; directories of other names are passed over."""
+    """Yield the queues of a topic that have files, by number; directories of other names are passed over."""
     names = _directories(storage.entries, f"{directory}/{topic}") if paths.is_safe_topic(topic) else []
     numbered = [(queue_id, name) for name in names if (queue_id := paths.parse_queue_id(name)) is not None]
     for queue_id, name in sorted(numbered):
@@ -50,7 +50,7 @@ def topic_queues(storage: Storage, directory: str, topic: str) -> Iterator[Queue
 
 
 def walk_queues(storage: Storage, directory: str) -> Iterator[QueueFiles]:
-    """The queues that have files in ``consumequeue`` or ``consumequeue_ext``, by topic and number."""
+    """Yield the queues that have files in ``consumequeue`` or ``consumequeue_ext``, by topic and number."""
     for topic in queue_topics(storage, directory):
         yield from topic_queues(storage, directory, topic)
 

@@ -222,7 +222,7 @@ def _told_as_damage(path: str) -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """The library's text without the names of the temporary directory."""
+    """Return the library's text without the names of the temporary directory."""
     words = " ".join(text.split()).split(" ")
     return " ".join(Path(word).name if "rmq-rocksdb-" in word else word for word in words)
 

@@ -237,7 +237,7 @@ class _ArrowFile:
 
 
 def _reason(error: Exception) -> str:
-    """What a library says, on one line and not for pages."""
+    """Return a library's error on one line, shortened."""
     words = " ".join(str(error).split())
     return words if len(words) <= _REASON_CHARACTERS else f"{words[:_REASON_CHARACTERS]} …"
 

@@ -59,7 +59,7 @@ class Tree(Protocol):
         ...
 
     def read_bytes(self, path: str) -> bytes:
-        """A whole small file. Raises StoreError."""
+        """Return a whole small file. Raises StoreError."""
         ...
 
 
@@ -130,7 +130,7 @@ def _has_queue_files(tree: Tree, topic: str) -> bool:
 
 
 def dledger_directories(tree: Tree, root: str) -> list[str]:
-    """The directories of DLedger CommitLogs' entries, by name: one in a store with a DLedger CommitLog.
+    """Return the directories of DLedger CommitLogs' entries, by name: one in a store with a DLedger CommitLog.
 
     It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
     whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
@@ -143,7 +143,7 @@ def dledger_directories(tree: Tree, root: str) -> list[str]:
 
 
 def _dledger_data(tree: Tree, path: str, is_named: bool) -> list[str]:
-    """The directories ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
+    """Return the directories ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
     below = [entry.name for entry in _listed(tree, path) if entry.is_directory]
     if is_named and "data" in below:
         return [f"{path}/data"]
@@ -392,5 +392,5 @@ def no_dispatch(commitlog: str, batch_topics: Collection[str]) -> str | None:
 
 
 def unknown_file(path: str, what: str) -> str:
-    """The line for a file in the place of which something else would be published."""
+    """Return the line for a file in the place of which something else would be published."""
     return f"{path}: {what}, and rmq does not know it; move it out of the store first"

@@ -145,7 +145,7 @@ class EntryCheck:
         self._check_units(units)
 
     def _first_index(self, indexes: NDArray[np.int64]) -> int:
-        """The index of the batch's first entry: that which follows, where any header agrees, else what most say."""
+        """Return the index of the batch's first entry: the next one if any header agrees, else that of most headers."""
         bases = indexes - np.arange(len(indexes))
         follows = self._span.last_index + 1
         if not self._after_damage and self._span.first_index >= 0 and (bases == follows).any():
@@ -226,7 +226,7 @@ def _told(unit: np.void) -> str:
 
 
 def mended_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The terms without those that do not fit between their neighbours: terms never fall."""
+    """Return the terms without those that do not fit between their neighbours: terms never fall."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(terms)) + 1])
     if len(starts) == 1:
         return terms
@@ -244,7 +244,7 @@ def mended_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _heaviest_rise(runs: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The numbers of runs whose terms never fall, and that hold the most entries together."""
+    """Return the numbers of runs whose terms never fall, and that hold the most entries together."""
     weights: list[tuple[int, int]] = []  # entries up to here, number of the run before
     for number, (term, start, end) in enumerate(runs):
         before = max(((weights[i][0], i) for i in range(number) if runs[i][0] <= term), default=(0, -1))

@@ -14,7 +14,7 @@ BLOCK_BYTES: Final = 256 << 10  # 8,192 units: small enough for a core's cache, 
 
 
 def index_directory(data_path: str) -> str:
-    """The directory of DLedger's index, beside that of the entries' files."""
+    """Return the directory of DLedger's index, beside that of the entries' files."""
     return f"{data_path.rsplit('/', 2)[0]}/index"
 
 
@@ -51,7 +51,7 @@ class EntryUnits:
         return (place - self._begin, self._end - self._begin) if self._begin <= place < self._end else (0, 0)
 
     def take(self, first_index: int, count: int) -> NDArray[np.void]:
-        """The units of that many entries in a row, INDEX_UNIT_DTYPE[count]; zeros where there is none.
+        """Return the units of that many entries in a row, INDEX_UNIT_DTYPE[count]; zeros where there is none.
 
         Raises:
             StoreError: the index cannot be read.

@@ -389,7 +389,7 @@ ALL: Final[tuple[Kind, ...]] = (
 
 
 def of_rocksdb(kind: Kind) -> Kind:
-    """The kind of a fault of a ConsumeQueue that is in RocksDB: with the remedy that is one there."""
+    """Return the kind of a fault of a ConsumeQueue that is in RocksDB: with the remedy that is one there."""
     return replace(kind, remedy=kind.remedy.replace(_REBUILD_QUEUE, _RENEW_DATABASE))
 
 
@@ -402,5 +402,5 @@ LOG_DAMAGED: Final = Kind(
 
 
 def damage_finding(damage: Damage, path: str | None = None) -> Finding:
-    """The finding of a rebuild for a damaged stretch of the CommitLog."""
+    """Return the finding of a rebuild for a damaged stretch of the CommitLog."""
     return Finding(LOG_DAMAGED, damage.code.text, path, damage.physical_offset, damage.size)

@@ -56,7 +56,7 @@ class Finding:
     count: int = 1
 
     def without_secrets(self) -> "Finding":
-        """The same finding, to be shown: no secret in a path that is a URI."""
+        """Return the same finding, to be shown: no secret in a path that is a URI."""
         return self if self.path is None else replace(self, path=without_secrets(self.path))
 
     def to_dict(self) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def _sys_flag(batch: FrameBatch, shape: FrameShape) -> int:
 
 
 def _field(name: str, part_bytes: int | None = None) -> Callable[[FrameBatch, FrameShape], str]:
-    """What reads a field of the head, or its last bytes, as an integer."""
+    """Return the reader of a field of the head, or of its last bytes, as an integer."""
 
     def read(batch: FrameBatch, shape: FrameShape) -> str:
         field = HEAD_FIELDS[host_kind(_sys_flag(batch, shape))][name]

@@ -64,7 +64,7 @@ class VerifyReport:
     faulty_queues: dict[Kind, set[tuple[str, int]]] = field(default_factory=dict)
 
     def without_secrets(self) -> "VerifyReport":
-        """The same report with no secrets in the URIs of its store and files."""
+        """Return the same report with no secrets in the URIs of its store and files."""
         return replace(
             self,
             store=without_secrets(self.store),

@@ -222,7 +222,7 @@ def _write_spill(area: LocalArea, number: int, rows: Table, queue: tuple[str, in
 
 
 def _existing_units(root: str) -> Iterator[tuple[Table, tuple[str, int]]]:
-    """The units of each queue that is there, a file at a time, and the queue's topic and id."""
+    """Yield the units of each queue that is there, a file at a time, and the queue's topic and id."""
     for queue in _queues_of(root):
         for file in queue.segments:
             image = np.fromfile(file.path, dtype=np.uint8)

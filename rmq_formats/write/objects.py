@@ -157,7 +157,7 @@ def publish_objects(
 
 
 def _noted(dispatch: RebuildOptions) -> dict[str, Any]:
-    """What ``dispatch_objects`` needs of the options: a write leaves no topics out, and knows of no batch queues."""
+    """Return the options of ``dispatch_objects``: a write leaves no topics out, and has no batch queues."""
     return {
         "consumequeue": dispatch.consumequeue, "index": dispatch.index, "sizes": asdict(dispatch.sizes),
         "written": sorted(dispatch.written_queues),

@@ -77,7 +77,7 @@ class EntryRow:
 
 
 def units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[UnitRow]:
-    """The units of all queues under a path, each queue from a queue offset on.
+    """Yield the units of all queues under a path, each queue from a queue offset on.
 
     Args:
         place: recognised as ConsumeQueue.
@@ -113,7 +113,7 @@ def _segment_units(
 
 
 def batch_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[BatchUnitRow]:
-    """The units of 46 bytes of all queues under a path, each queue from a queue offset on; see ``units``."""
+    """Yield the units of 46 bytes of all queues under a path, each queue from a queue offset on; see ``units``."""
     for queue in queues(place, topic):
         for units in batch_unit_arrays(place.storage, queue, tell):
             for place_at, size, code, stored, base, count, *_ in units.tolist():
@@ -122,7 +122,7 @@ def batch_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> 
 
 
 def batch_unit_arrays(storage: Storage, queue: QueueSegments, tell: Tell) -> Iterator[NDArray[np.void]]:
-    """The units of 46 bytes of a queue, BATCH_UNIT_DTYPE[n] of each file."""
+    """Yield the units of 46 bytes of a queue, BATCH_UNIT_DTYPE[n] of each file."""
     for segment in queue.segments:
         with opened(storage, segment.path) as file:
             units, behind = split_file(read_range(file, 0, file.data_end()))
@@ -137,7 +137,7 @@ def _queue_name(queue: QueueSegments) -> str:
 
 
 def ext_units(place: KnownPath, topic: str | None, tell: Tell) -> Iterator[ExtRow]:
-    """The ConsumeQueueExt units of all queues under a path; see ``units``."""
+    """Yield the ConsumeQueueExt units of all queues under a path; see ``units``."""
     for queue in queues(place, topic):
         for segment in queue.segments:
             with opened(place.storage, segment.path) as file:
@@ -159,7 +159,7 @@ def ext_units(place: KnownPath, topic: str | None, tell: Tell) -> Iterator[ExtRo
 
 
 def entries(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryRow]:
-    """The entries of an IndexFile, or of all in a directory, each file from an entry number on.
+    """Yield the entries of an IndexFile, or of all in a directory, each file from an entry number on.
 
     Args:
         place: recognised as Index.

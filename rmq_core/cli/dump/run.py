@@ -76,7 +76,7 @@ def run(path: str, wanted: DumpOptions) -> int:
 
 
 def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
-    """The heading, for people, and the lines of what is at a place, one or many in a piece."""
+    """Return the heading, for people, and the lines of what is at a place, one or many in a piece."""
     if wanted.unqueued:
         return text_lines.RECORD_HEADING, unqueued_lines(
             place, as_json=wanted.as_json, topic=wanted.topic, begin=wanted.from_offset, limit=wanted.limit,
@@ -126,7 +126,7 @@ def _note_leftovers(segments: list[Segment]) -> None:
 
 
 def _whole(place: KnownPath) -> object:
-    """What a checkpoint or config has; config in RocksDB is the document that its file would be."""
+    """Return the values of a checkpoint or of config; config in RocksDB is the document that its file would be."""
     if place.is_directory:
         return documents_at(place.storage, place.path)
     data = place.storage.read_bytes(place.path)

@@ -44,7 +44,7 @@ class EntryIndexRow:
 
 
 def stored_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[StoredUnitRow]:
-    """The units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
+    """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
         place: recognised as such a database.
@@ -63,7 +63,7 @@ def stored_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) ->
 
 
 def entry_index(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryIndexRow]:
-    """The units of a DLedger CommitLog's index, from an entry's index on; see ``stored_units``."""
+    """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``stored_units``."""
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
         with opened(place.storage, segment.path) as file:

@@ -350,14 +350,14 @@ def _index_facts(storage: Storage, path: str) -> IndexFacts:
 
 
 def checkpoint(place: KnownPath) -> Checkpoint | None:
-    """The checkpoint, if there is one. Raises FormatError."""
+    """Return the checkpoint, if there is one. Raises FormatError."""
     if not place.storage.exists(place.path):
         return None
     return Checkpoint.decode(place.storage.read_bytes(place.path))
 
 
 def config(place: KnownPath) -> Any:
-    """A config file or a database of config, parsed. Raises FormatError, StoreError."""
+    """Return a config file or a database of config, parsed. Raises FormatError, StoreError."""
     if place.is_directory:
         return documents_at(place.storage, place.path)
     return config_json.loads(place.storage.read_bytes(place.path).decode("utf-8", "replace"))

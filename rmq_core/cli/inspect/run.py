@@ -124,7 +124,7 @@ def run_unqueued(path: str, as_json: bool) -> int:
 
 
 def gather(place: KnownPath) -> Facts:
-    """The facts of a path."""
+    """Return the facts of a path."""
     facts = Facts(place.kind, without_secrets(place.path))
     parts = [place]
     if place.kind is PathKind.STORE:
@@ -389,7 +389,7 @@ def _queue_table(queues: Sequence[QueueFileFacts]) -> RenderableType:
 
 
 def _queue_log_table(logs: Sequence[QueueLogFacts]) -> RenderableType:
-    """Logs of single queues, of tiered storage with their brokers."""
+    """Return the logs of single queues, of tiered storage with their brokers."""
     table = output.table("log of", ">queue", ">files", ">size", ">from", ">to", ">unit files")
     for log in logs:
         name = log.topic if log.broker is None else f"{log.broker}: {log.topic}"

@@ -122,7 +122,7 @@ class Admin(Service):
         return decode_body(answer.body, ClusterInfo)
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """The addresses of all masters, sorted by the brokers' names.
+        """Return the addresses of all masters, sorted by the brokers' names.
 
         Args:
             cluster: of that one only.
@@ -138,11 +138,11 @@ class Admin(Service):
         return addresses
 
     async def masters_of(self, topic: str) -> list[str]:
-        """The addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
+        """Return the addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
         return [self._cluster.address(name) for name in (await self._cluster.route(topic)).brokers]
 
     async def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         answer = await self._cluster.request_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(answer.body, TopicList).topic_list)
 

@@ -117,7 +117,7 @@ class BrokerInquiries:
         return decode_body(answer.body, BrokerConsumeStats)
 
     async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
-        """The clients of a consumer group; None if there is none."""
+        """Return the clients of a consumer group; None if there is none."""
         fields = ConsumerGroupName(consumer_group=group)
         answer = await self._or_none(
             address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, ResponseCode.CONSUMER_NOT_ONLINE

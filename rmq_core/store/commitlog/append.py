@@ -86,12 +86,12 @@ class Appender:
             self._light = LightPlaces(self.queue, queues, config.max_lmq_queues)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message of a queue gets."""
+        """Return the queue offset that the next message of a queue gets."""
         queue = self._queues.get((topic, queue_id))
         return self._table.next_offset(topic, queue_id) if queue is None else queue.next_offset
 
     def queue(self, topic: str, queue_id: int) -> QueueParts | None:
-        """Cached parts of a queue's records, with its next queue offset; None if there can be no such queue."""
+        """Return the cached parts of a queue's records, with its next queue offset; None for an impossible queue."""
         return self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
 
     def forget_all(self) -> None:

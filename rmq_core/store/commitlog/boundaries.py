@@ -49,7 +49,7 @@ class Boundaries:
         return log.min_offset if found is None else found
 
     def last_until(self, physical_offset: int, floor: int) -> int:
-        """The last boundary at or before a physical offset; ``floor`` is one before it."""
+        """Return the last boundary at or before a physical offset; ``floor`` is one before it."""
         at, width = floor, _WINDOW_BYTES
         while physical_offset - width > floor:
             found = self._first_record(physical_offset - width, physical_offset)

@@ -189,11 +189,11 @@ class CommitLog:
         return self.memory is not None and any(self.memory[self.position : self.position + _INT32.size])
 
     def file_at(self, physical_offset: int) -> LogFile | None:
-        """The file that contains a physical offset; None if there is none."""
+        """Return the file that contains a physical offset; None if there is none."""
         return self._by_start.get(physical_offset - physical_offset % self.file_bytes)
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """A slice of the log; None if it is not there, not written yet, or not within one file."""
+        """Return a slice of the log; None if it is not there, not written yet, or not within one file."""
         if size <= 0 or physical_offset < 0 or physical_offset + size > self.max_offset:
             return None
         position = physical_offset % self.file_bytes
@@ -208,7 +208,7 @@ class CommitLog:
         return self.slice(physical_offset, min(left, most_bytes))
 
     def record(self, physical_offset: int) -> memoryview | None:
-        """The record that stands at a physical offset; None where none does, as far as its head can tell."""
+        """Return the record that stands at a physical offset; None where none does, as far as its head can tell."""
         head = self.slice(physical_offset, RECORD_FIXED_BYTES_V1)
         if head is None:
             return None

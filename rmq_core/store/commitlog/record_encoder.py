@@ -62,7 +62,7 @@ class BatchEncoder:
         self._append_crc = append_crc
 
     def split(self, batch: bytes, properties: bytes) -> list[BatchMessage] | None:
-        """The messages; None where a length in the batch lies, or a limit is passed."""
+        """Return the messages; None where a length in the batch lies, or a limit is passed."""
         crc32, unpack = isal_zlib.crc32, BATCH_HEAD.unpack_from
         crc_bytes = CRC_PROPERTY_BYTES * self._append_crc
         overhead = self._head_bytes + len(self._queue.topic_bytes) + 2 + crc_bytes

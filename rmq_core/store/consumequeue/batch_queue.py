@@ -100,7 +100,7 @@ class BatchQueue:
         self._end = row + len(units) // BATCH_UNIT_BYTES
 
     def unit(self, row: int) -> BatchUnit | None:
-        """The unit of a row; None if there is none."""
+        """Return the unit of a row; None if there is none."""
         if not self.first_stored <= row < self._end:
             return None
         return BatchUnit(row, *BATCH_UNIT.unpack(self.files.read(row * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES)))
@@ -110,7 +110,7 @@ class BatchQueue:
         return np.frombuffer(self.read(row, count), dtype=BATCH_UNIT_DTYPE)
 
     def read(self, row: int, count: int) -> bytes | memoryview:
-        """The bytes of up to ``count`` units from a row on, within one file."""
+        """Return the bytes of up to ``count`` units from a row on, within one file."""
         count = min(count, self._end - row) if row >= self.first_stored else 0
         return self.files.read(row * BATCH_UNIT_BYTES, count * BATCH_UNIT_BYTES) if count > 0 else b""
 
@@ -119,7 +119,7 @@ class BatchQueue:
         return self.find(lambda unit: unit.end_offset > queue_offset)
 
     def unit_of(self, queue_offset: int) -> BatchUnit | None:
-        """The unit that has the message of a queue offset; None if there is none."""
+        """Return the unit that has the message of a queue offset; None if there is none."""
         unit = self.unit(self.find_row(queue_offset))
         return unit if unit is not None and unit.base_offset <= queue_offset < unit.end_offset else None
 
@@ -138,15 +138,15 @@ class BatchQueue:
         return begin + bisect_left(range(begin, self._end), True, key=holds)
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
-        """The first row whose record is at or behind a physical offset."""
+        """Return the first row whose record is at or behind a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
     def next_unit(self, row: int) -> BatchUnit | None:
-        """The unit of a row; None behind the last one."""
+        """Return the unit of a row; None behind the last one."""
         return self.unit(row)
 
     def offset_by_time(self, time_ms: int, *, upper: bool) -> int:
-        """Base of the first unit stored at a time or later, of the last one if none is; ``upper`` is as in the store.
+        """Return the base of the first unit stored at a time or later, else of the last; ``upper`` is as in the store.
 
         Source: ``BatchConsumeQueue#getOffsetInQueueByTime``, which gives no end of the queue.
         """

@@ -78,7 +78,7 @@ class QueueExt:
             return None
 
     def at(self, tags_code: int) -> ExtUnit | None:
-        """The unit that a tags code is the address of; None if the code is no address, or has no sound unit."""
+        """Return the unit that a tags code is the address of; None if the code is no address, or has no sound unit."""
         return self._unit(decode_ext_address(tags_code)) if is_ext_address(tags_code) else None
 
     def tags_code(self, tags_code: int) -> int:

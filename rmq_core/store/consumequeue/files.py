@@ -64,7 +64,7 @@ class OpenFiles:
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # opened first, first
 
     def open(self, file: ConsumeQueueFile) -> int:
-        """The file's descriptor."""
+        """Return the file's descriptor."""
         if file.descriptor < 0:
             self._hold(file, self.disk.open(file.path))
         return file.descriptor
@@ -166,7 +166,7 @@ class FileSequence:
         return self.files[0].start if self.files else 0
 
     def file_at(self, offset: int) -> ConsumeQueueFile | None:
-        """The file that an offset is in."""
+        """Return the file that an offset is in."""
         if not self.files:
             return None
         number = (offset - self.files[0].start) // self.file_bytes

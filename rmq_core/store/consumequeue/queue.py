@@ -88,7 +88,7 @@ class ConsumeQueue:
         return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
     def unit(self, queue_offset: int) -> StoredUnit | None:
-        """The unit at a queue offset; None if there is none, or a pre-blank, which stands for no message."""
+        """Return the unit at a queue offset; None if there is none, or a pre-blank, which stands for no message."""
         data = self.read(queue_offset, 1)
         if len(data) < UNIT_BYTES:
             return None
@@ -96,7 +96,7 @@ class ConsumeQueue:
         return None if unit.size == PRE_BLANK_SIZE and unit.physical_offset == 0 else unit
 
     def next_unit(self, queue_offset: int) -> StoredUnit | None:
-        """The first unit at or behind a queue offset that is no pre-blank; None if there is none."""
+        """Return the first unit at or behind a queue offset that is no pre-blank; None if there is none."""
         while queue_offset < self.max_offset:
             unit = self.unit(queue_offset)
             if unit is not None:
@@ -138,7 +138,7 @@ class ConsumeQueue:
         return self.max_offset if unit is None else unit.queue_offset
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
-        """The first queue offset whose record is at or behind a physical offset."""
+        """Return the first queue offset whose record is at or behind a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
     @property
@@ -180,7 +180,7 @@ class ConsumeQueue:
             self.trim(self.max_offset)
 
     def last_address(self) -> int | None:
-        """The last tags code that is an address in ConsumeQueueExt; None without one."""
+        """Return the last tags code that is an address in ConsumeQueueExt; None without one."""
         end = self.max_offset
         while end > self.first_stored:
             begin = max(self.first_stored, end - _UNITS_AT_ONCE)

@@ -104,11 +104,11 @@ class ConsumeQueueTable:
         return ConsumeQueue(topic, queue_id, directory, config.consumequeue_file_bytes, self.open_files, ext)
 
     def get(self, topic: str, queue_id: int) -> Queue | None:
-        """A queue; None if it has no unit yet."""
+        """Return a queue; None if it has no unit yet."""
         return self._queues.get((topic, queue_id))
 
     def get_or_make(self, topic: str, queue_id: int) -> Queue:
-        """A queue, created if it does not exist.
+        """Return a queue, created if it does not exist.
 
         Raises:
             FormatError: the topic cannot name a directory.
@@ -273,7 +273,7 @@ class ConsumeQueueTable:
         self._remove_directories(plain.topic)
 
     def last_end(self) -> int:
-        """The largest physical offset behind a record that has a unit; -1 without units."""
+        """Return the largest physical offset behind a record that has a unit; -1 without units."""
         return max((queue.last_end() for queue in self), default=-1)
 
     def close(self) -> None:

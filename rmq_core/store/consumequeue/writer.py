@@ -197,7 +197,7 @@ class UnitWriter:
         return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
 
     def _queue(self, row: int) -> Queue | None:
-        """The queue of a row; None if it gets no units, as this store cannot have it."""
+        """Return the queue of a row; None if it gets no units, as this store cannot have it."""
         while row >= len(self._rows):
             self._rows += [None] * _FIRST_ROWS
             self._files += [None] * _FIRST_ROWS

@@ -199,7 +199,7 @@ class Dispatch:
             self.writer.names += self._collector.queue_names(len(self.writer.names))
 
     def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
-        """The arrivals that ``run`` has noted, one for each queue."""
+        """Return the arrivals that ``run`` has noted, one for each queue."""
         self._know_queues()
         names = self.writer.names
         found = []

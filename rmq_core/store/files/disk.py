@@ -164,7 +164,7 @@ class Disk:
         self.sync_directory(str(Path(path).parent))
 
     def used_ratio(self, path: str) -> float:
-        """Used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if it is not known.
+        """Return the used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if it is not known.
 
         Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory has its caller
         delete files.

@@ -36,7 +36,7 @@ class LocalTree:
             raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
 
     def read_bytes(self, path: str) -> bytes:
-        """A whole small file."""
+        """Return a whole small file."""
         return Path(path).read_bytes()
 
 

@@ -54,7 +54,7 @@ class Threads:
         return time.monotonic()
 
     def worker(self, name: str, turn: Turn) -> Worker:
-        """A thread that takes turns; it is to be started."""
+        """Return a thread that takes turns; it is to be started."""
         return Worker(name, turn)
 
     def pool(self, name: str, count: int) -> Executor:

@@ -134,7 +134,7 @@ class Marks:
             return Checkpoint()
 
     def trusted(self) -> Watermark | None:
-        """The newest watermark, if no other program has written the checkpoint since."""
+        """Return the newest watermark, if no other program has written the checkpoint since."""
         copies = [copy for copy in self._copies if copy is not None]
         if not copies:
             return None

@@ -110,7 +110,7 @@ class MappedIndexFile(MappedFile):
         append_in_place(self.array, self.slots, keys)
 
     def entry(self, number: int) -> IndexEntry:
-        """An entry by its number."""
+        """Return an entry by its number."""
         at = entry_position(number, self.slots)
         return IndexEntry.decode(self.map[at : at + INDEX_ENTRY_BYTES])
 
@@ -132,7 +132,7 @@ class MappedIndexFile(MappedFile):
             bound, number = number, entry.previous
 
     def count_below(self, physical_offset: int) -> int:
-        """Number of the first entry whose record is at or behind a physical offset; entries are in log order."""
+        """Return the number of the first entry whose record is at or after a physical offset, in log order."""
         low, high = 1, self.index_count
         while low < high:
             middle = (low + high) // 2

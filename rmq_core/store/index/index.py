@@ -121,7 +121,7 @@ class Index:
             self._roll(timestamp_ms)
 
     def target(self) -> MappedIndexFile | None:
-        """The newest file, for who appends to it by kernel; None after a batch that failed."""
+        """Return the newest file, for who appends to it by kernel; None after a batch that failed."""
         return self.files[-1] if self.files and not self._appended else None
 
     def note_appended(self) -> None:

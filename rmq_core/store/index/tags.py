@@ -47,7 +47,7 @@ def _is_from_5_4(root: str) -> bool:
 
 
 def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
-    """The newest messages with TAGS that the Index knows, newest first."""
+    """Yield the newest messages with TAGS that the Index knows, newest first."""
     directory = Path(paths.index_dir(config.root))
     names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
     windows_left = _MOST_WINDOWS
@@ -64,7 +64,7 @@ def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
 
 
 def _message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
-    """The record at a physical offset; None where there is no sound one."""
+    """Return the record at a physical offset; None where there is no sound one."""
     start = physical_offset - physical_offset % config.commitlog_file_bytes
     with suppress(OSError), Path(config.commitlog_path, paths.segment_name(start)).open("rb") as file:
 

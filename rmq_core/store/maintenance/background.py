@@ -71,7 +71,7 @@ class Background:
         self._worker.wake()
 
     def take(self, start: int) -> LogFile:
-        """The CommitLog file that begins at a physical offset: the one created ahead, or one created now.
+        """Return the CommitLog file that begins at a physical offset: the one created ahead, or one created now.
 
         Raises:
             OSError: it cannot be made.

@@ -63,7 +63,7 @@ class RecoveryPlanner:
         self._marks = parts.marks
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
-        """What is left to do after the watermark; None where it cannot be this store's.
+        """Return the recovery after the watermark; None where the watermark cannot be this store's.
 
         Args:
             watermark: one that can be trusted.
@@ -135,7 +135,7 @@ class RecoveryPlanner:
         return Resume(restart=True)
 
     def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
-        """What the original would do.
+        """Return the recovery of the original.
 
         Args:
             crashed: the file ``abort`` was there.

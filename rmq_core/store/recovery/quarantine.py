@@ -120,7 +120,7 @@ def _is_filler(head: bytes, physical_offset: int, left: int) -> bool:
 
 
 def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:
-    """A record of exactly ``size`` bytes that no consumer gets: one of a rolled back transaction."""
+    """Return a record of exactly ``size`` bytes that no consumer gets: one of a rolled back transaction."""
     topic = TOMBSTONE_TOPIC[: size - RECORD_FIXED_BYTES_V1]
     message = MessageToStore(
         topic=topic, queue_id=0, body=bytes(size - RECORD_FIXED_BYTES_V1 - len(topic)),

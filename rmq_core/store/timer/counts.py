@@ -13,7 +13,7 @@ from rmq_formats.codecs.timer import FLAG_DELETE, TIMER_UNIT_BYTES, UNIT_DTYPE
 
 
 def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
-    """Number of waiting messages by topic, less the recalls that wait with them.
+    """Return the number of waiting messages by topic, less the recalls that wait with them.
 
     Args:
         wheel: which units are of a chain.

@@ -208,7 +208,7 @@ class TimerLog:
 
     # --- reading ------------------------------------------------------------------------
     def read(self, position: int) -> TimerUnit | None:
-        """The unit at a position; None where there is none."""
+        """Return the unit at a position; None where there is none."""
         if not self.begin <= position <= self.end - TIMER_UNIT_BYTES:
             return None
         at = position - self._block_at

@@ -217,7 +217,7 @@ class TimerStore:
             self.read_time_ms = due_ms + self.config.precision_ms
 
     def units(self, due_ms: int) -> Iterator[TimerUnit]:
-        """The units of a slot, from the newest to the oldest.
+        """Yield the units of a slot, from the newest to the oldest.
 
         A unit that is due at another time is none of them: a slot of a wheel that was forced may name a place in a
         ``timerlog`` that was lost, where others stand now.
@@ -282,7 +282,7 @@ class TimerStore:
             self.wheel.clear(due_ms, self._delivered.pop(due_ms)[0])
 
     def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
-        """The next checkpoint to be written."""
+        """Return the next checkpoint to be written."""
         saved, done = self._saved, self.done
         changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
         return TimerCheckpoint(

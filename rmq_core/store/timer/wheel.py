@@ -43,7 +43,7 @@ class TimerWheel:
             self._memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = pages[page].tobytes()
 
     def slot(self, time_ms: int) -> TimerSlot | None:
-        """The slot of a time; None if nothing is due then."""
+        """Return the slot of a time; None if nothing is due then."""
         time_index = time_ms // self.precision_ms
         found = TimerSlot(*SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES))
         return found if found.time_index == time_index else None
@@ -103,7 +103,7 @@ class TimerWheel:
         self._dirty.update(np.unique(places // _SLOTS_A_PAGE).tolist())
 
     def next_time_ms(self, begin_ms: int, end_ms: int) -> int | None:
-        """The earliest time from ``begin_ms`` on and before ``end_ms`` at which something is due; None without one."""
+        """Return the earliest time in ``[begin_ms, end_ms)`` at which a message is due; None without one."""
         begin, end = max(begin_ms // self.precision_ms, 1), end_ms // self.precision_ms  # 0 is a slot without use
         if end - begin > WHEEL_SLOTS:
             times = self._slots["time_index"]

@@ -92,7 +92,7 @@ def decode_identity(text: str) -> BrokerIdentity:
 
 
 def _parts(line: str) -> list[str]:
-    """The parts between dashes, without empty ones at the end. Source: ``String#split``."""
+    """Return the parts between dashes, without empty ones at the end. Source: ``String#split``."""
     parts = line.split("-")
     while parts and not parts[-1]:
         parts.pop()

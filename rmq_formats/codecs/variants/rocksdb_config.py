@@ -78,7 +78,7 @@ class OffsetKey:
 
 
 def table_prefix(table: Table, kind: Kind = Kind.DATA) -> bytes:
-    """What the keys of a table begin with."""
+    """Return the prefix of a table's keys."""
     return _PREFIX.pack(_VERSION, table, kind)
 
 

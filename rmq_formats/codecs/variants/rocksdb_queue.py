@@ -57,12 +57,12 @@ def _topic_bytes(topic: str) -> bytes:
 
 
 def topic_prefix(topic: str) -> bytes:
-    """What the keys of all units of a topic begin with, and no others."""
+    """Return the prefix that the keys of a topic's units have, and no other keys."""
     return _topic_bytes(topic)
 
 
 def queue_prefix(topic: str, queue_id: int) -> bytes:
-    """What the keys of a queue's units begin with; the queue offset follows."""
+    """Return the prefix of the keys of a queue's units; the queue offset follows."""
     return _topic_bytes(topic) + _INT.pack(queue_id) + _SEPARATOR
 
 

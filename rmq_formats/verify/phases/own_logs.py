@@ -49,7 +49,7 @@ class OwnLog:
     sizes: Mapping[str, int]
 
     def to_list(self) -> list[Any]:
-        """The attributes in order, for JSON."""
+        """Return the attributes in order, for JSON."""
         return [self.topic, self.queue_id, self.root, self.is_tiered, dict(self.sizes)]
 
 

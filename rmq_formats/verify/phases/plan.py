@@ -147,7 +147,7 @@ def segment_findings(segments: Sequence[Segment], file_bytes: int) -> Iterator[F
 def resolve_sizes(
     storage: Storage, root: str, segments: Sequence[Segment], options: VerifyOptions, findings: FindingList
 ) -> StoreSizes:
-    """The broker's sizes: those given, else those that the store's files have, which is told."""
+    """Return the broker's sizes: those given, else those that the store's files have, which is told."""
     log_sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
     log_bytes = options.commitlog_file_bytes
     if log_bytes is None:
@@ -188,7 +188,7 @@ def _report_size(findings: FindingList, option: str, value: int, default: int) -
 
 
 def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: FindingList) -> StoreSizes:
-    """The sizes with the delay levels that the store's own queues speak of."""
+    """Return the sizes with the delay levels that the store's own queues speak of."""
     if levels == sizes.delay_levels_ms:
         return sizes
     text = " ".join(f"{level // 1000}s" for level in levels)
@@ -215,7 +215,7 @@ def _queue_files(storage: Storage, directory: str) -> Iterator[Entry]:
 
 
 def _common_size(storage: Storage, directory: str, multiple: int) -> int:
-    """The size that most files of queues have; 0 where there are none."""
+    """Return the size that most files of queues have; 0 where there are none."""
     sizes = Counter(entry.size_bytes for entry in islice(_queue_files(storage, directory), SAMPLE))
     plausible = [(count, size) for size, count in sizes.items() if size > 0 and size % multiple == 0]
     return max(plausible)[1] if plausible else 0

@@ -45,7 +45,7 @@ class QueuesByPartition:
     bounds: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Number of partitions."""
+        """Return the number of partitions."""
         return len(self.bounds) - 1
 
     def of(self, partition: int) -> list[tuple[str, int]]:

@@ -118,7 +118,7 @@ class BatchQueueCheck:
         return is_in_order and bool((units == self.expected[places]).all())
 
     def _judge(self, unit: np.void, place: int | None) -> Kind | None:
-        """The fault of a unit; ``place`` is that of its record among the expected ones."""
+        """Return the fault of a unit; ``place`` is that of its record among the expected ones."""
         if place is None:
             return self._without_record(int(unit["physical_offset"]))
         if self._seen[place]:

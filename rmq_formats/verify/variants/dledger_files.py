@@ -42,7 +42,7 @@ def state_findings(storage: Storage, data_directory: str, spans: Sequence[EntryS
 
 
 def _numbers(storage: Storage, path: str, keys: Sequence[str]) -> dict[str, int]:
-    """The numbers of a properties file that is there. Raises DecodeError, StoreError."""
+    """Return the numbers of a properties file that is there. Raises DecodeError, StoreError."""
     if not storage.exists(path):
         return {}
     text = storage.read_bytes(path)[:_MAX_TEXT_BYTES].decode("utf-8", "replace")
