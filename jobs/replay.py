@@ -26,8 +26,8 @@ from rmq_core.replay.choice import Choice, backlog_of, chosen
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, send
 from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
-from rmq_formats.lakehouse.log import check_topics, look
-from rmq_formats.lakehouse.selection import identify
+from rmq_formats.lakehouse.selection import store_identifier
+from rmq_formats.lakehouse.store_log import check_topics, snapshot_log
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import Include, ReadOptions
 from rmq_formats.read.stores import told_names
@@ -177,7 +177,7 @@ def _ids(text: str | None) -> frozenset[str] | None:
 
 def replay_of(given: argparse.Namespace) -> Replay:
     """Build the replay from the arguments."""
-    store_id = identify(given.store, given.store_id)
+    store_id = store_identifier(given.store, given.store_id)
     asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
     selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
     checkpoint = ReplayCheckpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
@@ -202,7 +202,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     begin = time.perf_counter()
     replay = replay_of(given)
     if topics := _read(given).query.named_topics:
-        log = look(given.store)
+        log = snapshot_log(given.store)
         check_topics(spark, [log], log.known_topics() | _tiered_topics(given), tuple(sorted(topics)))
     found = count(replay)
     done = found

@@ -58,9 +58,9 @@ def _key_column(topic: str, name: str, columns: StructType) -> KeyColumn:
     kind = _type_at(columns, path)
     if kind is None or isinstance(kind, StructType | ArrayType | MapType):
         raise OptionError(f"topic {topic!r}: key {name!r} is not a primitive column of the schema")
-    other = (_BEFORE.get(path[0], ""), *path[1:])
-    is_envelope = len(path) > 1 and _type_at(columns, other) == kind
-    return KeyColumn(name, (path, other) if is_envelope else (path,), kind)
+    before_path = (_BEFORE.get(path[0], ""), *path[1:])
+    is_envelope = len(path) > 1 and _type_at(columns, before_path) == kind
+    return KeyColumn(name, (path, before_path) if is_envelope else (path,), kind)
 
 
 def _type_at(kind: DataType, path: Path) -> DataType | None:
@@ -76,11 +76,11 @@ def check_condition(spark: SparkSession, topic: TypedTopic, columns: StructType)
     if not topic.delete_when:
         return
     try:
-        found = spark.createDataFrame([], columns).select(F.expr(topic.delete_when).alias(DELETED)).schema
+        schema = spark.createDataFrame([], columns).select(F.expr(topic.delete_when).alias(DELETED)).schema
     except PySparkException as error:
-        said = str(error).strip().splitlines()[0]
-        raise OptionError(f"topic {topic.topic!r}: delete_when {topic.delete_when!r}: {said}") from error
-    if not isinstance(found[DELETED].dataType, BooleanType):
+        message = str(error).strip().splitlines()[0]
+        raise OptionError(f"topic {topic.topic!r}: delete_when {topic.delete_when!r}: {message}") from error
+    if not isinstance(schema[DELETED].dataType, BooleanType):
         raise OptionError(f"topic {topic.topic!r}: delete_when {topic.delete_when!r}: is not a condition")
 
 
@@ -88,8 +88,8 @@ def with_deletions(frame: DataFrame, value: Column, columns: StructType, conditi
     """Add a column ``DELETED``: whether a decoded body meets a condition over its columns; a null is not met."""
     if not condition:
         return frame.withColumn(DELETED, F.lit(False))
-    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
-    row = frame.select(whole, *(value[field.name].alias(field.name) for field in columns))
+    row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
+    row = frame.select(row_struct, *(value[field.name].alias(field.name) for field in columns))
     return row.select(f"{_ROW}.*", F.coalesce(F.expr(condition), F.lit(False)).alias(DELETED))
 
 
@@ -115,7 +115,7 @@ def _within(kind: DataType, path: Path, key: Column) -> Column:
     return tombstone_value(kind, path, key)
 
 
-def marked_offset(offset: Column, deleted: Column) -> Column:
+def signed_offset(offset: Column, deleted: Column) -> Column:
     """Return the physical offset of a row to merge, which marks a deletion."""
     return F.when(deleted, -1 - offset).otherwise(offset)
 
@@ -127,18 +127,18 @@ class MergeRows:
     Attributes:
         key: parts of the key, none of which is null in a row.
         order: names of columns by which of two messages one is the later; the last is the physical offset.
-        deletes: whether rows may be deletions; see ``marked_offset``.
+        deletes: whether rows may be deletions; see ``signed_offset``.
     """
 
     key: Sequence[KeyColumn]
     order: Sequence[str]
     deletes: bool = False
 
-    def same_key(self, one: str, other: str) -> str:
+    def same_key(self, left: str, right: str) -> str:
         """Write the condition under which two rows have the same key, by their aliases."""
-        return " AND ".join(f"{part.sql(one)} = {part.sql(other)}" for part in self.key)
+        return " AND ".join(f"{part.sql(left)} = {part.sql(right)}" for part in self.key)
 
-    def place(self, alias: str = "") -> str:
+    def order_value(self, alias: str = "") -> str:
         """Write the place of a row in the order of messages as SQL has it."""
         around = f"{alias}." if alias else ""
         *before, offset = (around + quoted(name) for name in self.order)

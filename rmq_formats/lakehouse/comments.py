@@ -34,17 +34,17 @@ COMMENTS: Final = {
 """By the name of a column."""
 
 
-def commented(schema: StructType, prefix: str = "") -> StructType:
+def with_comments(schema: StructType, prefix: str = "") -> StructType:
     """Give columns that have no comment theirs.
 
     Args:
         schema: the columns; others than those of ``COMMENTS`` stay as they are.
         prefix: before the names of columns.
     """
-    return StructType([_commented(field, prefix) for field in schema])
+    return StructType([_with_comment(field, prefix) for field in schema])
 
 
-def _commented(field: StructField, prefix: str) -> StructField:
-    known = COMMENTS.get(field.name.removeprefix(prefix)) if field.name.startswith(prefix) else None
-    told = {} if known is None else {"comment": known}
-    return StructField(field.name, field.dataType, field.nullable, {**told, **(field.metadata or {})})
+def _with_comment(field: StructField, prefix: str) -> StructField:
+    comment = COMMENTS.get(field.name.removeprefix(prefix)) if field.name.startswith(prefix) else None
+    own_comment = {} if comment is None else {"comment": comment}
+    return StructField(field.name, field.dataType, field.nullable, {**own_comment, **(field.metadata or {})})

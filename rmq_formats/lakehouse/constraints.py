@@ -44,8 +44,8 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
             yield f"column {name}: null, wanted NOT NULL", f"{unless}{column} IS NOT NULL"
         length = _LENGTH_TEXT.fullmatch(str(metadata.get(_LENGTH, "")))
         if length is not None:
-            wanted = f"column {name}: a longer text, wanted {length[0].upper()}"
-            yield wanted, f"{column} IS NULL OR char_length({column}) <= {length[1]}"
+            reason = f"column {name}: a longer text, wanted {length[0].upper()}"
+            yield reason, f"{column} IS NULL OR char_length({column}) <= {length[1]}"
         if _INVARIANT in metadata:
             condition = json.loads(metadata[_INVARIANT])["expression"]["expression"]
             yield f"column {name}: the table's {condition} is not met", condition
@@ -63,8 +63,8 @@ def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: 
         columns: of the table, by name, over the frame's.
         constraints: see ``table_constraints``.
     """
-    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
-    row = frame.select(whole, *(column.alias(name) for name, column in columns.items()))
+    row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
+    row = frame.select(row_struct, *(column.alias(name) for name, column in columns.items()))
     reasons: list[Column] = []
     for reason, condition in constraints.items():
         met = F.coalesce(F.expr(condition), F.lit(False))  # Delta takes null for not met, too

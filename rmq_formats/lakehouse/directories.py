@@ -54,9 +54,9 @@ def other_iceberg_table(
                 content = bytes(stream.read())
         except FileNotFoundError:  # another export has deleted the file
             continue
-        other = iceberg_uuid(content)
-        if content and (other is None or other != uuid):
-            return f"the Iceberg table {other or 'of an unknown uuid'} ({path})"
+        other_uuid = iceberg_uuid(content)
+        if content and (other_uuid is None or other_uuid != uuid):
+            return f"the Iceberg table {other_uuid or 'of an unknown uuid'} ({path})"
     return None
 
 
@@ -91,21 +91,21 @@ def _is_metadata(path: Path) -> bool:
     return _METADATA_FILE.fullmatch(path.name) is not None
 
 
-def table_within(directory: Path, passed: Collection[str] = ()) -> str | None:
+def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
     """Describe a table whose files a VACUUM of the Delta table in this directory would delete; None without one.
 
     A VACUUM passes over names that begin with ``_`` or ``.``.
 
     Args:
         directory: of the Delta table.
-        passed: names in this directory that are passed over as well.
+        ignored: names in this directory that are passed over as well.
     """
     for path, names, files in os.walk(directory):
-        here = Path(path)
-        if here != directory and DELTA_LOG in names:
-            return f"a Delta table ({here / DELTA_LOG})"
-        if here.name == METADATA and any(map(_METADATA_FILE.fullmatch, files)):
-            return f"an Iceberg table ({here})"
-        hidden = passed if here == directory else ()
+        current_directory = Path(path)
+        if current_directory != directory and DELTA_LOG in names:
+            return f"a Delta table ({current_directory / DELTA_LOG})"
+        if current_directory.name == METADATA and any(map(_METADATA_FILE.fullmatch, files)):
+            return f"an Iceberg table ({current_directory})"
+        hidden = ignored if current_directory == directory else ()
         names[:] = [name for name in names if not name.startswith(("_", ".")) and name not in hidden]
     return None

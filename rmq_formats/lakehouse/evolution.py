@@ -11,71 +11,73 @@ from rmq_formats.errors import StoreError
 Path = tuple[str, ...]
 
 
-def check_columns(table: str, there: StructType, wanted: StructType, needed: Sequence[str]) -> None:
+def check_columns(table: str, existing: StructType, expected: StructType, needed: Sequence[str]) -> None:
     """Refuse columns of a table that cannot be written.
 
     Args:
         table: its name.
-        there: its columns.
-        wanted: columns to be written; the table may lack some, or have more.
+        existing: its columns.
+        expected: columns to be written; the table may lack some, or have more.
         needed: names of columns that tell its rows apart. One that was renamed or dropped must not be added anew, for
             then it would tell nothing of the rows that are there.
 
     Raises:
         StoreError: naming what does not fit.
     """
-    known = {name.lower() for name in there.fieldNames()}
+    existing_names = {name.lower() for name in existing.fieldNames()}
     for name in needed:
-        if name.lower() not in known:
+        if name.lower() not in existing_names:
             raise StoreError(f"{table}: has no column {name}, which tells its rows apart: it was renamed or dropped")
-    found = misfit(there, wanted)
-    if found is not None:
-        name, have, asked = found
-        raise StoreError(f"{table}: its column {name} is {have.simpleString()}, not {asked.simpleString()}")
+    mismatch = first_type_mismatch(existing, expected)
+    if mismatch is not None:
+        name, actual_type, expected_type = mismatch
+        raise StoreError(
+            f"{table}: its column {name} is {actual_type.simpleString()}, not {expected_type.simpleString()}"
+        )
 
 
-def current_columns(table: str, wanted: StructType, former: Mapping[str, str | None]) -> StructType:
+def current_columns(table: str, expected: StructType, former: Mapping[str, str | None]) -> StructType:
     """Give columns the names that they have in a table now, and leave out those that its owner has dropped.
 
     Args:
         table: its name.
-        wanted: columns to be written.
+        expected: columns to be written.
         former: paths that columns of the table had: the path of each now, None if it was dropped.
 
     Raises:
         StoreError: a member of a struct was renamed or dropped, or a name is that of another wanted column.
     """
-    for path, _ in column_types(wanted):
-        if "." in path and path in former and path not in wanted.fieldNames():
-            now = former[path]
-            said = "was dropped" if now is None else f"is {now} now"
-            raise StoreError(f"{table}: its column {path} {said}: take it out of the spec, or rename it there")
-    names = {field.name: former.get(field.name, field.name) for field in wanted}
+    for path, _ in column_types(expected):
+        if "." in path and path in former and path not in expected.fieldNames():
+            current_path = former[path]
+            state = "was dropped" if current_path is None else f"is {current_path} now"
+            raise StoreError(f"{table}: its column {path} {state}: take it out of the spec, or rename it there")
+    names = {field.name: former.get(field.name, field.name) for field in expected}
     for name, current in names.items():
         if current is not None and list(names.values()).count(current) > 1 and name != current:
             raise StoreError(f"{table}: its column {name} is {current} now, and the spec has both: take {name} out")
     return StructType(
         [
             StructField(current, field.dataType, field.nullable, field.metadata)
-            for field in wanted
+            for field in expected
             if (current := names[field.name]) is not None
         ]
     )
 
 
-def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataType] | None:
+def first_type_mismatch(existing: StructType, expected: StructType) -> tuple[str, DataType, DataType] | None:
     """Find the first column that a table has with another type than is wanted.
 
     Args:
-        there: the table's columns.
-        wanted: columns to be written; the table may lack some, or have more.
+        existing: the table's columns.
+        expected: columns to be written; the table may lack some, or have more.
 
     Returns:
         Its name, with those around it, and both types; None if there is no such column.
     """
-    for path, known, asked in _pairs(there, wanted, ()):
-        if not _is_same_shape(known, asked):
-            return ".".join(path), known, asked
+    for path, actual_type, expected_type in _pairs(existing, expected, ()):
+        if not _is_same_kind(actual_type, expected_type):
+            return ".".join(path), actual_type, expected_type
     return None
 
 
@@ -89,48 +91,48 @@ def column_types(columns: StructType) -> Iterator[tuple[str, DataType]]:
     return ((".".join(path), kind) for path, kind, _ in _pairs(columns, columns, ()))
 
 
-def missing(there: StructType, wanted: StructType) -> Iterator[str]:
+def missing(existing: StructType, expected: StructType) -> Iterator[str]:
     """List the columns that a table lacks, as ``ALTER TABLE … ADD COLUMNS`` takes them."""
-    known = {field.name.lower() for field in there}
-    for field in wanted:
-        if field.name.lower() not in known:
+    existing_names = {field.name.lower() for field in existing}
+    for field in expected:
+        if field.name.lower() not in existing_names:
             comment = (field.metadata or {}).get("comment")
-            told = "" if comment is None else f" COMMENT {text(comment)}"
-            yield f"{quoted(field.name)} {_ddl(field.dataType)}{told}"
-    for path, found, asked in _pairs(there, wanted, ()):
-        if isinstance(found, StructType) and isinstance(asked, StructType):
-            inner = {field.name.lower() for field in found}
-            for field in asked:
-                if field.name.lower() not in inner:
+            comment_clause = "" if comment is None else f" COMMENT {text(comment)}"
+            yield f"{quoted(field.name)} {_ddl(field.dataType)}{comment_clause}"
+    for path, actual_type, expected_type in _pairs(existing, expected, ()):
+        if isinstance(actual_type, StructType) and isinstance(expected_type, StructType):
+            member_names = {field.name.lower() for field in actual_type}
+            for field in expected_type:
+                if field.name.lower() not in member_names:
                     yield f"{'.'.join(map(quoted, [*path, field.name]))} {_ddl(field.dataType)}"
 
 
-def _pairs(there: StructType, wanted: StructType, around: Path) -> Iterator[tuple[Path, DataType, DataType]]:
+def _pairs(existing: StructType, expected: StructType, around: Path) -> Iterator[tuple[Path, DataType, DataType]]:
     """Pair the types of all columns that both have, nested ones too; paths as ``ALTER TABLE`` has them."""
-    known = {field.name.lower(): field for field in there}
-    for field in wanted:
-        found = known.get(field.name.lower())
-        if found is not None:
-            yield from _pairs_within((*around, found.name), found.dataType, field.dataType)
+    existing_fields = {field.name.lower(): field for field in existing}
+    for field in expected:
+        existing_field = existing_fields.get(field.name.lower())
+        if existing_field is not None:
+            yield from _pairs_within((*around, existing_field.name), existing_field.dataType, field.dataType)
 
 
-def _pairs_within(path: Path, there: DataType, wanted: DataType) -> Iterator[tuple[Path, DataType, DataType]]:
-    yield path, there, wanted
-    if isinstance(there, StructType) and isinstance(wanted, StructType):
-        yield from _pairs(there, wanted, path)
-    elif isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
-        yield from _pairs_within((*path, "element"), there.elementType, wanted.elementType)
-    elif isinstance(there, MapType) and isinstance(wanted, MapType):
-        yield from _pairs_within((*path, "key"), there.keyType, wanted.keyType)
-        yield from _pairs_within((*path, "value"), there.valueType, wanted.valueType)
+def _pairs_within(path: Path, existing: DataType, expected: DataType) -> Iterator[tuple[Path, DataType, DataType]]:
+    yield path, existing, expected
+    if isinstance(existing, StructType) and isinstance(expected, StructType):
+        yield from _pairs(existing, expected, path)
+    elif isinstance(existing, ArrayType) and isinstance(expected, ArrayType):
+        yield from _pairs_within((*path, "element"), existing.elementType, expected.elementType)
+    elif isinstance(existing, MapType) and isinstance(expected, MapType):
+        yield from _pairs_within((*path, "key"), existing.keyType, expected.keyType)
+        yield from _pairs_within((*path, "value"), existing.valueType, expected.valueType)
 
 
-def _is_same_shape(there: DataType, wanted: DataType) -> bool:
+def _is_same_kind(existing: DataType, expected: DataType) -> bool:
     """Return whether types are equal, but for what is within them."""
     for kind in (StructType, ArrayType, MapType):
-        if isinstance(there, kind) and isinstance(wanted, kind):
+        if isinstance(existing, kind) and isinstance(expected, kind):
             return True
-    return there == wanted
+    return existing == expected
 
 
 def _ddl(kind: DataType) -> str:

@@ -28,13 +28,13 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         return lambda table: DeltaTableLog(spark, table)
     check_installed()
-    from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace  # noqa: PLC0415
+    from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415
     from rmq_formats.lakehouse.iceberg.table import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
 
-    def opened(table: str) -> TableLog:
-        return IcebergTableLog(spark, IcebergPlace(table, options))
+    def open_iceberg(table: str) -> TableLog:
+        return IcebergTableLog(spark, IcebergLocation(table, options))
 
-    return opened
+    return open_iceberg
 
 
 def check_installed() -> None:

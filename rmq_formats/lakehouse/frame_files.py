@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
-from rmq_formats.lakehouse.raw_files import check_seen
+from rmq_formats.lakehouse.raw_files import check_visible
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.spark.versions import SPARK_VERSION, arrow_schema
 
@@ -31,14 +31,14 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
     names = frame.columns
     # Spark takes the names that mapInArrow is given apart at dots and backticks. No projection is above the hint: of
     # a shuffle without rows Spark would drop what is below it, and with it what is observed there.
-    numbered = frame.toDF(*(f"c{at}" for at in range(len(names))))
+    numbered_frame = frame.toDF(*(f"c{at}" for at in range(len(names))))
     if layout.partitions:
-        numbered = numbered.hint("rebalance", *(f"c{names.index(name)}" for name in layout.partitions))
+        numbered_frame = numbered_frame.hint("rebalance", *(f"c{names.index(name)}" for name in layout.partitions))
 
-    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def with_real_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.rename_columns(names) for batch in batches)
 
-    return write_parts(numbered, layout, arrow_schema(frame.schema), named)
+    return write_parts(numbered_frame, layout, arrow_schema(frame.schema), with_real_names)
 
 
 def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:
@@ -64,11 +64,11 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
         except BaseException:
             files.abort()
             raise
-        told = [{name: getattr(file, name) for name in _WRITTEN.names} for file in written]
-        yield pa.RecordBatch.from_pylist(told, _WRITTEN)
+        file_rows = [{name: getattr(file, name) for name in _WRITTEN.names} for file in written]
+        yield pa.RecordBatch.from_pylist(file_rows, _WRITTEN)
 
     written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, _FILES).collect()]
-    check_seen(written, layout.place)
+    check_visible(written, layout.file_store)
     return written
 
 

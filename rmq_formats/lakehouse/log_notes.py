@@ -16,7 +16,7 @@ class Noted(Protocol):
         ...
 
     @property
-    def note(self) -> str | None:
+    def metadata(self) -> str | None:
         """What the commit says of the log."""
         ...
 
@@ -24,16 +24,16 @@ class Noted(Protocol):
 def note_of(parts: Sequence[Noted]) -> str | None:
     """Join what a commit says of the logs."""
     if parts[0].broker is None:
-        return parts[0].note
-    return json.dumps({_BROKERS: {part.broker: part.note for part in parts}})
+        return parts[0].metadata
+    return json.dumps({_BROKERS: {part.broker: part.metadata for part in parts}})
 
 
-def own_note(note: str | None, broker: str | None) -> str | None:
+def own_note(metadata: str | None, broker: str | None) -> str | None:
     """Return what a commit says of the log of one broker; see ``note_of``."""
-    if broker is None or note is None:
-        return note
+    if broker is None or metadata is None:
+        return metadata
     try:
-        found = json.loads(note)[_BROKERS][broker]
+        found = json.loads(metadata)[_BROKERS][broker]
     except (ValueError, TypeError, KeyError):  # another program's metadata
         return None
     return found if isinstance(found, str) else None

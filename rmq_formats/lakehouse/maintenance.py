@@ -36,17 +36,17 @@ class Maintenance:
                 "a reader"
             )
 
-    def do(self, opened: OpenTable, tables: Mapping[str, str]) -> None:
+    def do(self, open_table: OpenTable, tables: Mapping[str, str]) -> None:
         """Maintain the tables of an export, each of which is given with its column of store times.
 
         Raises:
             StoreError: a table could not be maintained; what has landed in it stays.
         """
-        for table, stored in tables.items():
-            log = opened(table)
+        for table, time_column in tables.items():
+            table_log = open_table(table)
             if self.retention_days is not None:
-                log.delete_older(stored, self.retention_days)
+                table_log.delete_older(time_column, self.retention_days)
             if self.optimize:
-                log.compact(stored)
+                table_log.compact(time_column)
             if self.vacuum_hours is not None:
-                log.vacuum(self.vacuum_hours)
+                table_log.vacuum(self.vacuum_hours)

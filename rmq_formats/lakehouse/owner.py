@@ -14,7 +14,7 @@ TOPIC_PROPERTY: Final = "rmq.topic"
 _OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 
-def owner_of(selection: ExportSelection) -> tuple[str, str]:
+def owner_property(selection: ExportSelection) -> tuple[str, str]:
     """Return the table property that tells whose messages the table has, and its value."""
     broker = selection.broker
     if broker is None:
@@ -22,19 +22,19 @@ def owner_of(selection: ExportSelection) -> tuple[str, str]:
     return TIER_PROPERTY if selection.with_tier else CLUSTER_PROPERTY, broker.table_id
 
 
-def check_owner(path: str, found: Mapping[str, str], selection: ExportSelection) -> None:
+def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
     """Refuse a table of others.
 
     Args:
         path: of the table.
-        found: its properties.
+        properties: its properties.
         selection: what is to be exported.
 
     Raises:
         StoreError: naming whose table it is.
     """
-    owners = {name: found[name] for name in _OWNERS if name in found}
-    name, wanted = owner_of(selection)
+    owners = {name: properties[name] for name in _OWNERS if name in properties}
+    name, expected = owner_property(selection)
     if not owners:
         raise StoreError(f"{path}: a table that no export wrote; give another --table")
     if name not in owners:
@@ -44,16 +44,16 @@ def check_owner(path: str, found: Mapping[str, str], selection: ExportSelection)
             CLUSTER_PROPERTY: f"the brokers of {owner}",
             TIER_PROPERTY: f"a store of {owner} with its tier",
         }
-        others = {
-            STORE_PROPERTY: f"of one store, {wanted}",
+        expected_kinds = {
+            STORE_PROPERTY: f"of one store, {expected}",
             CLUSTER_PROPERTY: "of several brokers",
             TIER_PROPERTY: "of a store with its tier",
         }
-        other = others[name]
-        kind = kinds[next(iter(owners))]
-        raise StoreError(f"{path}: is the table of {kind}, not {other}; give another --table")
-    if owners[name] != wanted:
+        expected_kind = expected_kinds[name]
+        actual_kind = kinds[next(iter(owners))]
+        raise StoreError(f"{path}: is the table of {actual_kind}, not {expected_kind}; give another --table")
+    if owners[name] != expected:
         raise StoreError(
-            f"{path}: holds the messages of {owners[name]}, not of {wanted}; give another --table, "
+            f"{path}: holds the messages of {owners[name]}, not of {expected}; give another --table, "
             f"or --store-id if {'the store has moved' if name == STORE_PROPERTY else 'the name has changed'}"
         )

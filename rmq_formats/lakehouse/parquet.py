@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.file_store import Connect, TableFileStore, file_store_of
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
-from rmq_formats.lakehouse.places import Connect, Place, place_of
 from rmq_formats.lakehouse.stats import ColumnStats
 
 CODECS: Final = {
@@ -104,9 +104,9 @@ class Layout:
     connect: Connect | None = None
 
     @property
-    def place(self) -> Place:
+    def file_store(self) -> TableFileStore:
         """Where the files are."""
-        return place_of(self.table, self.connect)
+        return file_store_of(self.table, self.connect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ class PartitionedFiles:
             StoreError: a file cannot be written.
         """
         for key, rows in _split(batch, self._layout):
-            own = rows.select(self._schema.names).cast(self._schema)
-            self._pending.setdefault(key, []).append(own)
-            self._pending_bytes[key] = self._pending_bytes.get(key, 0) + own.nbytes
+            converted = rows.select(self._schema.names).cast(self._schema)
+            self._pending.setdefault(key, []).append(converted)
+            self._pending_bytes[key] = self._pending_bytes.get(key, 0) + converted.nbytes
             if self._pending_bytes[key] * 8 >= self._layout.target_bytes:
                 self._flush(key)
         if sum(self._pending_bytes.values()) >= 2 * self._layout.target_bytes:
@@ -173,7 +173,7 @@ class PartitionedFiles:
             file.discard()
         for path in self._paths:
             with suppress(OSError):  # the files left belong to no version
-                self._layout.place.delete(path)
+                self._layout.file_store.delete(path)
 
     def _flush(self, key: Key) -> None:
         batches = self._pending.pop(key)
@@ -202,7 +202,7 @@ class _ParquetFile:
         names = [_directory(name, value) for name, value in zip(layout.partitions, key, strict=True)]
         self._relative = "/".join([*names, f"part-{uuid.uuid4()}.{layout.codec}.parquet"])
         self.path = f"{layout.table}/{self._relative}"
-        self._place = layout.place
+        self._file_store = layout.file_store
         self._rows = 0
         self._stats = {name: ColumnStats() for name in layout.stats}
         self._schema = schema
@@ -213,7 +213,7 @@ class _ParquetFile:
         schema, layout = self._schema, self._layout
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         try:
-            self._sink = self._place.open(self.path)
+            self._sink = self._file_store.open(self.path)
             self._writer = pq.ParquetWriter(
                 self._sink,
                 schema,
@@ -224,7 +224,7 @@ class _ParquetFile:
                 metadata_collector=self._footer,
             )
         except OSError as error:
-            raise _fault(self.path, error) from error
+            raise _store_error(self.path, error) from error
 
     @property
     def bytes(self) -> int:
@@ -240,15 +240,15 @@ class _ParquetFile:
             self._sink.flush()  # an object's parts are sent meanwhile: no more than one row group waits
             self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         except OSError as error:
-            raise _fault(self.path, error) from error
+            raise _store_error(self.path, error) from error
 
     def close(self) -> WrittenFile:
         """Finish the file, and build what the log says of it."""
         try:
             self._writer.close()
-            size, modified_ms = self._place.finish(self.path, self._sink)
+            size, modified_ms = self._file_store.finish(self.path, self._sink)
         except OSError as error:
-            raise _fault(self.path, error) from error
+            raise _store_error(self.path, error) from error
         finished = FinishedFile(
             path=self.path,
             relative=self._relative,
@@ -288,13 +288,13 @@ def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.Reco
         return
     codes = np.zeros(batch.num_rows, dtype=np.int64)
     for name in layout.partitions:
-        own = batch.column(name).dictionary_encode(null_encoding="encode")
-        codes = codes * len(own.dictionary) + own.indices.to_numpy(zero_copy_only=False)
+        encoded = batch.column(name).dictionary_encode(null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
     _, counts = np.unique(codes, return_counts=True)
     order = np.argsort(codes, kind="stable")
-    for places in np.split(order, np.cumsum(counts)[:-1]):
+    for indices in np.split(order, np.cumsum(counts)[:-1]):
         # A copy each: a slice would keep the whole batch in memory until a rare partition's rows are written.
-        rows = batch.take(pa.array(places)) if len(counts) > 1 else batch
+        rows = batch.take(pa.array(indices)) if len(counts) > 1 else batch
         yield tuple(layout.files.partition_value(rows.column(name)[0]) for name in layout.partitions), rows
 
 
@@ -306,6 +306,6 @@ def _directory(name: str, value: str | None) -> str:
     return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
 
 
-def _fault(path: str, error: OSError) -> StoreError:
-    said = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
-    return StoreError(f"{path}: {said}")
+def _store_error(path: str, error: OSError) -> StoreError:
+    reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+    return StoreError(f"{path}: {reason}")

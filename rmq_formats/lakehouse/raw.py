@@ -20,10 +20,15 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.errors import OptionError, RmqError, StoreError
-from rmq_formats.lakehouse.comments import commented
+from rmq_formats.lakehouse.comments import with_comments
+from rmq_formats.lakehouse.exactly_once import (
+    CommitAttempt,
+    ExactlyOnceTable,
+    StartAttempt,
+    commit_files,
+    commit_with_retry,
+)
 from rmq_formats.lakehouse.files import may_write_apart
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn, commit_files, land_together
 from rmq_formats.lakehouse.parquet import CODECS, Layout
 from rmq_formats.lakehouse.raw_files import (
     DATE,
@@ -35,7 +40,8 @@ from rmq_formats.lakehouse.raw_files import (
     write_files_of_brokers,
 )
 from rmq_formats.lakehouse.selection import ExportSelection
-from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, TableLog
+from rmq_formats.lakehouse.store_log import StoreLog
+from rmq_formats.lakehouse.table_log import CommitResult, TableLog, TableSpec, TableTransaction
 from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.options import schemas
 
@@ -47,7 +53,7 @@ _PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType())
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class ExportCounts:
     """Counts of what an export has added to its tables.
 
     Attributes:
@@ -68,19 +74,19 @@ class Landed:
         """Convert to the members of a JSON report that a broker's part has as well as the whole."""
         return {name: getattr(self, name) for name in ("messages", "bytes", "damaged", "undecoded")}
 
-    def of_expected(self, messages: int | None) -> "Landed":
+    def with_missing_as_damaged(self, messages: int | None) -> "ExportCounts":
         """Count those of so many messages, if that is known, that there was no record of as damaged."""
         lost = 0 if messages is None else messages - self.messages - self.damaged - self.undecoded
         return replace(self, damaged=self.damaged + max(0, lost))
 
-    def __add__(self, other: "Landed") -> "Landed":
-        return Landed(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+    def __add__(self, other: "ExportCounts") -> "ExportCounts":
+        return ExportCounts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
-Counted = tuple[Appended, Landed]
+Counted = tuple[CommitResult, ExportCounts]
 
 
-class Owed(Protocol):
+class PendingMessages(Protocol):
     """What an export is to land: rows of a store's log, or of a broker's queues."""
 
     @property
@@ -93,27 +99,27 @@ class Owed(Protocol):
         """Number of topics at most, for the size of files."""
         ...
 
-    def choose(self, table: ExactlyOnceTable) -> Choose:
+    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
         """Return what begins an attempt to land those rows that the table does not have."""
         ...
 
-    def tasks(self, turn: Turn) -> tuple[Sequence[TaskRows], int]:
+    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
         """Plan the turn's rows as tasks, and the bytes that these read; no topics are left out yet."""
         ...
 
-    def frame_of(self, turn: Turn) -> DataFrame:
+    def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
         """Read the turn's rows as a DataFrame."""
         ...
 
-    def frame_for(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
+    def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
         """Read the rows that any of some tables is owed."""
         ...
 
-    def is_of(self, turn: Turn) -> Column:
-        """Return the condition under which a row of ``frame_for`` is the turn's."""
+    def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
+        """Return the condition under which a row of ``union_frame`` is the turn's."""
         ...
 
-    def expected(self, turn: Turn) -> int | None:
+    def expected_messages(self, attempt: CommitAttempt) -> int | None:
         """Return how many messages the turn has, where that is known without a look at them."""
         ...
 
@@ -142,20 +148,20 @@ class Export(Protocol):
         """Create the tables that do not exist. Raises StoreError."""
         ...
 
-    def exported_end(self) -> int:
+    def resume_offset(self) -> int:
         """Return the physical offset where the rows to land begin; -1 if nothing has landed. Raises StoreError."""
         ...
 
     @property
-    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
-        """The tables, as ``once`` has them."""
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
+        """The tables, as ``exactly_once`` has them."""
         ...
 
-    def land(self, records: Owed) -> Landed:
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """Land those of the records that have not landed yet."""
         ...
 
-    def settle_undecoded(self, accepted: Collection[str]) -> int:
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
         """Return how many messages are undecoded at the end of a run, in this one and former ones.
 
         Those that are in a dead-letter table by now count no more, nor do those of topics that are accepted.
@@ -175,35 +181,39 @@ class RawExport:
     """
 
     def __init__(
-        self, path: str, log: TableLog, selection: ExportSelection, columns: Sequence[str] | None, shape: Shape
+        self, path: str, log: TableLog, selection: ExportSelection, columns: Sequence[str] | None, table_spec: TableSpec
     ) -> None:
-        told = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
-        layout = [name for name in (*shape.partitions, *shape.clusters) if name not in (DATE, *told)]
-        asked = [name for name in columns or () if name not in told]
-        wanted = None if columns is None else tuple(dict.fromkeys([*asked, *_NEEDED, "topic", *layout]))
-        source = schemas.project(schemas.COMMITLOG, wanted)
+        broker_columns = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
+        table_columns = [
+            name for name in (*table_spec.partitions, *table_spec.clusters) if name not in (DATE, *broker_columns)
+        ]
+        requested = [name for name in columns or () if name not in broker_columns]
+        read_columns = (
+            None if columns is None else tuple(dict.fromkeys([*requested, *_NEEDED, "topic", *table_columns]))
+        )
+        source = schemas.project(schemas.COMMITLOG, read_columns)
         self.name = "raw"
         self.tables = {path: "store_timestamp"}
         self.selection = selection
         self._source = source
-        kept = [field for field in source if field.name != ERROR]
-        brokers = [StructField(name, StringType()) for name in told]
-        self._schema = commented(StructType([*kept, *brokers, StructField(DATE, DateType())]))
-        for name in shape.partitions + shape.clusters:
+        row_columns = [field for field in source if field.name != ERROR]
+        brokers = [StructField(name, StringType()) for name in broker_columns]
+        self._schema = with_comments(StructType([*row_columns, *brokers, StructField(DATE, DateType())]))
+        for name in table_spec.partitions + table_spec.clusters:
             if name not in self._schema.fieldNames():
                 raise OptionError(f"unknown column {name!r}; there are {', '.join(self._schema.fieldNames())}")
-        for name in shape.partitions:
+        for name in table_spec.partitions:
             kind = self._schema[name].dataType
             if isinstance(kind, BinaryType | ArrayType | MapType):
                 raise OptionError(f"--partition-by {name}: its type {kind.simpleString()} makes no partitions")
         stats: tuple[str, ...] = tuple(
-            name for name in _STATS if name in source.fieldNames() and name not in shape.partitions
+            name for name in _STATS if name in source.fieldNames() and name not in table_spec.partitions
         )
-        stats += tuple(name for name in shape.clusters if name not in stats)
-        self._shape = replace(shape, stats=stats)
-        self.table = ExactlyOnceTable(path, log, selection, self._shape)
+        stats += tuple(name for name in table_spec.clusters if name not in stats)
+        self._table_spec = replace(table_spec, stats=stats)
+        self.table = ExactlyOnceTable(path, log, selection, self._table_spec)
 
-    def settle_undecoded(self, accepted: Collection[str]) -> int:  # noqa: ARG002 # bodies are as they are
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:  # noqa: ARG002 # bodies are as they are
         """See ``Export``."""
         return 0
 
@@ -223,84 +233,89 @@ class RawExport:
         """Create the table."""
         self.table.prepare(self._schema)
 
-    def exported_end(self) -> int:
+    def resume_offset(self) -> int:
         """See ``Export``."""
-        return self.table.exported_end()
+        return self.table.resume_offset()
 
     @property
-    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         """See ``Export``."""
         return [self.table]
 
-    def land(self, records: Owed) -> Landed:
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """See ``Export``."""
-        counted = Landed()
-        expected: int | None = None
+        counts = ExportCounts()
+        expected_messages: int | None = None
 
-        def write(turns: Mapping[int, Turn]) -> Appended:
-            nonlocal counted, expected
-            expected = records.expected(turns[0])
-            added, counted = self._files(records, turns[0]) or self._rows(records, turns[0])
-            return added
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            nonlocal counts, expected_messages
+            expected_messages = records.expected_messages(attempts[0])
+            result, counts = self._write_by_tasks(records, attempts[0]) or self._write_by_spark(records, attempts[0])
+            return result
 
-        added = land_together(self.table.path, self.table.log, [records.choose(self.table)], write)
-        landed = replace(counted, messages=added.rows, files=added.files)
-        return landed.of_expected(expected) if added.committed else Landed()
+        result = commit_with_retry(self.table.path, self.table.log, [records.start_attempt(self.table)], write)
+        total = replace(counts, messages=result.rows, files=result.files)
+        return total.with_missing_as_damaged(expected_messages) if result.committed else ExportCounts()
 
-    def _files(self, records: Owed, turn: Turn) -> Counted | None:
+    def _write_by_tasks(self, records: PendingMessages, attempt: CommitAttempt) -> Counted | None:
         """Let the tasks write Parquet files; None where the rows have to go through Spark."""
-        spark, layout = records.spark, None if turn.shared else self.layout(records.spark)
+        spark, layout = records.spark, None if attempt.needs_dedup else self.layout(records.spark)
         if layout is None:
             return None
-        tasks, scanned_bytes = self.tasks(records, turn, layout)
+        tasks, scanned_bytes = self.tasks(records, attempt, layout)
         if not may_write_apart(records.topics, scanned_bytes, len(tasks)):
             return None
         written = write_files(spark, tasks, layout)
-        added = _commit({0: turn}, {0: written})
-        return added, _counted(written)
+        committed = _commit({0: attempt}, {0: written})
+        return committed, _count_files(written)
 
-    def tasks(self, records: Owed, turn: Turn, layout: Layout) -> tuple[list[FilesTask], int]:
+    def tasks(self, records: PendingMessages, attempt: CommitAttempt, layout: Layout) -> tuple[list[FilesTask], int]:
         """Plan the tasks that write the turn's rows as files, and the bytes that they scan."""
-        rows, scanned_bytes = records.tasks(turn)
+        rows, scanned_bytes = records.tasks(attempt)
         columns, selection = tuple(self._source.fieldNames()), self.selection
-        tasks = [FilesTask(own, columns, selection.broker, selection.left_out, layout) for own in rows]
+        tasks = [
+            FilesTask(rows_of_task, columns, selection.broker, selection.excluded_topics, layout)
+            for rows_of_task in rows
+        ]
         return tasks, scanned_bytes
 
     def layout(self, spark: SparkSession) -> Layout | None:
         """Return where and how tasks write files; None where they cannot."""
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
-        plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
+        plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._table_spec.partitions)
         return None if codec is None or not plain else self.table.layout(codec)
 
-    def _rows(self, records: Owed, turn: Turn) -> Counted:
+    def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt) -> Counted:
         """Append the rows by Spark."""
-        seen = Observation()
+        observation = Observation()
 
-        def finish(frame: DataFrame) -> DataFrame:
+        def build_columns(frame: DataFrame) -> DataFrame:
             sound = F.col(ERROR).isNull()
             bytes_, damaged = F.sum(F.when(sound, F.col("size"))).alias("bytes"), F.count_if(~sound).alias("damaged")
             dated = frame.withColumn(DATE, F.to_date("store_timestamp"))
-            return dated.observe(seen, bytes_, damaged).where(sound).drop(ERROR)
+            return dated.observe(observation, bytes_, damaged).where(sound).drop(ERROR)
 
-        added = self.table.append(turn, records.frame_of(turn), finish)
-        return added, Landed(bytes=int(seen.get["bytes"] or 0), damaged=int(seen.get["damaged"]))
+        committed = self.table.append(attempt, records.attempt_frame(attempt), build_columns)
+        return committed, ExportCounts(
+            bytes=int(observation.get["bytes"] or 0), damaged=int(observation.get["damaged"])
+        )
 
 
-def land_all(parts: Sequence[tuple[Export, Owed]]) -> list[Landed | RmqError]:
-    """Land the records of several brokers in their common tables; see ``land_raw``."""
+def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCounts | RmqError]:
+    """Land the records of several brokers in their common tables; see ``commit_raw``."""
     raw = [(export, records) for export, records in parts if isinstance(export, RawExport)]
-    return land_raw(raw) if raw else [_attempt(export, records) for export, records in parts]
+    return commit_raw(raw) if raw else [_attempt(export, records) for export, records in parts]
 
 
-def _attempt(export: Export, records: Owed) -> Landed | RmqError:
+def _attempt(export: Export, records: PendingMessages) -> ExportCounts | RmqError:
     """Land the records of one of several brokers; what its tasks say does not stop the others."""
     try:
-        return export.land(records)
+        return export.commit_pending(records)
     except PySparkException as error:
         return StoreError(spark_cause(error))
 
 
-def land_raw(parts: Sequence[tuple[RawExport, Owed]]) -> list[Landed | RmqError]:
+def commit_raw(parts: Sequence[tuple[RawExport, PendingMessages]]) -> list[ExportCounts | RmqError]:
     """Land the records of several brokers in their common table: in one job and one commit, where tasks write files.
 
     Args:
@@ -312,71 +327,77 @@ def land_raw(parts: Sequence[tuple[RawExport, Owed]]) -> list[Landed | RmqError]
     Raises:
         StoreError: the table cannot be written, or does not hold what has landed in it.
     """
-    found: dict[int, Landed | RmqError] = _land_files(parts) if parts else {}
+    outcomes: dict[int, ExportCounts | RmqError] = _commit_files(parts) if parts else {}
     for number, (export, records) in enumerate(parts):
-        if number not in found:
-            found[number] = _attempt(export, records)
-    return [found[number] for number in range(len(parts))]
+        if number not in outcomes:
+            outcomes[number] = _attempt(export, records)
+    return [outcomes[number] for number in range(len(parts))]
 
 
-def _land_files(parts: Sequence[tuple[RawExport, Owed]]) -> dict[int, Landed | RmqError]:
+def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[int, ExportCounts | RmqError]:
     """Land what tasks may write as files, in one job; those brokers are left out whose rows Spark has to write."""
-    first, records = parts[0]
-    spark, layout = records.spark, first.layout(records.spark)
-    found: dict[int, Landed | RmqError] = {}
+    first, first_pending = parts[0]
+    spark, layout = first_pending.spark, first.layout(first_pending.spark)
+    outcomes: dict[int, ExportCounts | RmqError] = {}
     if layout is None:
-        return found
+        return outcomes
 
-    def unshared(export: RawExport, own: Owed) -> Choose:
-        chosen = own.choose(export.table)
+    def start_without_dedup(export: RawExport, pending: PendingMessages) -> StartAttempt:
+        start = pending.start_attempt(export.table)
 
-        def choose(transaction: AppendTransaction) -> Turn | None:
-            turn = chosen(transaction)
-            return None if turn is None or turn.shared else turn
+        def start_if_no_dedup(transaction: TableTransaction) -> CommitAttempt | None:
+            attempt = start(transaction)
+            return None if attempt is None or attempt.needs_dedup else attempt
 
-        return choose
+        return start_if_no_dedup
 
-    def write(turns: Mapping[int, Turn]) -> Appended:
-        counts: dict[int, Landed | RmqError] = {}
+    def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+        counts: dict[int, ExportCounts | RmqError] = {}
         planned: dict[int, list[FilesTask]] = {}
-        for number, turn in turns.items():
-            export, own = parts[number]
+        for number, attempt in attempts.items():
+            export, pending = parts[number]
             try:
-                tasks, scanned_bytes = export.tasks(own, turn, layout)
+                tasks, scanned_bytes = export.tasks(pending, attempt, layout)
             except RmqError as error:
                 counts[number] = error
                 continue
-            if may_write_apart(own.topics, scanned_bytes, len(tasks)):
+            if may_write_apart(pending.topics, scanned_bytes, len(tasks)):
                 planned[number] = tasks
-        outcomes = dict(zip(planned, write_files_of_brokers(spark, list(planned.values()), layout), strict=True))
-        done = {number: own for number, own in outcomes.items() if not isinstance(own, RmqError)}
-        for number, outcome in outcomes.items():
-            expected = parts[number][1].expected(turns[number])
-            counts[number] = outcome if isinstance(outcome, RmqError) else _counted(outcome).of_expected(expected)
-        added = _commit(turns, done) if done else Appended()
-        found.update(counts)  # not of an attempt that has lost a race
-        return added
+        written = dict(zip(planned, write_files_of_brokers(spark, list(planned.values()), layout), strict=True))
+        written_files = {number: files for number, files in written.items() if not isinstance(files, RmqError)}
+        for number, files in written.items():
+            expected = parts[number][1].expected_messages(attempts[number])
+            counts[number] = (
+                files if isinstance(files, RmqError) else _count_files(files).with_missing_as_damaged(expected)
+            )
+        result = _commit(attempts, written_files) if written_files else CommitResult()
+        outcomes.update(counts)  # not of an attempt that has lost a race
+        return result
 
-    land_together(first.table.path, first.table.log, [unshared(*part) for part in parts], write)
-    return found
+    commit_with_retry(first.table.path, first.table.log, [start_without_dedup(*part) for part in parts], write)
+    return outcomes
 
 
-def _commit(turns: Mapping[int, Turn], done: Mapping[int, Sequence[TaskFiles]]) -> Appended:
+def _commit(attempts: Mapping[int, CommitAttempt], written_files: Mapping[int, Sequence[TaskFiles]]) -> CommitResult:
     """Commit the files of the tasks of some turns."""
-    written = [task for tasks in done.values() for task in tasks]
+    written = [task for tasks in written_files.values() for task in tasks]
     files = [file for task in written for file in task.files]
-    added = Appended(sum(file.rows for file in files), len(files), committed=True)
-    told = {"numFiles": added.files, "numOutputRows": added.rows, "numOutputBytes": sum(file.bytes for file in files)}
-    landing = [turns[number].landing(_newest(tasks)) for number, tasks in done.items()]
-    commit_files(landing, [file.action for file in files], told)
-    return added
+    result = CommitResult(sum(file.rows for file in files), len(files), committed=True)
+    metrics = {
+        "numFiles": result.files,
+        "numOutputRows": result.rows,
+        "numOutputBytes": sum(file.bytes for file in files),
+    }
+    committing = [attempts[number].with_high_watermark(_last_offset(tasks)) for number, tasks in written_files.items()]
+    commit_files(committing, [file.action for file in files], metrics)
+    return result
 
 
-def _newest(written: Sequence[TaskFiles]) -> int | None:
-    return max((task.newest for task in written if task.newest is not None), default=None)
+def _last_offset(written: Sequence[TaskFiles]) -> int | None:
+    return max((task.last_offset for task in written if task.last_offset is not None), default=None)
 
 
-def _counted(written: Sequence[TaskFiles]) -> Landed:
+def _count_files(written: Sequence[TaskFiles]) -> ExportCounts:
     files = [file for task in written for file in task.files]
     bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
-    return Landed(sum(file.rows for file in files), bytes_, damaged, files=len(files))
+    return ExportCounts(sum(file.rows for file in files), bytes_, damaged, files=len(files))

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import RmqError, StoreError
+from rmq_formats.lakehouse.file_store import TableFileStore
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
-from rmq_formats.lakehouse.places import Place
-from rmq_formats.lakehouse.selection import Broker, LeftOut
+from rmq_formats.lakehouse.selection import BrokerKey, ExcludedTopics
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.task import read_task
@@ -25,7 +25,7 @@ from rmq_formats.spark.runner import SparkRunner
 
 DATE = "date"
 ERROR = "record_error"
-_LOOKS_AT_ONCE: Final = 16  # requests in flight, where files are objects
+_MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
 
 
 class TaskRows(Protocol):
@@ -69,8 +69,8 @@ class FilesTask:
 
     rows: TaskRows
     columns: tuple[str, ...]
-    broker: Broker | None
-    left_out: LeftOut | None
+    broker: BrokerKey | None
+    excluded_topics: ExcludedTopics | None
     layout: Layout
 
 
@@ -82,13 +82,13 @@ class TaskFiles:
         files: in the order in which they were closed.
         bytes: of the messages, in the log.
         damaged: stretches and bodies that are no message.
-        newest: the largest physical offset; None if there are no rows.
+        last_offset: the largest physical offset; None if there are no rows.
     """
 
     files: tuple[WrittenFile, ...]
     bytes: int
     damaged: int
-    newest: int | None = None
+    last_offset: int | None = None
 
 
 def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
@@ -100,7 +100,7 @@ def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout)
     runner = SparkRunner(spark)
     runner.check_shared("--table", layout.table)
     written = runner.map(write_task, tasks)
-    check_seen([file for task in written for file in task.files], layout.place)
+    check_visible([file for task in written for file in task.files], layout.file_store)
     return written
 
 
@@ -117,51 +117,51 @@ def write_files_of_brokers(
     Returns:
         For each broker what its tasks wrote, or the error of one of them; its files are deleted then.
     """
-    numbered = [[(number, task) for task in own] for number, own in enumerate(tasks)]
-    turns = mixed(numbered)
+    numbered = [[(number, task) for task in broker_tasks] for number, broker_tasks in enumerate(tasks)]
+    interleaved = mixed(numbered)
     runner = SparkRunner(spark)
     runner.check_shared("--table", layout.table)
     done: list[list[TaskFiles]] = [[] for _ in tasks]
     failed: dict[int, RmqError] = {}
-    for number, written in runner.map(_attempt, turns):
+    for number, written in runner.map(_attempt, interleaved):
         if isinstance(written, TaskFiles):
             done[number].append(written)
         else:
             failed.setdefault(number, written)
-    check_seen([file for own in done for task in own for file in task.files], layout.place)
+    check_visible([file for broker_tasks in done for task in broker_tasks for file in task.files], layout.file_store)
     for file in (file for number in failed for task in done[number] for file in task.files):
         with suppress(OSError):  # the files left belong to no version
-            layout.place.delete(file.path)
-    return [failed.get(number, own) for number, own in enumerate(done)]
+            layout.file_store.delete(file.path)
+    return [failed.get(number, broker_tasks) for number, broker_tasks in enumerate(done)]
 
 
 def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
     """Run a task; what is wrong with its broker is a result, so that the others' tasks go on."""
-    number, own = task
+    number, files_task = task
     try:
-        return number, write_task(own)
+        return number, write_task(files_task)
     except RmqError as error:
         return number, StoreError(str(error))
     except OSError as error:
-        return number, StoreError(f"{error.filename or own.rows}: {error.strerror or error}")
+        return number, StoreError(f"{error.filename or files_task.rows}: {error.strerror or error}")
 
 
-def check_seen(files: Sequence[WrittenFile], place: Place) -> None:
+def check_visible(files: Sequence[WrittenFile], place: TableFileStore) -> None:
     """Check that files are where the table's log will look for them: an executor may lack the table's mount.
 
     Raises:
         StoreError: naming one that is not there, or has another size.
     """
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        list(pool.map(partial(_check_seen, place), files))
+    with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
+        list(pool.map(partial(_check_visible, place), files))
 
 
-def _check_seen(place: Place, file: WrittenFile) -> None:
+def _check_visible(place: TableFileStore, file: WrittenFile) -> None:
     try:
         size = place.size(file.path)
     except OSError as error:
-        said = error.strerror or str(error).partition("\n")[0]
-        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({said})") from error
+        reason = error.strerror or str(error).partition("\n")[0]
+        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({reason})") from error
     if size != file.bytes:
         raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
 
@@ -171,36 +171,38 @@ def write_task(task: FilesTask) -> TaskFiles:
     schema = _file_schema(task)
     files = PartitionedFiles(task.layout, schema)
     bytes_ = damaged = 0
-    newest: int | None = None
+    last_offset: int | None = None
     try:
         for batch in task.rows.batches(task.columns):
-            wanted = _wanted(batch, task.left_out)
-            sound = wanted.filter(pc.is_null(wanted.column(ERROR)))
-            damaged += wanted.num_rows - sound.num_rows
+            included = _without_excluded(batch, task.excluded_topics)
+            sound = included.filter(pc.is_null(included.column(ERROR)))
+            damaged += included.num_rows - sound.num_rows
             bytes_ += pc.sum(sound.column("size")).as_py() or 0
-            newest = max(filter(None.__ne__, (newest, pc.max(sound.column("physical_offset")).as_py())), default=None)
-            files.write(_completed(sound, schema, task.broker))
-        return TaskFiles(tuple(files.close()), bytes_, damaged, newest)
+            last_offset = max(
+                filter(None.__ne__, (last_offset, pc.max(sound.column("physical_offset")).as_py())), default=None
+            )
+            files.write(_with_added_columns(sound, schema, task.broker))
+        return TaskFiles(tuple(files.close()), bytes_, damaged, last_offset)
     except BaseException:
         files.abort()
         raise
 
 
 def _file_schema(task: FilesTask) -> pa.Schema:
-    kept = [field for field in schema_of(task.columns) if field.name != ERROR]
-    told = [] if task.broker is None else [pa.field(name, pa.string()) for name in (CLUSTER, BROKER_NAME)]
-    return pa.schema([*kept, *told, pa.field(DATE, pa.date32())])
+    columns = [field for field in schema_of(task.columns) if field.name != ERROR]
+    broker_fields = [] if task.broker is None else [pa.field(name, pa.string()) for name in (CLUSTER, BROKER_NAME)]
+    return pa.schema([*columns, *broker_fields, pa.field(DATE, pa.date32())])
 
 
-def _wanted(batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
-    return batch if left_out is None else batch.filter(left_out.keeps_arrow(batch.column("topic")))
+def _without_excluded(batch: pa.RecordBatch, excluded_topics: ExcludedTopics | None) -> pa.RecordBatch:
+    return batch if excluded_topics is None else batch.filter(excluded_topics.included_mask(batch.column("topic")))
 
 
-def _completed(rows: pa.RecordBatch, schema: pa.Schema, broker: Broker | None) -> pa.RecordBatch:
+def _with_added_columns(rows: pa.RecordBatch, schema: pa.Schema, broker: BrokerKey | None) -> pa.RecordBatch:
     """Add the broker and the day of the store time, and drop columns that a sound row has not."""
-    own = {DATE: rows.column("store_timestamp").cast(pa.date32())}
+    added = {DATE: rows.column("store_timestamp").cast(pa.date32())}
     if broker is not None:
-        told = {CLUSTER: broker.cluster, BROKER_NAME: broker.name}
-        own |= {name: pa.repeat(pa.scalar(text, pa.string()), rows.num_rows) for name, text in told.items()}
-    arrays = [own[name] if name in own else rows.column(name) for name in schema.names]
+        broker_values = {CLUSTER: broker.cluster, BROKER_NAME: broker.name}
+        added |= {name: pa.repeat(pa.scalar(text, pa.string()), rows.num_rows) for name, text in broker_values.items()}
+    arrays = [added[name] if name in added else rows.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, StartAttempt
 from rmq_formats.lakehouse.files import split_bytes
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.raw_files import StoreRows
 from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.lakehouse.store_log import StoreLog
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class PendingRecords:
     """The records of a selection that begin before a physical offset.
 
     Attributes:
@@ -35,38 +35,38 @@ class Records:
     topics: int
     log: StoreLog
 
-    def choose(self, table: ExactlyOnceTable) -> Choose:
-        """See ``Owed``."""
-        return table.choose(self.end, self.log)
+    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
+        """See ``PendingMessages``."""
+        return table.start_attempt(self.end, self.log)
 
-    def frame_of(self, turn: Turn) -> DataFrame:
-        """See ``Owed``."""
-        return self.frame(turn.begin)
+    def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
+        """See ``PendingMessages``."""
+        return self.frame(attempt.begin)
 
-    def frame_for(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
-        """See ``Owed``."""
-        begin = min(table.exported_end() for table in tables)
+    def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
+        """See ``PendingMessages``."""
+        begin = min(table.resume_offset() for table in tables)
         return self.frame(max(begin, self.selection.starting_physical_offset))
 
-    def is_of(self, turn: Turn) -> Column:
-        """See ``Owed``."""
-        return F.col("physical_offset") >= turn.begin
+    def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
+        """See ``PendingMessages``."""
+        return F.col("physical_offset") >= attempt.begin
 
-    def expected(self, turn: Turn) -> int | None:  # noqa: ARG002 # a range of bytes does not tell
-        """See ``Owed``."""
+    def expected_messages(self, attempt: CommitAttempt) -> int | None:  # noqa: ARG002 # a range of bytes does not tell
+        """See ``PendingMessages``."""
         return None
 
     def frame(self, first: int) -> DataFrame:
         """Read the records that begin at ``first`` or behind it as a DataFrame."""
         return self.selection.batch(self.spark, first, self.end, self._with_splits(first))
 
-    def tasks(self, turn: Turn) -> tuple[list[StoreRows], int]:
-        """See ``Owed``."""
-        first = turn.begin
-        given = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
-        found = plans_of(given)[0].plan
-        assert found is not None  # a store that is missing is an error here
-        return [StoreRows(given.path, given.read, task) for task in found.tasks], found.scanned_bytes
+    def tasks(self, attempt: CommitAttempt) -> tuple[list[StoreRows], int]:
+        """See ``PendingMessages``."""
+        first = attempt.begin
+        read_options = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
+        plan = plans_of(read_options)[0].plan
+        assert plan is not None  # a store that is missing is an error here
+        return [StoreRows(read_options.path, read_options.read, task) for task in plan.tasks], plan.scanned_bytes
 
     def _with_splits(self, first: int) -> dict[str, str]:
         processors = self.spark.sparkContext.defaultParallelism

@@ -14,9 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.log import StoreLog, look
-from rmq_formats.lakehouse.raw import Export, Landed
-from rmq_formats.lakehouse.records import Records
+from rmq_formats.lakehouse.raw import Export, ExportCounts
+from rmq_formats.lakehouse.records import PendingRecords
+from rmq_formats.lakehouse.store_log import StoreLog, snapshot_log
 from rmq_formats.read.forced import force_log
 from rmq_formats.read.query import Include
 
@@ -44,15 +44,15 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class ExportProgress:
+class RunProgress:
     """Progress of a run: offsets and counts.
 
     Attributes:
         start: physical offset where it began.
         end: where it stands.
         missing_bytes: bytes of the log that were deleted before they were exported.
-        leftover_bytes: bytes behind the log's end that hold messages no queue has, which were asked for.
-        landed: counts by export.
+        leftover_bytes: bytes after the log's end with messages that no queue has, if the export includes them.
+        counts: counts by export.
         batches: micro batches that landed something.
     """
 
@@ -61,12 +61,12 @@ class ExportProgress:
     missing_bytes: int = 0
     leftover_bytes: int = 0
     batches: int = 0
-    landed: dict[str, Landed] = field(default_factory=dict)
+    counts: dict[str, ExportCounts] = field(default_factory=dict)
 
     @property
-    def total(self) -> Landed:
+    def total(self) -> ExportCounts:
         """Counts of all exports together."""
-        return sum(self.landed.values(), Landed())
+        return sum(self.counts.values(), ExportCounts())
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -89,8 +89,8 @@ class ExportRun:
         self._store = store
         self._exports = exports
         self._bounds = bounds
-        self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
-        self.progress = ExportProgress(landed={export.name: Landed() for export in exports})
+        self.check_lease: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+        self.progress = RunProgress(counts={export.name: ExportCounts() for export in exports})
 
     def check(self, log: StoreLog) -> None:
         """Refuse what does not fit, before anything is written; then set where the run begins.
@@ -101,7 +101,7 @@ class ExportRun:
         for export in self._exports:
             export.check()
             export.check_log(log)
-            self._missing(log, self._held_end(export, log), self.end(log))
+            self._check_missing_bytes(log, self._held_end(export, log), self.end(log))
         if any(export.selection.include == Include.UNQUEUED for export in self._exports):
             self._report_leftovers(log)
         self.progress.start = self.begin(log)
@@ -119,26 +119,30 @@ class ExportRun:
 
     def begin(self, log: StoreLog) -> int:
         """Return the physical offset where the first of the exports stands."""
-        return min(self._begin(export, log) for export in self._exports)
+        return min(self._begin_offset(export, log) for export in self._exports)
 
-    def _begin(self, export: Export, log: StoreLog) -> int:
-        landed = export.exported_end()
-        return landed if landed >= 0 else max(export.selection.starting_physical_offset, log.segments[0].start_offset)
+    def _begin_offset(self, export: Export, log: StoreLog) -> int:
+        resume_offset = export.resume_offset()
+        return (
+            resume_offset
+            if resume_offset >= 0
+            else max(export.selection.starting_physical_offset, log.segments[0].start_offset)
+        )
 
     def _held_end(self, export: Export, log: StoreLog) -> int:
         """Return where the export stands; where it has not begun, but one of the cluster has, where that one stands."""
-        begin, first = self._begin(export, log), export.selection.starting_physical_offset
-        if export.exported_end() >= 0:
+        begin, first = self._begin_offset(export, log), export.selection.starting_physical_offset
+        if export.resume_offset() >= 0:
             return begin
-        pulled = min((table.pulled_end() for table in export.exactly_once), default=0)
-        return max(first, min(begin, pulled)) if pulled else begin
+        pulled_end = min((table.pulled_end() for table in export.exactly_once_tables), default=0)
+        return max(first, min(begin, pulled_end)) if pulled_end else begin
 
     def end(self, log: StoreLog) -> int:
         """Return the physical offset where the export ends, by the bounds."""
-        asked = self._bounds.ending_physical_offset
-        return log.end if asked is None else min(log.end, asked)
+        requested_end = self._bounds.ending_physical_offset
+        return log.end if requested_end is None else min(log.end, requested_end)
 
-    def _missing(self, log: StoreLog, begin: int, end: int) -> int:
+    def _check_missing_bytes(self, log: StoreLog, begin: int, end: int) -> int:
         gaps = log.missing(begin, end)
         for first, last in gaps:
             message = f"{self._store}: bytes {first} to {last} of the CommitLog are gone: deleted before the export"
@@ -152,31 +156,31 @@ class ExportRun:
         for export in self._exports:
             export.prepare()
 
-    def land(self, log: StoreLog, end: int) -> Landed:
+    def export_up_to(self, log: StoreLog, end: int) -> ExportCounts:
         """Land the rows not landed yet of the records that begin before ``end``, in all exports; returns their counts.
 
         Raises:
             StoreError: the log ends before; nothing is landed.
         """
-        gone, landed, done = 0, Landed(), False
+        missing_bytes, counts, has_pending = 0, ExportCounts(), False
         for export in self._exports:
-            owed = self.owed(export, log, end)
-            if owed is not None:
-                records, lost = owed
-                gone, done = max(gone, lost), True
-                landed += self.count(export, export.land(records))
-        self.has_landed(end, gone, done=done)
-        return landed
+            pending = self.pending_records(export, log, end)
+            if pending is not None:
+                records, missing = pending
+                missing_bytes, has_pending = max(missing_bytes, missing), True
+                counts += self.count(export, export.commit_pending(records))
+        self.record_progress(end, missing_bytes, has_pending=has_pending)
+        return counts
 
-    def owed(self, export: Export, log: StoreLog, end: int) -> tuple[Records, int] | None:
+    def pending_records(self, export: Export, log: StoreLog, end: int) -> tuple[PendingRecords, int] | None:
         """Return what an export is to land up to ``end``, and the bytes of it that are gone; None if it is nothing.
 
         Raises:
             StoreError: the log ends before, or is not the one that was exported.
         """
-        self.still_alone()
+        self.check_lease()
         export.check_log(log)
-        begin = self._begin(export, log)
+        begin = self._begin_offset(export, log)
         if begin > end or (begin == end and export.selection.from_offset is None):
             return None
         if end > log.end:  # records written there later would be taken for landed
@@ -184,26 +188,26 @@ class ExportRun:
                 f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
                 "the log was cut off, or it is another store's; give another --checkpoint"
             )
-        gone = self._missing(log, self._held_end(export, log), end)
+        missing_bytes = self._check_missing_bytes(log, self._held_end(export, log), end)
         force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
-        records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
-        return records, gone
+        records = PendingRecords(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
+        return records, missing_bytes
 
-    def count(self, export: Export, added: Landed) -> Landed:
+    def count(self, export: Export, added: ExportCounts) -> ExportCounts:
         """Count what an export has landed."""
-        self.progress.landed[export.name] += added
+        self.progress.counts[export.name] += added
         return added
 
-    def has_landed(self, end: int, gone: int, *, done: bool) -> None:
+    def record_progress(self, end: int, missing_bytes: int, *, has_pending: bool) -> None:
         """Note that all exports stand at ``end``, with so many bytes gone, and whether anything was to be landed."""
         progress = self.progress
-        progress.missing_bytes += gone
-        progress.batches += done
+        progress.missing_bytes += missing_bytes
+        progress.batches += has_pending
         progress.end = max(progress.end, end)
 
     def batch(self, log: StoreLog) -> None:
         """Land all records up to the log's end, as one batch."""
-        self.land(log, self.end(log))
+        self.export_up_to(log, self.end(log))
 
     def stream(self, checkpoint: ExportCheckpoint, interval: str | None, limits: dict[str, str]) -> None:
         """Land records as they come, until the query ends or a signal stops it.
@@ -216,25 +220,27 @@ class ExportRun:
             interval: between micro batches, as ``10 seconds``; None ends the query with what is there now.
             limits: options of the source that bound a micro batch.
         """
-        self.land(look(self._store), checkpoint.committed_end())  # a new table has not seen what the checkpoint has
+        self.export_up_to(
+            snapshot_log(self._store), checkpoint.committed_end()
+        )  # a new table has not seen what the checkpoint has
         source = self._spark.readStream.format("rmq_commitlog").options(**limits).option("columns", "physical_offset")
         source = source.option("startingPhysicalOffset", self.progress.start)
         source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
         writer = source.load(self._store).writeStream.option("checkpointLocation", checkpoint.path)
         with stopping() as stopped:
-            landing = threading.Lock()
+            commit_lock = threading.Lock()
 
-            def land(_frame: DataFrame, batch_id: int) -> None:
-                with landing:
+            def export_batch(_frame: DataFrame, batch_id: int) -> None:
+                with commit_lock:
                     if not stopped.is_set():  # else the next run lands it: it begins where the table stands
-                        log, end = look(self._store), checkpoint.batch_end(batch_id)
-                        _tell(batch_id, self.land(log, end), log.end - end)
+                        log, end = snapshot_log(self._store), checkpoint.batch_end(batch_id)
+                        _log_batch(batch_id, self.export_up_to(log, end), log.end - end)
 
             writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
-            writer = writer.foreachBatch(land)
+            writer = writer.foreachBatch(export_batch)
             for start in range(1, _STARTS + 1):
                 try:
-                    _await(writer.start(), stopped, landing)
+                    _await(writer.start(), stopped, commit_lock)
                     break
                 except StreamingQueryException as error:
                     if _NOT_STARTED not in str(error) or start == _STARTS:
@@ -242,36 +248,36 @@ class ExportRun:
                     _log.warning("the stream's Python process was too slow to start, retrying: %s", error)
 
 
-def repeat(land: Callable[[], bool], interval_s: float | None) -> None:
+def repeat(export_round: Callable[[], bool], interval_s: float | None) -> None:
     """Land round after round.
 
     Args:
-        land: lands a round; returns whether more is there already.
+        export_round: lands a round; returns whether more is there already.
         interval_s: between rounds that leave nothing, until a signal; None ends with the first of these.
     """
     if interval_s is None:
-        while land():
+        while export_round():
             pass
         return
     with stopping() as stopped:
         while not stopped.is_set():
-            if not land():
+            if not export_round():
                 stopped.wait(interval_s)
 
 
-def _tell(batch_id: int, landed: Landed, behind_bytes: int) -> None:
+def _log_batch(batch_id: int, counts: ExportCounts, lag_bytes: int) -> None:
     _log.info(
         "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind",
-        batch_id, landed.messages, landed.files, landed.bytes, behind_bytes,
+        batch_id, counts.messages, counts.files, counts.bytes, lag_bytes,
     )  # fmt: skip
 
 
-def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.Lock) -> None:
+def _await(query: StreamingQuery, stopped: threading.Event, commit_lock: threading.Lock) -> None:
     try:
         while not stopped.is_set() and not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
             pass
     finally:
-        with landing:  # waits for the batch that is being landed, so that the report includes it
+        with commit_lock:  # waits for the batch that is being landed, so that the report includes it
             pass
         query.stop()
 

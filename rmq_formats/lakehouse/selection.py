@@ -19,7 +19,7 @@ APP_PREFIX = "rmq-export:"
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedTopics:
     """Topics that are not exported, such as system topics.
 
     Attributes:
@@ -30,23 +30,25 @@ class LeftOut:
     names: tuple[str, ...]
     prefix: str
 
-    def keeps(self) -> Column:
+    def is_included(self) -> Column:
         """Return the condition under which a row stays; a damaged stretch, which has no topic, stays."""
         topic = F.col("topic")
         return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
 
-    def has(self, topic: str) -> bool:
+    def excludes(self, topic: str) -> bool:
         """Return whether a topic is left out."""
         return topic in self.names or topic.startswith(self.prefix)
 
-    def keeps_arrow(self, topics: pa.Array) -> pa.Array:
+    def included_mask(self, topics: pa.Array) -> pa.Array:
         """Return the same condition for an Arrow column of topics."""
-        left_out = pc.or_(pc.is_in(topics, pa.array(self.names, pa.string())), pc.starts_with(topics, self.prefix))
-        return pc.or_(pc.is_null(topics), pc.fill_null(pc.invert(left_out), True))
+        excluded_topics = pc.or_(
+            pc.is_in(topics, pa.array(self.names, pa.string())), pc.starts_with(topics, self.prefix)
+        )
+        return pc.or_(pc.is_null(topics), pc.fill_null(pc.invert(excluded_topics), True))
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerKey:
     """Broker of one of several stores, or of a running cluster, that are exported into one table.
 
     Attributes:
@@ -88,21 +90,21 @@ class ExportSelection:
     store: str
     store_id: str
     topics: tuple[str, ...] | None = None
-    left_out: LeftOut | None = None
+    excluded_topics: ExcludedTopics | None = None
     include: str | None = None
     starting_timestamp: str | None = None
     ending_timestamp: str | None = None
     starting_physical_offset: int = 0
     queue_bounds: tuple[tuple[str, str], ...] = ()
     from_offset: int | None = None
-    broker: Broker | None = None
+    broker: BrokerKey | None = None
     with_tier: bool = False
 
     def of_topic(self, topic: str) -> "ExportSelection":
         """Narrow the selection to one topic."""
-        given = ((name, json.loads(text).get(topic)) for name, text in self.queue_bounds)
-        bounds = tuple((name, json.dumps({topic: queues})) for name, queues in given if queues is not None)
-        return replace(self, topics=(topic,), left_out=None, queue_bounds=bounds)
+        topic_bounds = ((name, json.loads(text).get(topic)) for name, text in self.queue_bounds)
+        bounds = tuple((name, json.dumps({topic: queues})) for name, queues in topic_bounds if queues is not None)
+        return replace(self, topics=(topic,), excluded_topics=None, queue_bounds=bounds)
 
     @property
     def lock_id(self) -> str:
@@ -112,21 +114,21 @@ class ExportSelection:
     @property
     def app_id(self) -> str:
         """Transaction identifier of this selection; its version is the physical offset where the export ended."""
-        chosen = _joined(self.topics) if self.topics is not None else "*" if self.left_out else "**"
-        chosen += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
-        chosen += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
-        chosen += f"|include={self.include}" if self.include is not None else ""
-        return f"{self.lock_id}:{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
+        choice = _join_topics(self.topics) if self.topics is not None else "*" if self.excluded_topics else "**"
+        choice += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
+        choice += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
+        choice += f"|include={self.include}" if self.include is not None else ""
+        return f"{self.lock_id}:{hashlib.sha256(choice.encode()).hexdigest()[:16]}"
 
     def options(self) -> dict[str, str]:
         """Return the options of ``rmq_commitlog``, without physical offsets."""
-        given = {
+        source_options = {
             "subscribe": None if self.topics is None else ",".join(self.topics),
             "include": self.include,
             "startingTimestamp": self.starting_timestamp,
             "endingTimestamp": self.ending_timestamp,
         }
-        return {name: value for name, value in given.items() if value is not None} | dict(self.queue_bounds)
+        return {name: value for name, value in source_options.items() if value is not None} | dict(self.queue_bounds)
 
     def read_options(self, start: int, end: int, more: Mapping[str, str]) -> dict[str, str]:
         """Return the options that read the records beginning in ``[start, end)``, with ``more`` options."""
@@ -136,20 +138,20 @@ class ExportSelection:
     def batch(self, spark: SparkSession, start: int, end: int, more: Mapping[str, str]) -> DataFrame:
         """Read the records beginning in ``[start, end)`` as a DataFrame."""
         frame = spark.read.format("rmq_commitlog").options(**self.read_options(start, end, more)).load()
-        kept = frame if self.left_out is None else frame.where(self.left_out.keeps())
+        included = frame if self.excluded_topics is None else frame.where(self.excluded_topics.is_included())
         if self.broker is None:
-            return kept
-        return kept.withColumn(CLUSTER, F.lit(self.broker.cluster)).withColumn(BROKER_NAME, F.lit(self.broker.name))
+            return included
+        return included.withColumn(CLUSTER, F.lit(self.broker.cluster)).withColumn(BROKER_NAME, F.lit(self.broker.name))
 
 
-def _joined(topics: Sequence[str]) -> str:
+def _join_topics(topics: Sequence[str]) -> str:
     """Join names so that no other ones give the same text; identifiers in tables that are there stay as they are."""
     is_plain = not any("|" in topic for topic in topics)
     return "|".join(topics) if is_plain else f"|{json.dumps(topics)}"  # no name is empty, so only these begin so
 
 
-def identify(store: str, given: str | None) -> str:
+def store_identifier(store: str, store_id: str | None) -> str:
     """Return a store's identifier in tables: the one that was given, else its absolute path or URI."""
-    if given:
-        return given
+    if store_id:
+        return store_id
     return store if "://" in store else str(Path(store).resolve())

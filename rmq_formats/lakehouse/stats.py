@@ -25,23 +25,23 @@ class ColumnStats:
         """Add values of the column."""
         self.nulls += values.null_count
         self._kind = values.type
-        found = pc.min_max(values)
-        self._bounds += [bound for bound in (found["min"], found["max"]) if bound.is_valid]
+        min_max = pc.min_max(values)
+        self._bounds += [bound for bound in (min_max["min"], min_max["max"]) if bound.is_valid]
 
     def bounds(self) -> tuple[str | int | None, str | int | None]:
         """Return a lower and an upper bound of all values; None where the log is to say nothing."""
         if not self._bounds:
             return None, None
-        found = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
-        smallest, largest = found["min"].as_py(), found["max"].as_py()
+        min_max = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
+        smallest, largest = min_max["min"].as_py(), min_max["max"].as_py()
         if isinstance(smallest, datetime):
-            return _told_time(smallest), _told_time(largest)
+            return _format_time(smallest), _format_time(largest)
         if isinstance(smallest, str):
             # The prefix of a text is a lower bound; an upper bound would have to be made up.
             return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
         return smallest, largest
 
 
-def _told_time(time: datetime) -> str:
+def _format_time(time: datetime) -> str:
     """Format a time in milliseconds, which is what a record's times have."""
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

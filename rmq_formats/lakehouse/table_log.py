@@ -1,6 +1,6 @@
 """Interface of a table format to exports: what a table holds, and transactions that add to it.
 
-Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``once`` decides over it.
+Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``exactly_once`` decides over it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,25 +11,29 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from rmq_formats.lakehouse.parquet import Layout
-from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.lakehouse.progress import TableCommit
 
 if TYPE_CHECKING:
     from rmq_formats.lakehouse.changes import MergeRows
-    from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn  # which knows logs by this module
+    from rmq_formats.lakehouse.exactly_once import (  # which knows logs by this module
+        CommitAttempt,
+        ExactlyOnceTable,
+        StartAttempt,
+    )
 
 UNDECODED: Final = (":undecoded", ":undecoded-first")
 """Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableSpec:
     """Partitions, clustering and properties of a table when it is created.
 
     Attributes:
         partitions: columns that it is partitioned by.
         clusters: columns that OPTIMIZE clusters it by; there are no partitions then.
         properties: table properties, beyond the store's identifier; those of an existing table have to be these.
-        more: other table properties, of a new table alone.
+        initial_properties: other table properties, of a new table alone.
         comment: of a new table.
         stats: columns with minimum and maximum of each file in Delta's log.
     """
@@ -38,12 +42,12 @@ class Shape:
     clusters: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     stats: tuple[str, ...] = ()
-    more: tuple[tuple[str, str], ...] = ()
+    initial_properties: tuple[tuple[str, str], ...] = ()
     comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class CommitResult:
     """Counts of what a transaction has added.
 
     Attributes:
@@ -77,12 +81,12 @@ class TableSnapshot(Protocol):
         """Return whether transaction versions expire."""
         ...
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(self, version: int) -> TableCommit | None:
         """Return what a commit says that led to this version; None if it was cleaned up."""
         ...
 
 
-class AppendTransaction(Protocol):
+class TableTransaction(Protocol):
     """Transaction that adds rows and sets transaction versions, atomically; or fails, where another was faster."""
 
     @property
@@ -94,15 +98,15 @@ class AppendTransaction(Protocol):
         """Let the commit fail if the version of ``app_id`` changes meanwhile."""
         ...
 
-    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
-        """Write the rows, and commit them with ``note`` and what ``versions`` gives then.
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
+        """Write the rows, and commit them with ``metadata`` and what ``versions`` gives then.
 
         Raises one of the log's ``conflicts``.
         """
         ...
 
     def append_files(
-        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+        self, files: Sequence[str], metrics: Mapping[str, int], versions: Mapping[str, int], metadata: str | None
     ) -> None:
         """Commit files that were written already, as ``WrittenFile.action`` has them; see ``append``."""
         ...
@@ -134,7 +138,7 @@ class TableLog(Protocol):
         """List the columns that were renamed, by their former paths, with the path now, and dropped ones with None."""
         ...
 
-    def stored(self, schema: StructType) -> StructType:
+    def storable_schema(self, schema: StructType) -> StructType:
         """Return the columns as the format keeps them, which may lack a type. Raises StoreError."""
         ...
 
@@ -153,7 +157,7 @@ class TableLog(Protocol):
         """Describe another table in this one's directory; None if there is no other table. Raises StoreError."""
         ...
 
-    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+    def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """Create the table; nothing happens if another was faster. Raises StoreError."""
         ...
 
@@ -161,11 +165,11 @@ class TableLog(Protocol):
         """Add the columns that the table lacks, within structs too."""
         ...
 
-    def layout(self, shape: Shape, codec: str) -> Layout | None:
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
         """Return how tasks write the table's files; None if the rows have to go through Spark's own writer."""
         ...
 
-    def begin_append(self) -> AppendTransaction:
+    def begin_transaction(self) -> TableTransaction:
         """Begin a transaction on the newest version; commit it, or drop it."""
         ...
 
@@ -176,38 +180,38 @@ class TableLog(Protocol):
     def upsert(
         self,
         table: "ExactlyOnceTable",
-        choose: "Choose",
-        rows: "Callable[[Turn], DataFrame]",
+        start: "StartAttempt",
+        rows: "Callable[[CommitAttempt], DataFrame]",
         merge: "MergeRows",
-        newest: int | None,
+        watermark: int | None,
     ) -> None:
         """Merge the rows not landed yet, and set the transaction version, in one commit.
 
         Args:
             table: this one, with its selection.
-            choose: gives the turn of a transaction; see ``land_together``.
+            start: gives the turn of a transaction; see ``commit_with_retry``.
             rows: gives the rows of a turn, with the table's columns or some of them.
             merge: their key and order; a row gives way only to a later one with its key.
-            newest: what tells of the last of all these rows; see ``Turn.landing``.
+            watermark: what tells of the last of all these rows; see ``CommitAttempt.with_high_watermark``.
 
         Raises:
             StoreError: each attempt lost a commit conflict.
         """
         ...
 
-    def delete_older(self, stored: str, days: int) -> None:
-        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``stored``."""
+    def delete_older(self, time_column: str, days: int) -> None:
+        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``time_column``."""
         ...
 
-    def compact(self, stored: str) -> None:
-        """Write small files together, up to the target size, messages in the order of the column ``stored``."""
+    def compact(self, time_column: str) -> None:
+        """Write small files together, up to the target size, messages in the order of the column ``time_column``."""
         ...
 
     def vacuum(self, hours: int) -> None:
         """Delete files that have been in no version for ``hours``, and versions that only they were of."""
         ...
 
-    def force(self) -> None:
+    def fsync(self) -> None:
         """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
         ...
 

@@ -24,21 +24,21 @@ from rmq_formats.lakehouse.changes import (
     MergeRows,
     check_condition,
     key_columns,
-    marked_offset,
+    signed_offset,
     tombstone_key,
     tombstone_value,
     with_deletions,
 )
-from rmq_formats.lakehouse.comments import commented
+from rmq_formats.lakehouse.comments import with_comments
 from rmq_formats.lakehouse.constraints import REFUSED, table_constraints, with_refusals
 from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
+from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, commit_with_retry
 from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
-from rmq_formats.lakehouse.raw import Landed, Owed
+from rmq_formats.lakehouse.raw import ExportCounts, PendingMessages
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
-from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, OpenTable, Shape
+from rmq_formats.lakehouse.store_log import StoreLog
+from rmq_formats.lakehouse.table_log import CommitResult, OpenTable, TableSpec, TableTransaction
 from rmq_formats.lakehouse.undecoded import Undecoded, set_undecoded
 from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import BodyDecoder, avro_decoder, json_decoder, protobuf_decoder
@@ -63,21 +63,21 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
     Raises:
         OptionError: naming the topic and what is wrong with the schema.
     """
-    given = topic.schema.encode() if topic.schema is not None else read_spec_file(topic.schema_file or "")
+    schema_bytes = topic.schema.encode() if topic.schema is not None else read_spec_file(topic.schema_file or "")
     try:
         if topic.format == "json":
-            columns = _json_columns(given.decode()).toNullable()  # a missing JSON member is null, not a fault
+            columns = _json_columns(schema_bytes.decode()).toNullable()  # a missing JSON member is null, not a fault
             units = TimeUnits(*topic.time_units)
             check_units(columns, units.by_column)
             return json_decoder(columns, units, str(spark.conf.get("spark.sql.session.timeZone")))
         if topic.format == "avro":
-            columns = _avro_columns(spark, given.decode()).toNullable()  # Delta has no NOT NULL inside of arrays
-            return avro_decoder(given.decode(), columns)
+            columns = _avro_columns(spark, schema_bytes.decode()).toNullable()  # Delta has no NOT NULL inside of arrays
+            return avro_decoder(schema_bytes.decode(), columns)
         from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
         from spark_udfs.protobuf import descriptor  # noqa: PLC0415
 
-        columns = message_columns(descriptor(given, str(topic.message)))
-        return protobuf_decoder(given, str(topic.message), columns)
+        columns = message_columns(descriptor(schema_bytes, str(topic.message)))
+        return protobuf_decoder(schema_bytes, str(topic.message), columns)
     except (ValueError, PySparkException) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise OptionError(f"topic {topic.topic!r}: its {topic.format} schema cannot be used: {said[0]}") from error
@@ -113,8 +113,8 @@ def check_units(columns: StructType, paths: Iterable[str]) -> None:
 
 def _comment(field: StructField) -> dict[str, str]:
     """Return the comment alone: a schema's other metadata are Spark's own."""
-    told = (field.metadata or {}).get("comment")
-    return {} if told is None else {"comment": told}
+    comment = (field.metadata or {}).get("comment")
+    return {} if comment is None else {"comment": comment}
 
 
 def _avro_columns(spark: SparkSession, text: str) -> StructType:
@@ -124,12 +124,12 @@ def _avro_columns(spark: SparkSession, text: str) -> StructType:
     jvm: Any = spark._jvm
     try:
         schema = getattr(jvm.org.apache.avro, "Schema$Parser")().parse(text)
-        found = json.loads(jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(schema).dataType().json())
+        schema_json = json.loads(jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(schema).dataType().json())
     except Py4JJavaError as error:
         raise ValueError(error.java_exception.getMessage()) from error
-    if not isinstance(found, dict) or found.get("type") != "struct":
+    if not isinstance(schema_json, dict) or schema_json.get("type") != "struct":
         raise ValueError("it is not a record")
-    return StructType.fromJson(found)
+    return StructType.fromJson(schema_json)
 
 
 class TypedExport:
@@ -167,23 +167,29 @@ class TypedExport:
         check_condition(spark, topic, self._body.columns)
         properties = ((TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
-        more = tuple(topic.properties.items())
-        shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
+        initial_properties = tuple(topic.properties.items())
+        table_spec = TableSpec(
+            clusters=topic.cluster_by, properties=properties, initial_properties=initial_properties, comment=comment
+        )
         self.tables = {topic.table: self._names["store_timestamp"]}
         brokers = topic.metadata_prefix + schemas.CLUSTER, topic.metadata_prefix + schemas.BROKER_NAME
         names = ("store_timestamp", *broker, _OFFSET) if broker else (_OFFSET,)
         self._order = [self._names[name] for name in names]
-        later = self._order[0] if topic.key else None
+        order_column = self._order[0] if topic.key else None
         self._table = ExactlyOnceTable(
-            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later,
-            [name for part in self._key for name in part.columns],
+            topic.table, open_table(topic.table), self.selection, table_spec, self._names[_OFFSET], brokers,
+            order_column, [name for part in self._key for name in part.columns],
         )  # fmt: skip
         self._dead_columns = StructType([*_DEAD, *(_METADATA[name] for name in broker)])
-        self._dead = None
+        self._dead_letters = None
         if dead_letters is not None:
-            told = "messages whose body does not decode, with the reason"
-            dead = Shape(properties=((TOPIC_PROPERTY, "dead letters"),), comment=told)
-            self._dead = ExactlyOnceTable(dead_letters, open_table(dead_letters), self.selection, dead)
+            dead_letter_spec = TableSpec(
+                properties=((TOPIC_PROPERTY, "dead letters"),),
+                comment="messages whose body does not decode, with the reason",
+            )
+            self._dead_letters = ExactlyOnceTable(
+                dead_letters, open_table(dead_letters), self.selection, dead_letter_spec
+            )
             self.tables[dead_letters] = "store_timestamp"
 
     def _columns(self) -> StructType:
@@ -198,7 +204,7 @@ class TypedExport:
             known.add(field.name.lower())
         metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         own = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
-        columns = StructType([*commented(StructType(metadata), topic.metadata_prefix), *own])
+        columns = StructType([*with_comments(StructType(metadata), topic.metadata_prefix), *own])
         for name in topic.cluster_by:
             if name not in columns.fieldNames():
                 raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is not a column of the table")
@@ -211,83 +217,89 @@ class TypedExport:
     def check(self) -> None:
         """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
         self._table.check(self._schema)
-        if self._dead is not None:
-            self._dead.check(self._dead_columns)
+        if self._dead_letters is not None:
+            self._dead_letters.check(self._dead_columns)
 
     def check_log(self, log: StoreLog) -> None:
         """See ``Export``."""
         self._table.check_log(log)
-        if self._dead is not None:
-            self._dead.check_log(log)
+        if self._dead_letters is not None:
+            self._dead_letters.check_log(log)
 
     def prepare(self) -> None:
         """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
-        if self._dead is not None:
-            self._dead.prepare(commented(self._dead_columns))
+        if self._dead_letters is not None:
+            self._dead_letters.prepare(with_comments(self._dead_columns))
 
-    def exported_end(self) -> int:
+    def resume_offset(self) -> int:
         """See ``Export``: the smaller offset of both tables."""
-        return min(table.exported_end() for table in self.exactly_once)
+        return min(table.resume_offset() for table in self.exactly_once_tables)
 
     @property
-    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         """See ``Export``."""
-        return [self._table] if self._dead is None else [self._table, self._dead]
+        return [self._table] if self._dead_letters is None else [self._table, self._dead_letters]
 
-    def land(self, records: Owed) -> Landed:
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """See ``Export``. Bodies are decoded once, for both tables."""
-        table, choose_rows = self._table, records.choose(self._table)
-        turn = choose_rows(table.log.begin_append())  # which is dropped: it tells what will be counted
-        decoded = self._decoded(records.frame_for(self.exactly_once)).persist()
+        table, start_rows = self._table, records.start_attempt(self._table)
+        attempt = start_rows(table.log.begin_transaction())  # which is dropped: it tells what will be counted
+        decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()
         try:
-            owed = decoded.where(F.lit(False) if turn is None else records.is_of(turn))
+            attempt_rows = decoded.where(F.lit(False) if attempt is None else records.belongs_to_attempt(attempt))
             sound = F.col("reason").isNull()
             damaged = F.count_if("damaged")
             undecoded = F.count_if(~sound & ~F.col("damaged"))
-            newest = F.max(F.when(sound, F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)))
+            watermark = F.max(
+                F.when(sound, F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET))
+            )
             read = F.sum(F.when(sound, F.col("size")))
-            counted = owed.agg(F.count_if(sound), read, damaged, undecoded, newest).first()
+            counted = attempt_rows.agg(F.count_if(sound), read, damaged, undecoded, watermark).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._land_dead(decoded, records)
+            files = self._commit_dead_letters(decoded, records)
 
-            def choose(transaction: AppendTransaction) -> Turn | None:
-                return self._with_state(choose_rows(transaction), decoded, records)
+            def start(transaction: TableTransaction) -> CommitAttempt | None:
+                return self._with_undecoded_versions(start_rows(transaction), decoded, records)
 
-            def rows(turn: Turn) -> DataFrame:
-                return self._typed(decoded, records.is_of(turn))
+            def rows(attempt: CommitAttempt) -> DataFrame:
+                return self._typed(decoded, records.belongs_to_attempt(attempt))
 
             if self._topic.key:
                 merge = MergeRows(self._key, self._order, self._deletes)
                 # The newest message of a table with deletions may have no row: that it is gone tells nothing.
-                table.log.upsert(table, choose, rows, merge, None if self._deletes else counted[4])
+                table.log.upsert(table, start, rows, merge, None if self._deletes else counted[4])
                 messages = counted[0]
             else:
-                added = land_together(
-                    table.path, table.log, [choose], lambda turns: table.append(turns[0], rows(turns[0]))
+                result = commit_with_retry(
+                    table.path, table.log, [start], lambda attempts: table.append(attempts[0], rows(attempts[0]))
                 )
-                files += added.files
-                messages = added.rows
+                files += result.files
+                messages = result.rows
         finally:
             decoded.unpersist()
-        landed = Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
-        return landed if turn is None else landed.of_expected(records.expected(turn))
+        counts = ExportCounts(messages, int(counted[1] or 0), counted[2], counted[3], files)
+        return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
 
-    def _with_state(self, turn: Turn | None, decoded: DataFrame, records: Owed) -> Turn | None:
+    def _with_undecoded_versions(
+        self, attempt: CommitAttempt | None, decoded: DataFrame, records: PendingMessages
+    ) -> CommitAttempt | None:
         """Add to a turn which messages are undecoded after it: none where dead letters have them."""
-        if turn is None:
+        if attempt is None:
             return None
         state = Undecoded()
-        if self._dead is None:
-            undecoded = decoded.where(records.is_of(turn) & F.col("reason").isNotNull() & ~F.col("damaged"))
+        if self._dead_letters is None:
+            undecoded = decoded.where(
+                records.belongs_to_attempt(attempt) & F.col("reason").isNotNull() & ~F.col("damaged")
+            )
             counted = undecoded.agg(F.count("*"), F.min(_OFFSET)).first()
             assert counted is not None  # an aggregate without groups always has one row
-            added = Undecoded(counted[0], counted[1] or 0)
-            snapshot = turn.transaction.snapshot
-            state = Undecoded.of_snapshot(snapshot, self._table.app_id).after(turn, self._table, added)
-        return replace(turn, state=state.versions(self._table.app_id))
+            newly_undecoded = Undecoded(counted[0], counted[1] or 0)
+            snapshot = attempt.transaction.snapshot
+            state = Undecoded.of_snapshot(snapshot, self._table.app_id).after(attempt, self._table, newly_undecoded)
+        return replace(attempt, undecoded_versions=state.versions(self._table.app_id))
 
-    def settle_undecoded(self, accepted: Collection[str]) -> int:
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
         """See ``Export``."""
         log, app_id = self._table.log, self._table.app_id
         undecoded = Undecoded.of_snapshot(log.snapshot(), app_id) if log.exists() else Undecoded()
@@ -305,21 +317,24 @@ class TypedExport:
 
     def _has_dead_letters(self) -> bool:
         """Return whether the dead letters have landed as far as the rows."""
-        if self._dead is None:
+        if self._dead_letters is None:
             return False
-        own = (self._table.app_id, self._table.queues_id)
-        return all(self._dead.standing(app_id).landed >= self._table.standing(app_id).landed for app_id in own)
+        app_ids = (self._table.app_id, self._table.queues_id)
+        return all(
+            self._dead_letters.progress(app_id).verified_offset >= self._table.progress(app_id).verified_offset
+            for app_id in app_ids
+        )
 
-    def _land_dead(self, decoded: DataFrame, records: Owed) -> int:
-        table = self._dead
+    def _commit_dead_letters(self, decoded: DataFrame, records: PendingMessages) -> int:
+        table = self._dead_letters
         if table is None:
             return 0
         dead = decoded.where(F.col("reason").isNotNull()).select(*self._dead_columns.fieldNames())
 
-        def write(turns: Mapping[int, Turn]) -> Appended:
-            return table.append(turns[0], dead.where(records.is_of(turns[0])))
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            return table.append(attempts[0], dead.where(records.belongs_to_attempt(attempts[0])))
 
-        return land_together(table.path, table.log, [records.choose(table)], write).files
+        return commit_with_retry(table.path, table.log, [records.start_attempt(table)], write).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
@@ -330,8 +345,8 @@ class TypedExport:
         constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
         if constraints:
             former = self._table.log.former_columns()
-            named = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}
-            written = {name: column for name, column in named.items() if name is not None}
+            renamed = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}
+            written = {name: column for name, column in renamed.items() if name is not None}
             attempted = with_refusals(attempted, written, constraints)
             reason = F.coalesce(reason, F.when(~F.col(DELETED), F.col(REFUSED)))
         return attempted.select(
@@ -356,8 +371,10 @@ class TypedExport:
             (part,) = self._key
             key, is_empty = tombstone_key(part), F.coalesce(F.octet_length("body"), F.lit(0)) == 0
             is_tombstone = is_empty & F.col("record_error").isNull()
-            wanted = f"column {part.name}: a tombstone whose KEYS are none, wanted {part.kind.simpleString().upper()}"
-            reason = F.when(is_tombstone, F.when(key.isNull(), F.lit(wanted))).otherwise(reason)
+            reason_text = (
+                f"column {part.name}: a tombstone whose KEYS are none, wanted {part.kind.simpleString().upper()}"
+            )
+            reason = F.when(is_tombstone, F.when(key.isNull(), F.lit(reason_text))).otherwise(reason)
             value = F.when(is_tombstone, tombstone_value(columns, part.paths[0], key)).otherwise(value)
             changed = changed.withColumn(DELETED, F.col(DELETED) | is_tombstone)
         return changed.withColumn(VALUE, value), reason
@@ -372,6 +389,6 @@ class TypedExport:
         sound = decoded.where(F.col("reason").isNull() & owed)
         columns = self._table_columns(F.col("value"))
         if self._deletes:
-            columns[self._names[_OFFSET]] = marked_offset(F.col(_OFFSET), F.col(DELETED))
+            columns[self._names[_OFFSET]] = signed_offset(F.col(_OFFSET), F.col(DELETED))
         rows = sound.select(*(column.alias(name) for name, column in columns.items()))
         return self._table.with_current_names(rows)

@@ -7,9 +7,9 @@ first. So a run that finds nothing new still knows of them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, acknowledge, land_together
-from rmq_formats.lakehouse.standing import last_note
-from rmq_formats.lakehouse.table_log import UNDECODED, AppendTransaction, TableSnapshot
+from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, commit_progress, commit_with_retry
+from rmq_formats.lakehouse.progress import last_metadata
+from rmq_formats.lakehouse.table_log import UNDECODED, TableSnapshot, TableTransaction
 
 _COUNT, _FIRST = UNDECODED
 
@@ -38,14 +38,14 @@ class Undecoded:
         """Return the transaction versions that say it."""
         return {app_id + _COUNT: self.count, app_id + _FIRST: self.first}
 
-    def after(self, turn: Turn, table: ExactlyOnceTable, added: "Undecoded") -> "Undecoded":
+    def after(self, attempt: CommitAttempt, table: ExactlyOnceTable, added: "Undecoded") -> "Undecoded":
         """Return the state after a turn in which some messages were undecoded.
 
         Messages that land again are counted anew, where the turn has all of those that were undecoded before.
         """
-        if not self.count or (table.lands_again and turn.begin <= self.first):
+        if not self.count or (table.is_backfill and attempt.begin <= self.first):
             return added
-        if table.lands_again:
+        if table.is_backfill:
             return Undecoded(max(self.count, added.count), self.first)
         return Undecoded(self.count + added.count, self.first)
 
@@ -54,12 +54,12 @@ def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:
     """Commit which messages of a table's selection are undecoded, and no rows. Raises StoreError."""
     selection = table.selection
 
-    def state_alone(transaction: AppendTransaction) -> Turn:
+    def start(transaction: TableTransaction) -> CommitAttempt:
         for app_id in (table.app_id, selection.lock_id):
             transaction.watch(app_id)
         snapshot = transaction.snapshot
-        note = last_note(snapshot, snapshot.version, f"{selection.lock_id}:")
+        metadata = last_metadata(snapshot, snapshot.version, f"{selection.lock_id}:")
         versions = {**undecoded.versions(table.app_id), selection.lock_id: snapshot.version + 1}
-        return Turn(transaction, 0, 0, False, table.app_id, versions, note, None)
+        return CommitAttempt(transaction, 0, 0, False, table.app_id, versions, metadata, None)
 
-    land_together(table.path, table.log, [state_alone], lambda turns: acknowledge(list(turns.values())))
+    commit_with_retry(table.path, table.log, [start], lambda attempts: commit_progress(list(attempts.values())))

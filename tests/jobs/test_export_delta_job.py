@@ -15,7 +15,7 @@ from jobs import export_delta
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.table import DeltaTableLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
 from tests.store_files import flip
 from tests.store_lives import recovered_log
 

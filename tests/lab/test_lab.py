@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_formats.errors import FormatError
-from rmq_formats.lakehouse.once import ExactlyOnceTable
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
 from tests.lab import brokers, calls, damage, frames, kills
 from tests.lab.__main__ import main
 from tests.lab.decoders import fuzz
@@ -67,7 +67,7 @@ def test_an_exporter_that_lands_again_what_has_landed_is_found(
 ) -> None:
     monkeypatch.setattr(tables, "_STEPS", 0)
     monkeypatch.setattr(tables, "_KINDS", (("raw",),))
-    monkeypatch.setattr(ExactlyOnceTable, "_begin", lambda _self, _found: 0)
+    monkeypatch.setattr(ExactlyOnceTable, "_resume_offset", lambda _self, _found: 0)
     tally, told = played("tables", FIXED_SEED)
     assert tally.violations == 1
     assert re.search(r"raw has \d+ rows twice", told[0])

@@ -30,7 +30,7 @@ def test_the_key_of_an_envelope_is_that_of_before_where_after_is_null() -> None:
     assert key.sql("there") == "coalesce(there.`after`.`id`, there.`before`.`id`)"
     rows = MergeRows([key], ["ts", "off"], deletes=True)
     offset = "CASE WHEN here.`off` < 0 THEN -1 - here.`off` ELSE here.`off` END AS `offset`"
-    assert rows.place("here") == f"struct(here.`ts`, {offset})"
+    assert rows.order_value("here") == f"struct(here.`ts`, {offset})"
 
 
 def test_a_path_that_leads_nowhere_is_refused_and_a_name_with_dots_is_a_column() -> None:

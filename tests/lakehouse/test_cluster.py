@@ -15,9 +15,9 @@ from jobs import export_delta
 from rmq_core.client import Admin, Message
 from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError, OptionError, StoreError
-from rmq_formats.lakehouse.cluster.queues import QueueRecords
+from rmq_formats.lakehouse.cluster.queues import PendingQueueMessages
 from rmq_formats.lakehouse.cluster.run import ClusterRun
-from rmq_formats.lakehouse.delta.table import DeltaAppend
+from rmq_formats.lakehouse.delta.table import DeltaTransaction
 from rmq_formats.spark.live.client import ClusterLink
 from tests.broker_processes import Standalone, configured, standalone
 from tests.interop.test_namesrv_against_java import wait_for
@@ -51,22 +51,22 @@ def test_what_dies_before_its_commit_or_after_it_and_races_land_each_message_onc
 
     exporter.send(0, 9)
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaAppend, "commit", die)
+        patch.setattr(DeltaTransaction, "commit", die)
         with pytest.raises(StoreError, match="killed"):
             exporter.run()
-    commit = DeltaAppend.commit
+    commit = DeltaTransaction.commit
 
     def commit_and_die(*arguments: Any) -> None:
         commit(*arguments)
         die()
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaAppend, "commit", commit_and_die)
+        patch.setattr(DeltaTransaction, "commit", commit_and_die)
         with pytest.raises(StoreError, match="killed"):
             exporter.run()
     assert exporter.run()[0]["messages"] == 0
     exporter.send(9, 15)
-    tasks, others = QueueRecords.tasks, [exporter.run_store, exporter.run]
+    tasks, others = PendingQueueMessages.tasks, [exporter.run_store, exporter.run]
 
     def meanwhile(*arguments: Any) -> Any:
         if others:
@@ -74,7 +74,7 @@ def test_what_dies_before_its_commit_or_after_it_and_races_land_each_message_onc
         return tasks(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(QueueRecords, "tasks", meanwhile)
+        patch.setattr(PendingQueueMessages, "tasks", meanwhile)
         assert exporter.run()[0]["messages"] == 0
     assert exporter.bodies() == list(range(15))
 
@@ -85,7 +85,7 @@ def test_rounds_end_with_what_was_there_and_streams_with_a_signal(
     exporter.send(0, 12)
     report, _ = exporter.run("--mode", "available-now", "--max-messages-per-trigger", "5")
     assert (report["messages"], report["batches"]) == (12, 3)
-    land, rounds = ClusterRun.land, []
+    land, rounds = ClusterRun.export_round, []
 
     def one_more(self: ClusterRun) -> bool:
         is_more = land(self)
@@ -96,7 +96,7 @@ def test_rounds_end_with_what_was_there_and_streams_with_a_signal(
             exporter.send(12, 20)
         return is_more
 
-    monkeypatch.setattr(ClusterRun, "land", one_more)
+    monkeypatch.setattr(ClusterRun, "export_round", one_more)
     assert threading.current_thread() is threading.main_thread()
     report, code = exporter.run("--mode", "stream", "--trigger-interval", "1 millisecond")
     assert (report["messages"], code) == (8, 0)
@@ -146,9 +146,9 @@ def test_messages_that_java_wrote_and_the_broker_deleted_are_an_error_or_counted
         export_delta.check(given)
         return export_delta.main(given, spark)
 
-    land = ClusterRun.land
+    land = ClusterRun.export_round
     with configured(tmp_path, _CONF) as running, monkeypatch.context() as patch:
-        patch.setattr(ClusterRun, "land", lambda self: land(self) and False)  # one round
+        patch.setattr(ClusterRun, "export_round", lambda self: land(self) and False)  # one round
         assert export(running.namesrv, *limited)[0]["messages"] == 6
     (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
     with configured(tmp_path, _CONF) as running:

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.columns import former_columns, known_columns, physical_columns
+from rmq_formats.lakehouse.delta.columns import exported_columns, former_columns, physical_columns
 from rmq_formats.lakehouse.evolution import current_columns
 from tests.lakehouse.exported_stores import Exporter, write
 from tests.lakehouse.test_iceberg import table_of
@@ -35,8 +35,8 @@ def test_without_a_property_the_log_tells_which_columns_there_were() -> None:
         return json.dumps({"metaData": {"schemaString": schema.json()}}).replace('": ', '":').encode()
 
     commits = {3: [b'{"add":{}}'], 2: [metadata("a")], 1: [metadata("a", "b")]}  # 0 was cleaned up
-    assert known_columns(None, 3, commits.get) == {"a": "a", "b": "b"}
-    assert known_columns('{"x":"y"}', 3, commits.get) == {"x": "y"}
+    assert exported_columns(None, 3, commits.get) == {"a": "a", "b": "b"}
+    assert exported_columns('{"x":"y"}', 3, commits.get) == {"x": "y"}
 
 
 def test_columns_take_their_names_of_now_and_dropped_ones_are_left_out() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import table as delta
-from rmq_formats.lakehouse.delta.table import DeltaAppend
+from rmq_formats.lakehouse.delta.table import DeltaTransaction
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.lakehouse.selection import ExportSelection
 from tests.lakehouse.exported_stores import Exporter, plain, write
@@ -74,7 +74,7 @@ def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
 
     placed = write(exporter.store, plain(30))
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaAppend, "commit", die)
+        patch.setattr(DeltaTransaction, "commit", die)
         with pytest.raises(Exception, match="killed"):
             exporter.run(*mode)
     assert list(exporter.table.rglob("topic=*/*/*.parquet"))  # files are there, and nobody sees them
@@ -101,7 +101,7 @@ def test_files_are_forced_before_the_commit_that_names_them(
 @contextmanager
 def dying_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the export within die after its first commit."""
-    land = ExportRun.land
+    land = ExportRun.export_up_to
 
     def die(self: ExportRun, log: Any, end: int) -> None:
         land(self, log, end)
@@ -109,7 +109,7 @@ def dying_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise StoreError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ExportRun, "land", die)
+        patch.setattr(ExportRun, "export_up_to", die)
         with pytest.raises(Exception, match="killed"):
             yield
 

@@ -17,8 +17,8 @@ from pyiceberg.types import NestedField, StringType
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse.iceberg import table as iceberg
-from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergPlace
-from rmq_formats.lakehouse.iceberg.table import IcebergAppend
+from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
+from rmq_formats.lakehouse.iceberg.table import IcebergTransaction
 from tests.lakehouse.exported_stores import Exporter, plain, write
 from tests.lakehouse.test_exactly_once import dying_after_a_commit, meanwhile
 
@@ -61,11 +61,11 @@ def typed(exporter: Exporter) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.parametrize("directory", ["a b", "a?b", "a%20b", "a#b", "a;b"])
 def test_a_catalog_is_beside_its_table_whatever_the_directory_is_called(tmp_path: Path, directory: str) -> None:
-    place = IcebergPlace(str(tmp_path / directory / "table"), {})
+    place = IcebergLocation(str(tmp_path / directory / "table"), {})
     place.create(Schema(NestedField(1, "topic", StringType())), (), {})
     assert [path.name for path in tmp_path.iterdir()] == [directory]
     assert (tmp_path / directory / CATALOG_FILE).stat().st_size
-    assert IcebergPlace(str(tmp_path / directory / "table"), {}).load() is not None
+    assert IcebergLocation(str(tmp_path / directory / "table"), {}).load() is not None
 
 
 @pytest.mark.spark
@@ -177,16 +177,16 @@ class TestRaw:
     ) -> None:
         placed = write(exporter.store, plain(30))
         exporter.run(*ICEBERG, "--ending-physical-offset", str(placed[10]))
-        both, append = threading.Barrier(2, timeout=60), IcebergAppend.append_files
+        both, append = threading.Barrier(2, timeout=60), IcebergTransaction.append_files
         met = threading.local()
 
-        def together(self: IcebergAppend, *arguments: Any) -> None:
+        def together(self: IcebergTransaction, *arguments: Any) -> None:
             if not getattr(met, "once", False):
                 met.once = True
                 both.wait()  # each has read where the table stands, and has written its files
             append(self, *arguments)
 
-        monkeypatch.setattr(IcebergAppend, "append_files", together)
+        monkeypatch.setattr(IcebergTransaction, "append_files", together)
         reports: list[dict[str, Any]] = []
         threads = [threading.Thread(target=lambda: reports.append(exporter.run(*ICEBERG)[0])) for _ in range(2)]
         for thread in threads:

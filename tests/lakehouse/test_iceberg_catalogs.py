@@ -10,9 +10,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace
+from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation
 from rmq_formats.lakehouse.iceberg.snapshot import IcebergSnapshot
-from rmq_formats.lakehouse.iceberg.table import IcebergAppend, table_layout
+from rmq_formats.lakehouse.iceberg.table import IcebergTransaction, table_layout
 from rmq_formats.lakehouse.parquet import PartitionedFiles, WrittenFile
 from tests.lakehouse.rest_catalog import rest_catalog
 
@@ -20,22 +20,22 @@ SCHEMA = Schema(NestedField(1, "topic", StringType()), NestedField(2, "physical_
 
 
 @pytest.fixture(params=["sqlite", "rest"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergPlace]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergLocation]:
     """A table that is not there yet."""
     if request.param == "sqlite":
-        yield IcebergPlace(str(tmp_path / "a table"), {})
+        yield IcebergLocation(str(tmp_path / "a table"), {})
         return
     with rest_catalog(tmp_path) as uri:
-        yield IcebergPlace("lake.sales.messages", {"type": "rest", "uri": uri})
+        yield IcebergLocation("lake.sales.messages", {"type": "rest", "uri": uri})
 
 
-def begin(place: IcebergPlace) -> IcebergAppend:
+def begin(place: IcebergLocation) -> IcebergTransaction:
     table = place.load()
     assert table is not None
-    return IcebergAppend(place, table)
+    return IcebergTransaction(place, table)
 
 
-def written(place: IcebergPlace, offsets: list[int]) -> list[WrittenFile]:
+def written(place: IcebergLocation, offsets: list[int]) -> list[WrittenFile]:
     table = place.load()
     assert table is not None
     schema = pa.schema([("topic", pa.string()), ("physical_offset", pa.int64())])
@@ -45,13 +45,13 @@ def written(place: IcebergPlace, offsets: list[int]) -> list[WrittenFile]:
     return files.close()
 
 
-def held(place: IcebergPlace) -> list[int]:
+def held(place: IcebergLocation) -> list[int]:
     table = place.load()
     assert table is not None
     return sorted(table.scan().to_arrow()["physical_offset"].to_pylist())
 
 
-def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place: IcebergPlace) -> None:
+def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place: IcebergLocation) -> None:
     assert place.load() is None
     assert IcebergSnapshot(None).version == -1
     for _ in range(2):  # the second finds it there
@@ -71,11 +71,11 @@ def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place:
         )
         commit = snapshot.commit(version)
         assert commit is not None
-        assert (commit.versions, commit.note) == ({"app": first + 10}, f"mark {first}")
+        assert (commit.versions, commit.metadata) == ({"app": first + 10}, f"mark {first}")
     assert held(place) == list(range(20))
 
 
-def test_a_commit_without_files_is_one(place: IcebergPlace) -> None:
+def test_a_commit_without_files_is_one(place: IcebergLocation) -> None:
     place.create(SCHEMA, (), {"format-version": "2"})
     first, second = begin(place), begin(place)
     first.append_files([], {}, {"app": 7}, None)
@@ -85,13 +85,13 @@ def test_a_commit_without_files_is_one(place: IcebergPlace) -> None:
 
 
 def test_a_catalog_that_is_away_is_told_in_a_line() -> None:
-    place = IcebergPlace("lake.sales.messages", {"type": "rest", "uri": "http://127.0.0.1:1"})
+    place = IcebergLocation("lake.sales.messages", {"type": "rest", "uri": "http://127.0.0.1:1"})
     with pytest.raises(StoreError, match=r"lake\.sales\.messages: catalog lake: ") as told:
         place.load()
     assert "\n" not in str(told.value)
 
 
-def test_partitions_that_were_changed_since_the_files_were_written_are_told(place: IcebergPlace) -> None:
+def test_partitions_that_were_changed_since_the_files_were_written_are_told(place: IcebergLocation) -> None:
     place.create(SCHEMA, ("topic",), {"format-version": "2"})
     files = [file.action for file in written(place, [1, 2])]
     table = place.load()
@@ -106,15 +106,15 @@ def test_partitions_that_were_changed_since_the_files_were_written_are_told(plac
 def test_a_directory_of_delta_is_no_table_of_iceberg(tmp_path: Path) -> None:
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
     with pytest.raises(StoreError, match="is a Delta table"):
-        IcebergPlace(str(tmp_path / "table"), {}).load()
+        IcebergLocation(str(tmp_path / "table"), {}).load()
     assert not (tmp_path / "iceberg_catalog.db").exists()
 
 
 def test_a_place_elsewhere_is_refused() -> None:
     with pytest.raises(StoreError, match="its place is hdfs://host/table"):
-        IcebergPlace("hdfs://host/table", {})
+        IcebergLocation("hdfs://host/table", {})
 
 
 def test_a_table_in_an_object_store_needs_a_catalog() -> None:
     with pytest.raises(StoreError, match=r"s3://bucket/table: .* give --table catalog\.namespace\.name"):
-        IcebergPlace("s3://bucket/table", {})
+        IcebergLocation("s3://bucket/table", {})

@@ -15,8 +15,8 @@ from pyiceberg.manifest import DataFile
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.iceberg import rewrite, table
-from rmq_formats.lakehouse.iceberg.expire import expired
-from rmq_formats.lakehouse.iceberg.table import IcebergAppend
+from rmq_formats.lakehouse.iceberg.expire import expirable_snapshots
+from rmq_formats.lakehouse.iceberg.table import IcebergTransaction
 from tests.lakehouse.exported_stores import Exporter, plain, write
 from tests.lakehouse.test_iceberg import ICEBERG, offsets, rows, table_of
 
@@ -60,15 +60,15 @@ def export_in_parts(exporter: Exporter, count: int, step: int) -> list[int]:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let something happen when files were written anew, and before they are committed; once."""
-    replace, waiting = IcebergAppend.replace, [True]
+    replace, waiting = IcebergTransaction.replace, [True]
 
-    def after_another(self: IcebergAppend, written: rewrite.Rewritten) -> bool:
+    def after_another(self: IcebergTransaction, written: rewrite.RewriteResult) -> bool:
         if waiting:
             waiting.clear()
             act()
         return replace(self, written)
 
-    monkeypatch.setattr(IcebergAppend, "replace", after_another)
+    monkeypatch.setattr(IcebergTransaction, "replace", after_another)
 
 
 class TestCompaction:
@@ -293,7 +293,7 @@ class TestVacuum:
         export_in_parts(exporter, 20, 10)
         metadata = table_of(exporter).metadata
         first, second = metadata.snapshots
-        assert expired(metadata, second.timestamp_ms, []) == []  # the first was the newest until then
-        assert expired(metadata, second.timestamp_ms + 1, []) == [first.snapshot_id]
-        assert expired(metadata, second.timestamp_ms + 1, [first.snapshot_id]) == []
-        assert expired(metadata, 1 << 60, []) == [first.snapshot_id]
+        assert expirable_snapshots(metadata, second.timestamp_ms, []) == []  # the first was the newest until then
+        assert expirable_snapshots(metadata, second.timestamp_ms + 1, []) == [first.snapshot_id]
+        assert expirable_snapshots(metadata, second.timestamp_ms + 1, [first.snapshot_id]) == []
+        assert expirable_snapshots(metadata, 1 << 60, []) == [first.snapshot_id]

@@ -14,10 +14,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace
+from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.iceberg.rows import FILE, FileReader
-from rmq_formats.lakehouse.iceberg.table import IcebergAppend, table_layout
+from rmq_formats.lakehouse.iceberg.table import IcebergTransaction, table_layout
 from rmq_formats.lakehouse.parquet import PartitionedFiles
 
 LINE = StructType(NestedField(4, "sku", StringType()), NestedField(5, "n", IntegerType()))
@@ -31,24 +31,24 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> IcebergPlace:
+def place(tmp_path: Path) -> IcebergLocation:
     """A table with one file."""
-    place = IcebergPlace(str(tmp_path / "table"), {})
+    place = IcebergLocation(str(tmp_path / "table"), {})
     place.create(SCHEMA, (), {"format-version": "2"})
     table = loaded(place)
     files = PartitionedFiles(table_layout(table, place.table, (), "zstd"), ARROW)
     files.write(pa.RecordBatch.from_pylist(ROWS, ARROW))
-    IcebergAppend(place, table).append_files([file.action for file in files.close()], {}, {"app": 3}, None)
+    IcebergTransaction(place, table).append_files([file.action for file in files.close()], {}, {"app": 3}, None)
     return place
 
 
-def loaded(place: IcebergPlace) -> Table:
+def loaded(place: IcebergLocation) -> Table:
     table = place.load()
     assert table is not None
     return table
 
 
-def read(place: IcebergPlace, schema: pa.Schema, task: FileScanTask | None = None) -> list[dict[str, Any]]:
+def read(place: IcebergLocation, schema: pa.Schema, task: FileScanTask | None = None) -> list[dict[str, Any]]:
     """Read the table's file as a task does that was sent its work."""
     table = loaded(place)
     (own,) = table.scan().plan_files()
@@ -57,13 +57,13 @@ def read(place: IcebergPlace, schema: pa.Schema, task: FileScanTask | None = Non
     return pa.Table.from_batches(pickle.loads(pickle.dumps(reader)).read(iter([asked])), schema).to_pylist()
 
 
-def test_nulls_stay_nulls_and_empty_lists_empty(place: IcebergPlace) -> None:
+def test_nulls_stay_nulls_and_empty_lists_empty(place: IcebergLocation) -> None:
     (task,) = loaded(place).scan().plan_files()
     found = read(place, ARROW.append(pa.field(FILE, pa.string())))
     assert found == [{**row, FILE: task.file.file_path} for row in ROWS]
 
 
-def test_rows_that_a_delete_file_hides_are_left_out(place: IcebergPlace, tmp_path: Path) -> None:
+def test_rows_that_a_delete_file_hides_are_left_out(place: IcebergLocation, tmp_path: Path) -> None:
     (task,) = loaded(place).scan().plan_files()
     path = str(tmp_path / "deletes.parquet")
     pq.write_table(pa.table({"file_path": [task.file.file_path, "another"], "pos": [1, 0]}), path)
@@ -74,7 +74,7 @@ def test_rows_that_a_delete_file_hides_are_left_out(place: IcebergPlace, tmp_pat
     assert read(place, ARROW, FileScanTask(task.file, {hiding})) == [ROWS[0], ROWS[2]]
 
 
-def test_columns_are_found_by_their_ids_and_new_ones_are_null(place: IcebergPlace) -> None:
+def test_columns_are_found_by_their_ids_and_new_ones_are_null(place: IcebergLocation) -> None:
     with loaded(place).update_schema() as update:
         update.rename_column("at", "offset")
     with loaded(place).update_schema() as update:
@@ -86,7 +86,7 @@ def test_columns_are_found_by_their_ids_and_new_ones_are_null(place: IcebergPlac
     assert [row["lines"] for row in found] == [None, [], [{"sku": "a", "n": 1, "more": None}, None]]
 
 
-def test_a_member_that_was_renamed_is_refused_and_so_is_another_format(place: IcebergPlace) -> None:
+def test_a_member_that_was_renamed_is_refused_and_so_is_another_format(place: IcebergLocation) -> None:
     other = DataFile.from_args(content=DataFileContent.DATA, file_path="x.avro", file_format=FileFormat.AVRO)
     with pytest.raises(StoreError, match=r"x\.avro: is no Parquet file, and cannot be written anew"):
         read(place, ARROW, FileScanTask(other))

@@ -15,7 +15,7 @@ from pyiceberg.types import LongType, NestedField
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.directories import iceberg_uuid, table_around, table_within
 from rmq_formats.lakehouse.iceberg import table as iceberg
-from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergPlace
+from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
 from rmq_formats.lakehouse.iceberg.table import IcebergTableLog
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
@@ -23,7 +23,7 @@ SCHEMA = Schema(NestedField(1, "offset", LongType()))
 ROWS = pa.table({"offset": pa.array([1, 2, 3], pa.int64())})
 
 
-def make(place: IcebergPlace) -> Any:
+def make(place: IcebergLocation) -> Any:
     place.create(SCHEMA, (), {})
     table = place.load()
     assert table is not None
@@ -37,7 +37,7 @@ def files_below(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.is_file()}
 
 
-def vacuum(monkeypatch: pytest.MonkeyPatch, place: IcebergPlace) -> None:
+def vacuum(monkeypatch: pytest.MonkeyPatch, place: IcebergLocation) -> None:
     """Vacuum as if a month had passed."""
     monkeypatch.setattr(iceberg, "_now_s", lambda: time.time() + 30 * 86400)
     IcebergTableLog(None, place).vacuum(168)  # type: ignore[arg-type] # no row is read
@@ -46,7 +46,7 @@ def vacuum(monkeypatch: pytest.MonkeyPatch, place: IcebergPlace) -> None:
 def test_a_table_that_was_renamed_keeps_its_directory_and_survives_a_vacuum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = IcebergPlace(str(tmp_path / "orders"), {})
+    place = IcebergLocation(str(tmp_path / "orders"), {})
     first = make(place)
     place.catalog().rename_table("rmq.orders", "rmq.orders_2025")
     second = make(place)
@@ -63,7 +63,7 @@ def test_a_table_that_was_renamed_keeps_its_directory_and_survives_a_vacuum(
 def test_a_vacuum_stops_where_another_table_is_whoever_put_it_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    place = IcebergPlace(str(tmp_path / "orders"), {})
+    place = IcebergLocation(str(tmp_path / "orders"), {})
     table = make(place)
     if other == "delta":
         log = tmp_path / "orders" / "_delta_log"
@@ -89,7 +89,7 @@ def test_a_vacuum_stops_where_another_table_is_whoever_put_it_there(
 def test_metadata_that_lost_a_race_or_was_cut_off_is_no_other_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = IcebergPlace(str(tmp_path / "orders"), {})
+    place = IcebergLocation(str(tmp_path / "orders"), {})
     table = make(place)
     metadata = tmp_path / "orders" / "metadata"
     whole = Path(table.metadata_location).read_bytes()
@@ -107,7 +107,7 @@ def test_two_catalogs_over_one_warehouse_make_two_directories(tmp_path: Path) ->
     warehouse = {"type": "sql", "warehouse": f"file://{tmp_path}/warehouse"}
     locations = set()
     for name in ("a", "b"):
-        place = IcebergPlace("lake.shop.orders", {**warehouse, "uri": f"sqlite:///{tmp_path}/{name}.db"})
+        place = IcebergLocation("lake.shop.orders", {**warehouse, "uri": f"sqlite:///{tmp_path}/{name}.db"})
         table = make(place)
         assert place.other_table(table) is None
         locations.add(table.location())
@@ -115,10 +115,10 @@ def test_two_catalogs_over_one_warehouse_make_two_directories(tmp_path: Path) ->
 
 
 def test_a_table_within_another_one_is_refused(tmp_path: Path) -> None:
-    make(IcebergPlace(str(tmp_path / "orders"), {}))
+    make(IcebergLocation(str(tmp_path / "orders"), {}))
     inner = tmp_path / "orders" / "data" / "dead"
     with pytest.raises(StoreError, match=f"is within the table {tmp_path}/orders; give another --table"):
-        IcebergPlace(str(inner), {}).create(SCHEMA, (), {})
+        IcebergLocation(str(inner), {}).create(SCHEMA, (), {})
     assert not (inner.parent / CATALOG_FILE).exists()
     (tmp_path / "lake" / "_delta_log").mkdir(parents=True)
     assert table_around(tmp_path / "lake" / "a" / "b") == tmp_path / "lake"
@@ -136,7 +136,7 @@ def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_pa
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "00000-x.metadata.json").write_text("{}")
     assert table_within(tmp_path) == f"an Iceberg table ({tmp_path}/metadata)"
-    assert table_within(tmp_path, passed=("metadata",)) is None
+    assert table_within(tmp_path, ignored=("metadata",)) is None
 
 
 @pytest.mark.spark

@@ -13,8 +13,8 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import table as delta
-from rmq_formats.lakehouse.delta import torn
-from rmq_formats.lakehouse.delta.torn import is_whole, set_aside_torn
+from rmq_formats.lakehouse.delta import torn_commits
+from rmq_formats.lakehouse.delta.torn_commits import is_whole, quarantine_torn_commits
 from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter, write
 from tests.lakehouse.test_standing import orders, spec
@@ -57,23 +57,23 @@ def test_torn_commits_at_the_end_are_set_aside_with_all_that_tells_of_them(tmp_p
     table = tmp_path / "table"
     log = table / "_delta_log"
     commit(log, 0, TXN)
-    set_aside_torn(table)
+    quarantine_torn_commits(table)
     whole = sorted(path.name for path in log.iterdir())
     for version in (1, 2):
         commit(log, version).write_bytes(b"{")
     compacted = "00000000000000000000.00000000000000000002.compacted.json"
     for name in ("00000000000000000002.crc", ".00000000000000000002.json.crc", "_last_checkpoint", compacted):
         (log / name).write_bytes(b"")
-    set_aside_torn(table)
+    quarantine_torn_commits(table)
     assert sorted(path.name for path in log.iterdir()) == whole
     names = {path.name for path in (tmp_path / "table.rmq-torn").iterdir()}
     assert names == {
         "00000000000000000001.json", "00000000000000000002.json", "00000000000000000002.crc", compacted,
     }  # fmt: skip
     commit(log, 0).write_bytes(b"")
-    set_aside_torn(table)
+    quarantine_torn_commits(table)
     assert not log.exists()
-    set_aside_torn(table)
+    quarantine_torn_commits(table)
 
 
 def test_a_commit_that_is_being_written_stays(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_commit_that_is_being_written_stays(tmp_path: Path) -> None:
     path.write_bytes(data[:9])
     writer = threading.Timer(0.2, path.write_bytes, [data])
     writer.start()
-    set_aside_torn(log.parent)
+    quarantine_torn_commits(log.parent)
     writer.join()
     assert path.read_bytes() == data
     assert not (tmp_path / "table.rmq-torn").exists()
@@ -94,10 +94,10 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_without_its_commit(tmp_pa
     path = commit(log, 1, TXN)
     checkpoint = log / f"{path.stem}.checkpoint.parquet"
     pq.write_table(pa.table({"path": [f"{number}.parquet" for number in range(999)]}), checkpoint)
-    set_aside_torn(log.parent)
+    quarantine_torn_commits(log.parent)
     assert checkpoint.exists()
     checkpoint.write_bytes(checkpoint.read_bytes()[:40] + bytes(2000) + checkpoint.read_bytes()[2040:])
-    set_aside_torn(log.parent)
+    quarantine_torn_commits(log.parent)
     assert list(log.iterdir()) == [path]
 
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_without_its_commit(tmp_pa
 def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torn, "_WRITTEN_S", 0.05)
+    monkeypatch.setattr(torn_commits, "_WRITTEN_S", 0.05)
     log = tmp_path / "table" / "_delta_log"
     path = commit(log, 0, {"protocol": {}})
     sidecar = log / "_sidecars" / "one.parquet"
@@ -119,23 +119,23 @@ def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(
     else:
         pq.write_table(pa.table({"sidecar": named}), checkpoint)
     sound = checkpoint.read_bytes()
-    set_aside_torn(tmp_path / "table")
+    quarantine_torn_commits(tmp_path / "table")
     assert checkpoint.exists()
     for data in (whole[:-1], whole[:40] + bytes(2000) + whole[2040:], bytes(len(whole)), None):
         sidecar.unlink() if data is None else sidecar.write_bytes(data)
-        set_aside_torn(tmp_path / "table")
+        quarantine_torn_commits(tmp_path / "table")
         assert (checkpoint.exists(), path.exists()) == (False, True)
         checkpoint.write_bytes(sound)
     sidecar.write_bytes(whole)
     checkpoint.write_bytes(sound[: len(sound) // 2] + bytes(len(sound) - len(sound) // 2))
-    set_aside_torn(tmp_path / "table")
+    quarantine_torn_commits(tmp_path / "table")
     assert not checkpoint.exists()
 
 
 def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").write_bytes(b"")
     with pytest.raises(StoreError, match="_delta_log: Not a directory"):
-        set_aside_torn(tmp_path)
+        quarantine_torn_commits(tmp_path)
 
 
 def files(table: Path) -> dict[str, int]:

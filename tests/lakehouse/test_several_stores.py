@@ -74,14 +74,14 @@ def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_ap
     for letter in "ab":
         write(tmp_path / f"broker-{letter}" / "store", plain(6))
     stream = ("--mode", "stream", "--trigger-interval", "1 millisecond", "--max-bytes-per-trigger", "400")
-    follow, rounds = StoresRun.follow, []
+    follow, rounds = StoresRun.follow_round, []
 
     def killed(self: StoresRun, limit: int | None) -> bool:
         follow(self, limit)
         raise StoreError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoresRun, "follow", killed)
+        patch.setattr(StoresRun, "follow_round", killed)
         with pytest.raises(StoreError, match="killed"):
             export(spark, tmp_path, *stream)
     landed = places(spark, tmp_path)
@@ -105,7 +105,7 @@ def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_ap
             signal.raise_signal(signal.SIGTERM)
         return False
 
-    monkeypatch.setattr(StoresRun, "follow", changing)
+    monkeypatch.setattr(StoresRun, "follow_round", changing)
     report, code = export(spark, tmp_path, *stream)
     assert [[error is None for error in each] for each in rounds] == [
         [True, True], [True, False, True], [True, True, True],

@@ -69,9 +69,9 @@ def test_each_message_lands_once_also_when_it_has_moved_to_the_tier(
     exporter: TierExporter, sent: list[Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter.expire(1)
-    land = ClusterRun.land
+    land = ClusterRun.export_round
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterRun, "land", lambda self: land(self) and False)  # one round
+        patch.setattr(ClusterRun, "export_round", lambda self: land(self) and False)  # one round
         report, code = exporter.run("--mode", "available-now", "--max-messages-per-trigger", "300")
     assert (code, report["messages"]) == (0, 300)
     exporter.expire(1)  # so that some of what is left is in the tier alone now

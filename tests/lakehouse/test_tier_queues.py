@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats import Store
-from rmq_formats.lakehouse.tier.queues import Stretch, TierQueues
+from rmq_formats.lakehouse.tier.queues import QueueRanges, TierQueues
 from rmq_formats.spark.live.options import ClusterQueue
 
 FILE_BYTES = 262_144  # of the golden store's CommitLog
@@ -104,17 +104,17 @@ def test_records_of_the_tier_without_any_units_count(store: Path, ends: dict[Clu
 @pytest.mark.parametrize(
     ("stretch", "bounds", "gap"),
     [
-        (Stretch(0, 5, 3, 9), (0, 9), (3, 3)),  # both have 3 and 4
-        (Stretch(0, 5, 7, 9), (0, 9), (5, 7)),
-        (Stretch(2, 5, 9, 9), (2, 9), (5, 9)),  # the log has none any more
-        (Stretch(2, 9, 9, 9), (2, 9), (9, 9)),
-        (Stretch(2, 9, 8, 8), (2, 9), (8, 8)),  # the tier has more than the ConsumeQueue
-        (Stretch(2, 9, 0, 0), (2, 9), (0, 0)),  # no ConsumeQueue
-        (Stretch(0, 0, 7, 9), (7, 9), (0, 0)),  # never in the tier
-        (Stretch(0, 0, 9, 9), (9, 9), (0, 0)),
-        (Stretch(4, 4, 0, 0), (4, 4), (0, 0)),  # an empty file of the tier
-        (Stretch(0, 0, 0, 0), (0, 0), (0, 0)),
+        (QueueRanges(0, 5, 3, 9), (0, 9), (3, 3)),  # both have 3 and 4
+        (QueueRanges(0, 5, 7, 9), (0, 9), (5, 7)),
+        (QueueRanges(2, 5, 9, 9), (2, 9), (5, 9)),  # the log has none any more
+        (QueueRanges(2, 9, 9, 9), (2, 9), (9, 9)),
+        (QueueRanges(2, 9, 8, 8), (2, 9), (8, 8)),  # the tier has more than the ConsumeQueue
+        (QueueRanges(2, 9, 0, 0), (2, 9), (0, 0)),  # no ConsumeQueue
+        (QueueRanges(0, 0, 7, 9), (7, 9), (0, 0)),  # never in the tier
+        (QueueRanges(0, 0, 9, 9), (9, 9), (0, 0)),
+        (QueueRanges(4, 4, 0, 0), (4, 4), (0, 0)),  # an empty file of the tier
+        (QueueRanges(0, 0, 0, 0), (0, 0), (0, 0)),
     ],
 )
-def test_a_stretch_tells_bounds_and_gap(stretch: Stretch, bounds: tuple[int, int], gap: tuple[int, int]) -> None:
+def test_a_stretch_tells_bounds_and_gap(stretch: QueueRanges, bounds: tuple[int, int], gap: tuple[int, int]) -> None:
     assert (stretch.bounds, stretch.gap) == (bounds, gap)

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse.delta import place as delta_place
+from rmq_formats.lakehouse.delta import location as delta_location
 from rmq_formats.lakehouse.evolution import quoted
 from tests.lakehouse.exported_stores import FILE_BYTES, Exporter, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
@@ -123,7 +123,7 @@ def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
     typed(ORDERS)
     assert {row.id: row.amount for row in exporter.rows("orders")} == {"a": 3, "b": 2}
     write(exporter.store, [*bodies, order("b", 4), order("c", 5)])
-    merge, waiting = delta_place.DeltaTable.forPath, [True]
+    merge, waiting = delta_location.DeltaTable.forPath, [True]
 
     def with_another(*arguments: Any) -> Any:
         if waiting:  # another lands the same and more, when this one has chosen its rows
@@ -133,7 +133,7 @@ def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
         return merge(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(delta_place.DeltaTable, "forPath", with_another)
+        patch.setattr(delta_location.DeltaTable, "forPath", with_another)
         typed(ORDERS)
     assert {row.id: row.amount for row in exporter.rows("orders")} == {"a": 3, "b": 4, "c": 6}
     assert typed(ORDERS)["messages"] == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.table import DeltaAppend
+from rmq_formats.lakehouse.delta.table import DeltaTransaction
 from rmq_formats.spark import session
 from tests.lakehouse.exported_stores import Exporter
 
@@ -21,16 +21,16 @@ def main(work: Path) -> None:
     spark = session("s3", master="local[1]", spark_sql_shuffle_partitions="1", spark_ui_enabled="false")
     spark.sparkContext.setLogLevel("OFF")
     exporter = Exporter(spark, work / "store", work)
-    commit, waits = DeltaAppend.commit, [False]
+    commit, waits = DeltaTransaction.commit, [False]
 
-    def with_turns(self: DeltaAppend, *arguments: Any) -> None:
+    def with_turns(self: DeltaTransaction, *arguments: Any) -> None:
         if waits.pop():
             tell("ready")
             sys.stdin.readline()
         waits.append(False)
         commit(self, *arguments)
 
-    DeltaAppend.commit = with_turns  # type: ignore[method-assign] # a seam
+    DeltaTransaction.commit = with_turns  # type: ignore[method-assign] # a seam
     tell("here")
     for line in sys.stdin:
         exporter.table = line.strip()  # type: ignore[assignment] # the job takes either

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.delta.place import first_line
+from rmq_formats.lakehouse.delta.location import first_line
 from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.session import check_class, delta_package
 

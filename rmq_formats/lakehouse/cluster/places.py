@@ -21,7 +21,7 @@ def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], 
     Raises:
         ClusterError: a message cannot be pulled.
     """
-    found: Offsets = {}
+    offsets: Offsets = {}
     for queue in bounds:
         low, high = bounds[queue]
         middle = low  # most often it is the first: one pull
@@ -31,8 +31,8 @@ def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], 
             else:
                 high = middle
             middle = (low + high) // 2
-        found[queue] = low
-    return found
+        offsets[queue] = low
+    return offsets
 
 
 def physical_offset_of(link: ClusterLink, queue: ClusterQueue, offset: int) -> int:

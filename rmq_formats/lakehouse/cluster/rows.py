@@ -48,7 +48,7 @@ class PulledSpans:
     read: Mapping[str, str] = field(repr=False)
 
     @property
-    def has_places(self) -> bool:
+    def has_physical_offsets(self) -> bool:
         """A broker's messages have places of their own."""
         return True
 
@@ -65,16 +65,16 @@ class PulledSpans:
         for span in spans:
             names.setdefault(span.queue.topic, []).append(span.queue.name)
         starts, ends = (_by_name(spans, name) for name in ("begin", "end"))
-        places = {
+        range_options = {
             "assign": json.dumps(names),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }
-        return spark.read.format("rmq").options(**self.read, **places).load()
+        return spark.read.format("rmq").options(**self.read, **range_options).load()
 
 
 def _by_name(spans: Sequence[Span], bound: str) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    offsets: dict[str, dict[str, int]] = {}
     for span in spans:
-        found.setdefault(span.queue.topic, {})[span.queue.name] = getattr(span, bound)
-    return found
+        offsets.setdefault(span.queue.topic, {})[span.queue.name] = getattr(span, bound)
+    return offsets

@@ -33,7 +33,7 @@ class ExportLink(QueueLink, Protocol):
         """Find the first message of each queue that begins at a physical offset or behind it."""
         ...
 
-    def place_behind(self, queue: ClusterQueue, end: int) -> int:
+    def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
         """Return a physical offset that the messages below a queue offset lie before; 0 if places tell nothing."""
         ...
 
@@ -42,7 +42,7 @@ class SpanReader(Protocol):
     """Reads offset ranges of queues."""
 
     @property
-    def has_places(self) -> bool:
+    def has_physical_offsets(self) -> bool:
         """Whether rows are told apart by their physical offsets."""
         ...
 
@@ -87,7 +87,7 @@ class ClusterQueues(ClusterLink):
         """See ``ExportLink``. Raises ClusterError."""
         return first_at(self, bounds, physical_offset)
 
-    def place_behind(self, queue: ClusterQueue, end: int) -> int:
+    def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
         """See ``ExportLink``. Raises ClusterError."""
         return physical_offset_of(self, queue, end - 1) + 1
 

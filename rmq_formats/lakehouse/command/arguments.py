@@ -40,46 +40,60 @@ def export_parser() -> JobParser:
     job.add_argument("--accept-undecoded", metavar="TOPICS",
                      help="comma list: their undecoded messages are reported no more")  # fmt: skip
     job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
-    what = job.add_argument_group("messages to export")
-    what.add_argument("--topics", help="comma list; default: all but system topics")
-    what.add_argument("--system-topics", action="store_true", help="export system topics, too")
-    what.add_argument("--starting-physical-offset", type=int, default=0, help="bytes, inclusive; default: 0")
-    what.add_argument("--ending-physical-offset", type=int, help="bytes, exclusive; default: the log's end")
-    what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
-    what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
+    messages = job.add_argument_group("messages to export")
+    messages.add_argument("--topics", help="comma list; default: all but system topics")
+    messages.add_argument("--system-topics", action="store_true", help="export system topics, too")
+    messages.add_argument("--starting-physical-offset", type=int, default=0, help="bytes, inclusive; default: 0")
+    messages.add_argument("--ending-physical-offset", type=int, help="bytes, exclusive; default: the log's end")
+    messages.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
+    messages.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
     for name in QUEUE_BOUNDS:
-        what.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
-    what.add_argument(
+        messages.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
+    messages.add_argument(
         "--include",
         choices=list(Include),
         help="live: what consumers get, the default with --topics; log: all; unqueued: what no queue has",
     )
-    what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
-    what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
+    messages.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
+    messages.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="false: skip segments that were deleted before they were exported")  # fmt: skip
-    what.add_argument("--from-offset", type=int, metavar="BYTES",
+    messages.add_argument("--from-offset", type=int, metavar="BYTES",
                       help="physical offset from which what is missing lands; default: where tables stand")  # fmt: skip
-    how = job.add_argument_group("execution")
-    how.add_argument("--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch")
-    how.add_argument(
+    execution = job.add_argument_group("execution")
+    execution.add_argument(
+        "--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch"
+    )
+    execution.add_argument(
         "--checkpoint",
         help="checkpoint directory of a stream; --mode batch needs none; default: inside of --table",
     )
-    how.add_argument("--trigger-interval", default="10 seconds", help="for --mode stream; default: 10 seconds")
-    how.add_argument("--max-bytes-per-trigger", help="log bytes in a micro batch, such as 512m; default: no limit")
-    how.add_argument("--max-messages-per-trigger", metavar="N", help="of a --namesrv's micro batch; default: no limit")
-    how.add_argument(
+    execution.add_argument("--trigger-interval", default="10 seconds", help="for --mode stream; default: 10 seconds")
+    execution.add_argument(
+        "--max-bytes-per-trigger", help="log bytes in a micro batch, such as 512m; default: no limit"
+    )
+    execution.add_argument(
+        "--max-messages-per-trigger", metavar="N", help="of a --namesrv's micro batch; default: no limit"
+    )
+    execution.add_argument(
         "--partition-by", help=f"comma list of columns; default: {DEFAULT_PARTITIONS}; date is that of the store time"
     )
-    how.add_argument("--cluster-by", help="comma list of columns for liquid clustering, instead of --partition-by")
-    after = job.add_argument_group("maintenance after the export")
-    after.add_argument("--optimize", action="store_true", help="compact small files to 128 MiB, and cluster")
-    after.add_argument("--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago")
-    after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS")
+    execution.add_argument(
+        "--cluster-by", help="comma list of columns for liquid clustering, instead of --partition-by"
+    )
+    maintenance_options = job.add_argument_group("maintenance after the export")
+    maintenance_options.add_argument(
+        "--optimize", action="store_true", help="compact small files to 128 MiB, and cluster"
+    )
+    maintenance_options.add_argument(
+        "--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago"
+    )
+    maintenance_options.add_argument(
+        "--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS"
+    )
     job.set_defaults(typed_topics=None)
     return job
 
 
-def maintenance(given: argparse.Namespace) -> Maintenance:
+def maintenance(arguments: argparse.Namespace) -> Maintenance:
     """Build what is done after the export from the arguments. Raises OptionError."""
-    return Maintenance(given.optimize, given.retention, given.vacuum)
+    return Maintenance(arguments.optimize, arguments.retention, arguments.vacuum)

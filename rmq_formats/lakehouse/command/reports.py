@@ -6,46 +6,60 @@ from typing import Any
 
 from rmq_formats.lakehouse.cluster.run import ClusterRun
 from rmq_formats.lakehouse.command.several import StoresRun
-from rmq_formats.lakehouse.raw import Landed
+from rmq_formats.lakehouse.raw import ExportCounts
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS
 
 Report = tuple[dict[str, Any], int]
 
 
-def report_of_cluster(given: argparse.Namespace, run: ClusterRun, undecoded: int, seconds: float) -> Report:
+def report_of_cluster(arguments: argparse.Namespace, run: ClusterRun, undecoded: int, seconds: float) -> Report:
     """Report on the export of a running cluster, or of a store with its tier; ``undecoded`` are those of all runs."""
-    parts = [part.landed for part in run.parts]
-    source = {"namesrv": given.namesrv} if given.tier is None else {"store": given.store[0], "tier": given.tier}
-    named = source | _how(given)
-    exports = {one.name: sum(part.get(one.name, Landed()).messages for part in parts) for one in run.parts[0].exports}
+    parts = [part.counts for part in run.parts]
+    source = (
+        {"namesrv": arguments.namesrv}
+        if arguments.tier is None
+        else {"store": arguments.store[0], "tier": arguments.tier}
+    )
+    source_fields = source | _destination(arguments)
+    exports = {
+        export.name: sum(part.get(export.name, ExportCounts()).messages for part in parts)
+        for export in run.parts[0].exports
+    }
     brokers = [part.to_dict() for part in run.parts]
-    gone = _sums(brokers, "missing_messages")
-    return _report(given, named, run.total, gone, exports, run.rounds, undecoded, seconds, _of_brokers(brokers))
+    missing = _sums(brokers, "missing_messages")
+    return _report(
+        arguments, source_fields, run.total, missing, exports, run.rounds, undecoded, seconds, _of_brokers(brokers)
+    )
 
 
-def report_of_stores(given: argparse.Namespace, run: StoresRun, undecoded: int, seconds: float) -> Report:
+def report_of_stores(arguments: argparse.Namespace, run: StoresRun, undecoded: int, seconds: float) -> Report:
     """Report on the export of several stores, by broker."""
     progress = [part.run.progress for part in run.parts]
-    named = {"store": ", ".join(given.store)} | _how(given)
-    total = sum((one.total for one in progress), Landed())
-    exports = {one.name: sum(own.landed[one.name].messages for own in progress) for one in run.parts[0].exports}
+    source_fields = {"store": ", ".join(arguments.store)} | _destination(arguments)
+    total = sum((export.total for export in progress), ExportCounts())
+    exports = {
+        export.name: sum(run_progress.counts[export.name].messages for run_progress in progress)
+        for export in run.parts[0].exports
+    }
     brokers = [part.to_dict() for part in run.parts]
-    gone = _sums(brokers, "missing_bytes", "torn_bytes", "leftover_bytes")
-    return _report(given, named, total, gone, exports, run.rounds, undecoded, seconds, _of_brokers(brokers))
+    missing = _sums(brokers, "missing_bytes", "torn_bytes", "leftover_bytes")
+    return _report(
+        arguments, source_fields, total, missing, exports, run.rounds, undecoded, seconds, _of_brokers(brokers)
+    )
 
 
-def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, undecoded: int, seconds: float) -> Report:
+def report_of_store(arguments: argparse.Namespace, run: ExportRun, torn: int, undecoded: int, seconds: float) -> Report:
     """Report on the export of one store, whose log has so many torn bytes."""
     progress = run.progress
-    named = {"store": given.store[0]} | _how(given) | progress.offsets
-    exports = {name: landed.messages for name, landed in progress.landed.items()}
-    gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn, "leftover_bytes": progress.leftover_bytes}
-    return _report(given, named, progress.total, gone, exports, progress.batches, undecoded, seconds, {})
+    source_fields = {"store": arguments.store[0]} | _destination(arguments) | progress.offsets
+    exports = {name: counts.messages for name, counts in progress.counts.items()}
+    missing = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn, "leftover_bytes": progress.leftover_bytes}
+    return _report(arguments, source_fields, progress.total, missing, exports, progress.batches, undecoded, seconds, {})
 
 
-def _how(given: argparse.Namespace) -> dict[str, Any]:
-    return {"table": given.table, "mode": given.mode}
+def _destination(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"table": arguments.table, "mode": arguments.mode}
 
 
 def _sums(brokers: Sequence[Mapping[str, Any]], *names: str) -> dict[str, int]:
@@ -57,10 +71,10 @@ def _of_brokers(brokers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _report(
-    given: argparse.Namespace,
-    named: Mapping[str, Any],
-    total: Landed,
-    gone: Mapping[str, int],
+    arguments: argparse.Namespace,
+    source_fields: Mapping[str, Any],
+    total: ExportCounts,
+    missing: Mapping[str, int],
     exports: Mapping[str, int],
     batches: int,
     undecoded: int,
@@ -69,10 +83,10 @@ def _report(
 ) -> Report:
     """Build the report: what was exported, its counts, and those of what was not there, which are findings."""
     report = {
-        "job": f"export_{given.format}",
-        **named,
+        "job": f"export_{arguments.format}",
+        **source_fields,
         **total.to_dict(),
-        **gone,
+        **missing,
         "pending_undecoded": undecoded,
         "files": total.files,
         "exports": exports,
@@ -81,5 +95,5 @@ def _report(
         "seconds": round(seconds, 3),
         "bytes_per_second": round(total.bytes / seconds),
     }
-    findings = total.damaged or undecoded or any(gone.values()) or by_broker.get("failed")
+    findings = total.damaged or undecoded or any(missing.values()) or by_broker.get("failed")
     return report, EXIT_FINDINGS if findings else EXIT_CLEAN

@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError, RmqError
-from rmq_formats.lakehouse.log import StoreLog, look
-from rmq_formats.lakehouse.raw import Export, Landed, land_all
-from rmq_formats.lakehouse.records import Records
+from rmq_formats.lakehouse.raw import Export, ExportCounts, commit_all
+from rmq_formats.lakehouse.records import PendingRecords
 from rmq_formats.lakehouse.run import Bounds, ExportRun
-from rmq_formats.lakehouse.selection import Broker
+from rmq_formats.lakehouse.selection import BrokerKey
+from rmq_formats.lakehouse.store_log import StoreLog, snapshot_log
 from rmq_formats.read.stores import BrokerStore, none_done
 from rmq_formats.tasks.together import in_threads
 
@@ -33,7 +33,7 @@ class StoreExports:
     """
 
     store: BrokerStore
-    broker: Broker
+    broker: BrokerKey
     exports: Sequence[Export]
     run: ExportRun
     log: StoreLog | None = None
@@ -43,15 +43,15 @@ class StoreExports:
         """Convert to the broker's part of the JSON report."""
         names = {"cluster": self.broker.cluster, "broker_name": self.broker.name, "store": self.store.path}
         progress = self.run.progress
-        told = {} if self.error is None else {"error": self.error}
+        failure = {} if self.error is None else {"error": self.error}
         torn = 0 if self.log is None else self.log.torn
-        gone = {
+        lost_bytes = {
             "missing_bytes": progress.missing_bytes, "torn_bytes": torn, "leftover_bytes": progress.leftover_bytes,
         }  # fmt: skip
-        return names | told | progress.offsets | progress.total.to_dict() | gone
+        return names | failure | progress.offsets | progress.total.to_dict() | lost_bytes
 
 
-def brokers_of(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[Broker]:
+def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[BrokerKey]:
     """Name the brokers of stores that are exported into one table.
 
     Args:
@@ -62,17 +62,19 @@ def brokers_of(stores: Sequence[BrokerStore], cluster: str | None, table_id: str
     Raises:
         OptionError: a store does not tell its cluster.
     """
-    told = {store.cluster for store in stores if store.cluster}
-    own = cluster or (next(iter(told)) if len(told) == 1 else None)
+    clusters = {store.cluster for store in stores if store.cluster}
+    default_cluster = cluster or (next(iter(clusters)) if len(clusters) == 1 else None)
     for store in stores:
-        if not store.cluster and own is None:
+        if not store.cluster and default_cluster is None:
             raise OptionError(f"{store}: does not tell its cluster; give --cluster NAME, or name it in a TOML file")
-    names = [(store.cluster or str(own), str(store.broker)) for store in stores]  # no two the same: see ``find_stores``
-    known = table_id or ",".join(sorted({name for name, _ in names}))
-    return [Broker(name, broker, known) for name, broker in names]
+    names = [
+        (store.cluster or str(default_cluster), str(store.broker)) for store in stores
+    ]  # no two the same: see ``find_stores``
+    identifier = table_id or ",".join(sorted({name for name, _ in names}))
+    return [BrokerKey(name, broker, identifier) for name, broker in names]
 
 
-def look_at_all(stores: Sequence[BrokerStore]) -> list[StoreLog | str]:
+def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | str]:
     """Take snapshots of the logs of several stores; of one that cannot be read, the error's text.
 
     Raises:
@@ -81,22 +83,22 @@ def look_at_all(stores: Sequence[BrokerStore]) -> list[StoreLog | str]:
 
     def attempt(store: BrokerStore) -> StoreLog | str:
         try:
-            return look(store.path)
+            return snapshot_log(store.path)
         except (RmqError, OSError) as error:
             return str(error)
 
-    found = in_threads(attempt, stores)
-    _refuse_if_all_failed(stores, [None if isinstance(one, StoreLog) else one for one in found])
-    return found
+    logs = in_threads(attempt, stores)
+    _refuse_if_all_failed(stores, [None if isinstance(log, StoreLog) else log for log in logs])
+    return logs
 
 
-def parts_of(
+def make_parts(
     spark: SparkSession,
     stores: Sequence[BrokerStore],
-    brokers: Sequence[Broker],
+    brokers: Sequence[BrokerKey],
     logs: Sequence[StoreLog | str],
     bounds: Bounds,
-    make: Callable[[Broker, str], Sequence[Export]],
+    make_exports: Callable[[BrokerKey, str], Sequence[Export]],
 ) -> list[StoreExports]:
     """Make the exports of several stores.
 
@@ -106,14 +108,14 @@ def parts_of(
         brokers: of each.
         logs: of each, or why it cannot be read.
         bounds: of all.
-        make: gives the exports of a broker, whose store is at a path.
+        make_exports: gives the exports of a broker, whose store is at a path.
     """
     parts = []
     for store, broker, log in zip(stores, brokers, logs, strict=True):
-        todo = make(broker, store.path)
-        own = ExportRun(spark, store.path, todo, bounds)
-        found, error = (log, None) if isinstance(log, StoreLog) else (None, log)
-        parts.append(StoreExports(store, broker, todo, own, found, error))
+        exports = make_exports(broker, store.path)
+        run = ExportRun(spark, store.path, exports, bounds)
+        snapshot, error = (log, None) if isinstance(log, StoreLog) else (None, log)
+        parts.append(StoreExports(store, broker, exports, run, snapshot, error))
     return parts
 
 
@@ -126,16 +128,16 @@ class StoresRun:
     """
 
     def __init__(
-        self, parts: Sequence[StoreExports], appeared: Callable[[Collection[str]], Sequence[StoreExports]]
+        self, parts: Sequence[StoreExports], find_new: Callable[[Collection[str]], Sequence[StoreExports]]
     ) -> None:
         self.parts = list(parts)
         self.rounds = 0
-        self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
-        self._appeared = appeared
-        self._refused = ""
+        self.check_lease: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+        self._find_new = find_new
+        self._last_refusal = ""
 
     @property
-    def _alive(self) -> list[StoreExports]:
+    def _running(self) -> list[StoreExports]:
         return [part for part in self.parts if part.error is None]
 
     def check(self) -> None:
@@ -147,8 +149,8 @@ class StoresRun:
         for part in self.parts:
             for export in part.exports:
                 export.check()
-                export.exported_end()
-        for part in self._alive:
+                export.resume_offset()
+        for part in self._running:
             assert part.log is not None  # of a store without error
             try:
                 part.run.check(part.log)
@@ -163,33 +165,33 @@ class StoresRun:
     def prepare(self) -> None:
         """Create the tables. Raises StoreError."""
         for part in self.parts:
-            part.run.still_alone = self.still_alone
-        self._alive[0].run.prepare()
+            part.run.check_lease = self.check_lease
+        self._running[0].run.prepare()
 
-    def follow(self, max_bytes: int | None) -> bool:
+    def follow_round(self, max_bytes: int | None) -> bool:
         """Land what the logs have now, see ``land``: also of those that could not be read before, and of new ones."""
-        self._take_new()
-        logs = look_at_all([part.store for part in self.parts])
+        self._add_new_stores()
+        logs = snapshot_logs([part.store for part in self.parts])
         for part, log in zip(self.parts, logs, strict=True):
             part.log, part.error = (log, None) if isinstance(log, StoreLog) else (None, log)
-        return self.land(max_bytes)
+        return self.export_round(max_bytes)
 
-    def _take_new(self) -> None:
+    def _add_new_stores(self) -> None:
         """Take stores that have come since; what is wrong with them does not stop the others."""
         try:
-            found = self._appeared({part.store.path for part in self.parts})
-            for part in found:
+            new_parts = self._find_new({part.store.path for part in self.parts})
+            for part in new_parts:
                 for export in part.exports:
                     export.check()
-                part.run.still_alone = self.still_alone
+                part.run.check_lease = self.check_lease
         except RmqError as error:
-            if self._refused != str(error):  # each round would say it again
-                self._refused = str(error)
+            if self._last_refusal != str(error):  # each round would say it again
+                self._last_refusal = str(error)
                 _log.warning("stores that have come since are not exported: %s", error)
             return
-        self.parts += found
+        self.parts += new_parts
 
-    def land(self, max_bytes: int | None = None) -> bool:
+    def export_round(self, max_bytes: int | None = None) -> bool:
         """Land the records up to the logs' ends, table after table; returns whether more is left.
 
         Args:
@@ -198,40 +200,42 @@ class StoresRun:
         Raises:
             StoreError: a table cannot be written, or nothing could be landed of any store.
         """
-        lasts = {part.broker: part.run.end(part.log) for part in self._alive if part.log is not None}
-        ends = dict(lasts)
+        log_ends = {part.broker: part.run.end(part.log) for part in self._running if part.log is not None}
+        ends = dict(log_ends)
         if max_bytes is not None:
             ends = {
-                part.broker: min(lasts[part.broker], part.run.begin(part.log) + max_bytes)
-                for part in self._alive
+                part.broker: min(log_ends[part.broker], part.run.begin(part.log) + max_bytes)
+                for part in self._running
                 if part.log is not None
             }
-        gone = dict.fromkeys(ends, 0)
-        done: set[Broker] = set()
+        missing_bytes = dict.fromkeys(ends, 0)
+        committed: set[BrokerKey] = set()
         for number in range(len(self.parts[0].exports)):
-            owed: list[tuple[StoreExports, Records]] = []
-            for part in self._alive:
+            pending: list[tuple[StoreExports, PendingRecords]] = []
+            for part in self._running:
                 assert part.log is not None  # of a store without error
                 try:
-                    found = part.run.owed(part.exports[number], part.log, ends[part.broker])
+                    unexported = part.run.pending_records(part.exports[number], part.log, ends[part.broker])
                 except RmqError as error:
                     part.error = str(error)
                     continue
-                if found is not None:
-                    owed.append((part, found[0]))
-                    gone[part.broker] = max(gone[part.broker], found[1])
-            landings = land_all([(part.exports[number], records) for part, records in owed])
-            for (part, _), landed in zip(owed, landings, strict=True):
-                if isinstance(landed, Landed):
-                    part.run.count(part.exports[number], landed)
-                    done.add(part.broker)
+                if unexported is not None:
+                    pending.append((part, unexported[0]))
+                    missing_bytes[part.broker] = max(missing_bytes[part.broker], unexported[1])
+            outcomes = commit_all([(part.exports[number], records) for part, records in pending])
+            for (part, _), outcome in zip(pending, outcomes, strict=True):
+                if isinstance(outcome, ExportCounts):
+                    part.run.count(part.exports[number], outcome)
+                    committed.add(part.broker)
                 else:
-                    part.error = str(landed)
-        for part in self._alive:
-            part.run.has_landed(ends[part.broker], gone[part.broker], done=part.broker in done)
-        self.rounds += bool(done)
+                    part.error = str(outcome)
+        for part in self._running:
+            part.run.record_progress(
+                ends[part.broker], missing_bytes[part.broker], has_pending=part.broker in committed
+            )
+        self.rounds += bool(committed)
         self.refuse_if_all_failed()
-        return any(ends[part.broker] < lasts[part.broker] for part in self._alive)
+        return any(ends[part.broker] < log_ends[part.broker] for part in self._running)
 
 
 def _refuse_if_all_failed(stores: Sequence[BrokerStore], errors: Sequence[str | None]) -> None:

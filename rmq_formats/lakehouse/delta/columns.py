@@ -22,9 +22,9 @@ def _paths(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     if isinstance(kind, StructType):
         for field in kind:
-            own = (field.metadata or {}).get(_PHYSICAL, field.name)
-            yield (*path, field.name), (*physical, own)
-            yield from _paths(field.dataType, (*path, field.name), (*physical, own))
+            physical_name = (field.metadata or {}).get(_PHYSICAL, field.name)
+            yield (*path, field.name), (*physical, physical_name)
+            yield from _paths(field.dataType, (*path, field.name), (*physical, physical_name))
     elif isinstance(kind, ArrayType):
         yield from _paths(kind.elementType, (*path, "element"), (*physical, "element"))
     elif isinstance(kind, MapType):
@@ -32,18 +32,20 @@ def _paths(
         yield from _paths(kind.valueType, (*path, "value"), (*physical, "value"))
 
 
-def former_columns(schema: StructType, known: Mapping[str, str]) -> dict[str, str | None]:
+def former_columns(schema: StructType, exported: Mapping[str, str]) -> dict[str, str | None]:
     """List the former columns of a table: the path that each has now, None where it was dropped.
 
     Args:
         schema: of the table, with column mapping.
-        known: columns that it had, as ``physical_columns`` gives them.
+        exported: columns that it had, as ``physical_columns`` gives them.
     """
-    now = {physical: path for path, physical in physical_columns(schema).items()}
-    return {path: now.get(physical) for path, physical in known.items() if path not in now.values()}
+    current_paths = {physical: path for path, physical in physical_columns(schema).items()}
+    return {
+        path: current_paths.get(physical) for path, physical in exported.items() if path not in current_paths.values()
+    }
 
 
-def known_columns(property_: str | None, version: int, lines: Callable[[int], list[bytes] | None]) -> dict[str, str]:
+def exported_columns(property_: str | None, version: int, lines: Callable[[int], list[bytes] | None]) -> dict[str, str]:
     """Return the columns that a table has had: those that exports have made, or else those that its log tells of.
 
     Args:
@@ -53,11 +55,11 @@ def known_columns(property_: str | None, version: int, lines: Callable[[int], li
     """
     if property_ is not None:
         return dict(json.loads(property_))
-    known: dict[str, str] = {}
+    columns: dict[str, str] = {}
     while version >= 0 and (actions := lines(version)) is not None:
         for action in actions:
             if action.startswith(b'{"metaData"'):
                 metadata: dict[str, Any] = json.loads(action)["metaData"]
-                known = {**physical_columns(StructType.fromJson(json.loads(metadata["schemaString"]))), **known}
+                columns = {**physical_columns(StructType.fromJson(json.loads(metadata["schemaString"]))), **columns}
         version -= 1
-    return known
+    return columns

@@ -18,7 +18,7 @@ from rmq_formats.errors import StoreError, StoreLockedError
 
 LOCK_NAME: Final = ".rmq-commits.lock"  # in the log's directory, where Delta passes it over
 _LONGEST_S: Final = 120  # a commit takes seconds, and many files or a full disk a few more
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def commit_lock(table: Path) -> Iterator[None]:
         while not _has_locked(descriptor, path):
             if time.monotonic() > end:
                 raise StoreLockedError(f"{table}: another export has been committing for {_LONGEST_S} s; end it first")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)

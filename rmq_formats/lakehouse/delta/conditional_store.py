@@ -26,8 +26,8 @@ def puts_conditionally(spark: SparkSession, table: str) -> bool:
     Hadoop before 3.4.2 does not, nor where ``fs.s3a.create.conditional.enabled`` is false.
     """
     path = spark._jvm.org.apache.hadoop.fs.Path(table)  # type: ignore[union-attr] # there is a JVM
-    found = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    return bool(found.hasPathCapability(path, _CAPABILITY))
+    file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return bool(file_system.hasPathCapability(path, _CAPABILITY))
 
 
 def install(spark: SparkSession, scheme: str) -> bool:
@@ -65,11 +65,11 @@ def _define(jvm: Any) -> None:
 
 def _loader(jvm: Any) -> Any:
     """Return the class loader that all sessions share, which has the jars that Spark was given."""
-    found, loader = None, jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    shared_loader, loader = None, jvm.java.lang.Thread.currentThread().getContextClassLoader()
     while loader is not None:
         if str(loader.getClass().getName()).startswith("org.apache.spark.util."):
-            found = loader
+            shared_loader = loader
         loader = loader.getParent()
-    if found is None:
+    if shared_loader is None:
         raise Py4JError("this driver was not started by Spark")
-    return found
+    return shared_loader

@@ -46,12 +46,12 @@ class DeltaDirectory:
         """Refuse a VACUUM that would delete files of another table. Raises StoreError."""
         other = self.other_table() or self._table_within()
         if other is not None:
-            said = f"its directory has {other}; --vacuum deletes nothing there: move that table to another directory"
-            raise StoreError(f"{name}: {said}")
+            reason = f"its directory has {other}; --vacuum deletes nothing there: move that table to another directory"
+            raise StoreError(f"{name}: {reason}")
 
     def _table_within(self) -> str | None:
         if self.local_path is not None:
-            return table_within(Path(self.local_path), passed=(METADATA,) if self.is_uniform else ())
+            return table_within(Path(self.local_path), ignored=(METADATA,) if self.is_uniform else ())
         patterns = (f"{'*/' * depth}{DELTA_LOG}" for depth in range(1, _LEVELS + 1))
         return next(filter(None, (self._matching(pattern, "a Delta table") for pattern in patterns)), None)
 

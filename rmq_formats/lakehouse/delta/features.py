@@ -7,7 +7,12 @@ AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
 _PLAIN_VERSIONS: Final = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
 _PLAIN_FEATURES: Final = frozenset({"appendOnly", "invariants"})
 # Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
-_ASKED: Final = ('"nullable":false', "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "delta.generationExpression")
+_WRITER_DEMANDS: Final = (
+    '"nullable":false',
+    "__CHAR_VARCHAR_TYPE_STRING",
+    "delta.invariants",
+    "delta.generationExpression",
+)
 
 
 def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, str], auto_compact: str) -> bool:
@@ -25,6 +30,6 @@ def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, 
     has_plain_protocol = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
     return (
         has_plain_protocol
-        and not any(mark in schema for mark in _ASKED)
+        and not any(demand in schema for demand in _WRITER_DEMANDS)
         and all(value == "false" for value in [*compacts, auto_compact])
     )

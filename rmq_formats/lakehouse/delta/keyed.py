@@ -14,76 +14,80 @@ from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.changes import MergeRows
+from rmq_formats.lakehouse.delta.commit_hook import CommitGuard, commit_hook
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
-from rmq_formats.lakehouse.delta.own_commits import Committing, own_commits
-from rmq_formats.lakehouse.delta.place import DeltaPlace
+from rmq_formats.lakehouse.delta.location import DeltaLocation
 from rmq_formats.lakehouse.evolution import column
+from rmq_formats.lakehouse.exactly_once import ATTEMPTS, CommitAttempt, ExactlyOnceTable, StartAttempt
 from rmq_formats.lakehouse.log_notes import note_of
-from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn
 
 _ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def upsert(
     spark: SparkSession,
-    committing: Committing,
+    commit_guard: CommitGuard,
     table: ExactlyOnceTable,
-    choose: Choose,
-    rows: Callable[[Turn], DataFrame],
+    start: StartAttempt,
+    rows: Callable[[CommitAttempt], DataFrame],
     merge: MergeRows,
-    newest: int | None,
+    watermark: int | None,
 ) -> None:
     """Merge the rows not landed yet, and set the transaction version, in one commit.
 
     Args:
         spark: the session.
-        committing: holds during the commit.
+        commit_guard: holds during the commit.
         table: table to merge into.
-        choose: gives the turn of a transaction; see ``land_together``.
+        start: gives the turn of a transaction; see ``commit_with_retry``.
         rows: gives the rows of a turn, with the table's columns.
         merge: key and order of the rows.
-        newest: see ``Turn.landing``.
+        watermark: see ``CommitAttempt.with_high_watermark``.
 
     Raises:
         StoreError: each attempt lost a commit conflict.
     """
     for _ in range(ATTEMPTS):
-        turn = choose(table.log.begin_append())  # which is dropped: the merge has a transaction of its own
-        if turn is None or not turn.owes:
+        attempt = start(table.log.begin_transaction())  # which is dropped: the merge has a transaction of its own
+        if attempt is None or not attempt.has_pending_rows:
             break
-        settings = {f"{_WRITE}.txnAppId": turn.app_id, f"{_WRITE}.txnVersion": str(turn.versions[turn.app_id])}
-        note = note_of([turn])
-        if note is not None:
-            settings[_NOTE] = note
-        if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
+        settings = {f"{_WRITE}.txnAppId": attempt.app_id, f"{_WRITE}.txnVersion": str(attempt.versions[attempt.app_id])}
+        metadata = note_of([attempt])
+        if metadata is not None:
+            settings[_USER_METADATA] = metadata
+        if table.is_backfill:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
-        own = {table.newest_id: newest} if settings and newest is not None and not turn.spans else {}
-        told = {**turn.marks, **turn.state, **own}
+        watermark_version = (
+            {table.watermark_id: watermark} if settings and watermark is not None and not attempt.spans else {}
+        )
+        versions = {**attempt.lost_watermarks, **attempt.undecoded_versions, **watermark_version}
         try:
-            with _set(spark, settings), own_commits(spark, committing, told):
-                _merge(spark, table, rows(turn), merge)
-            table.force()
+            with _set(spark, settings), commit_hook(spark, commit_guard, versions):
+                _merge(spark, table, rows(attempt), merge)
+            table.fsync()
         except CONFLICTS:
             continue
         break
     else:
         raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
-    if table.lands_again:
-        table.settle(choose, newest)
+    if table.is_backfill:
+        table.commit_progress(start, watermark)
 
 
 def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, merge: MergeRows) -> None:
-    every = F.struct(*map(column, frame.columns))
+    row_struct = F.struct(*map(column, frame.columns))
     key = [F.expr(part.sql()).alias(f"key{number}") for number, part in enumerate(merge.key)]
-    last = frame.groupBy(*key).agg(F.max_by(every, F.expr(merge.place())).alias(_ROW)).select(f"{_ROW}.*")
-    is_later = f"{merge.place('here')} > {merge.place('there')}"
+    newest_rows = (
+        frame.groupBy(*key).agg(F.max_by(row_struct, F.expr(merge.order_value())).alias(_ROW)).select(f"{_ROW}.*")
+    )
+    is_later = f"{merge.order_value('here')} > {merge.order_value('there')}"
     builder = (
-        DeltaPlace(spark, table.path)
+        DeltaLocation(spark, table.path)
         .open()
         .alias("there")
-        .merge(last.alias("here"), merge.same_key("there", "here"))
+        .merge(newest_rows.alias("here"), merge.same_key("there", "here"))
         .withSchemaEvolution()
     )
     if merge.deletes:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import conditional_store
-from rmq_formats.lakehouse.delta.place import first_line
+from rmq_formats.lakehouse.delta.location import first_line
 from rmq_formats.tasks.object_lease import lease
 
 _SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
@@ -39,7 +39,7 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 
 @contextmanager
-def alone(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
+def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
     """Hold the leases of those tables that have room for one driver; gives a function that raises if one is lost.
 
     Args:
@@ -59,11 +59,11 @@ def alone(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], N
                 )
                 checks.append(stack.enter_context(lease(_Leases(spark, table), table, "export")))
 
-        def still_alone() -> None:
+        def check_lease() -> None:
             for check in checks:
                 check()
 
-        yield still_alone
+        yield check_lease
 
 
 def _has_room_for_one(spark: SparkSession, table: str) -> bool:
@@ -73,21 +73,21 @@ def _has_room_for_one(spark: SparkSession, table: str) -> bool:
     if scheme not in _SCHEMES:
         return False
     conf = jvm.org.apache.spark.SparkEnv.get().conf()  # Delta asks no session's
-    chosen = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or conf.get("spark.delta.logStore.class", None)
-    if chosen is not None and chosen != conditional_store.CLASS:
-        return chosen in _SINGLE_DRIVER
-    with _told(table):
+    log_store = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or conf.get("spark.delta.logStore.class", None)
+    if log_store is not None and log_store != conditional_store.CLASS:
+        return log_store in _SINGLE_DRIVER
+    with translate_errors(table):
         can = conditional_store.puts_conditionally(spark, table)
     return not (can and conditional_store.install(spark, scheme))
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Tell what the object store says as an error of ours."""
     try:
         yield
     except Py4JJavaError as error:
-        raise StoreError(f"{place}: {first_line(error)}") from error
+        raise StoreError(f"{path}: {first_line(error)}") from error
 
 
 class _Leases:
@@ -97,21 +97,21 @@ class _Leases:
         jvm: Any = spark._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         self._root = self._path(f"{table.rstrip('/')}{_SUFFIX}")
-        with self._told():
+        with self.translate_errors():
             self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    def _told(self) -> AbstractContextManager[None]:
-        return _told(str(self._root.toString()))
+    def translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(str(self._root.toString()))
 
     def names(self) -> list[str]:
-        with self._told():
+        with self.translate_errors():
             if not self._files.exists(self._root):
                 return []
             return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
 
     def read(self, name: str) -> str | None:
         path = self._path(self._root, name)
-        with self._told():
+        with self.translate_errors():
             if not self._files.exists(path):
                 return None
             stream = self._files.open(path)
@@ -121,7 +121,7 @@ class _Leases:
                 stream.close()
 
     def put(self, name: str, text: str) -> None:
-        with self._told():
+        with self.translate_errors():
             stream = self._files.create(self._path(self._root, name), True)
             try:
                 stream.write(bytearray(text.encode()))
@@ -129,5 +129,5 @@ class _Leases:
                 stream.close()
 
     def delete(self, name: str) -> None:
-        with self._told():
+        with self.translate_errors():
             self._files.delete(self._path(self._root, name), False)

@@ -22,10 +22,12 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
         lines = actions(number)
         if lines is None:
             break
-        told: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith((b'{"add"', b'{"remove"'))]
-        added = [action["add"]["path"] for action in told if "add" in action]
-        held = [path for path in added if path not in removed]
-        if held:
-            return held
-        removed |= {action["remove"]["path"] for action in told if "remove" in action}
+        file_actions: list[dict[str, Any]] = [
+            json.loads(line) for line in lines if line.startswith((b'{"add"', b'{"remove"'))
+        ]
+        added = [action["add"]["path"] for action in file_actions if "add" in action]
+        present_paths = [path for path in added if path not in removed]
+        if present_paths:
+            return present_paths
+        removed |= {action["remove"]["path"] for action in file_actions if "remove" in action}
     return []

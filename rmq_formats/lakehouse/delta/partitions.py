@@ -12,10 +12,10 @@ from rmq_formats.lakehouse.evolution import column
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # ExternalCatalogUtils#DEFAULT_PARTITION_NAME
 _ESCAPED: Final = "[\\x01-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]"  # ExternalCatalogUtils#escapePathName: to three bytes each
 _MAX_NAME_BYTES: Final = 255  # limit: NAME_MAX of file systems
-_CHOOSE: Final = ": choose --topics without it, or partitions"
+_REMEDY: Final = ": choose --topics without it, or partitions"
 
 
-def checked(
+def with_partition_checks(
     frame: DataFrame, partitions: Sequence[str], properties: Mapping[str, str], local_path: str | None
 ) -> DataFrame:
     """Have Spark's tasks refuse a text that its writer takes for null, or that is too long for a directory's name.
@@ -31,19 +31,23 @@ def checked(
     named = local_path is not None and not is_mapped and not is_random  # else no directory has a value's name
     kinds = {field.name: field.dataType for field in frame.schema}
     texts = [name for name in partitions if isinstance(kinds.get(name), StringType)]
-    return frame.withColumns({name: _checked(name, in_directories=named) for name in texts}) if texts else frame
+    return frame.withColumns({name: _with_check(name, in_directories=named) for name in texts}) if texts else frame
 
 
-def _checked(name: str, *, in_directories: bool) -> Column:
+def _with_check(name: str, *, in_directories: bool) -> Column:
     value = column(name)
 
-    def refused(*said: str | Column) -> Column:
-        told = [one if isinstance(one, Column) else F.lit(one) for one in (f"{name} '", value, "' ", *said, _CHOOSE)]
-        return F.raise_error(F.concat(*told))
+    def raise_refusal(*reason: str | Column) -> Column:
+        message = [
+            part if isinstance(part, Column) else F.lit(part) for part in (f"{name} '", value, "' ", *reason, _REMEDY)
+        ]
+        return F.raise_error(F.concat(*message))
 
-    found = F.when(value == _NULL, refused("is what Spark writes for null"))
+    result = F.when(value == _NULL, raise_refusal("is what Spark writes for null"))
     if in_directories:
         bytes_ = F.octet_length(F.regexp_replace(value, _ESCAPED, "%00")) + len(f"{name}=")
-        makes = ("of ", F.length(value), " characters makes a directory's name of ", bytes_)
-        found = found.when(bytes_ > _MAX_NAME_BYTES, refused(*makes, f" bytes, where {_MAX_NAME_BYTES} is the most"))
-    return found.otherwise(value)
+        length_reason = ("of ", F.length(value), " characters makes a directory's name of ", bytes_)
+        result = result.when(
+            bytes_ > _MAX_NAME_BYTES, raise_refusal(*length_reason, f" bytes, where {_MAX_NAME_BYTES} is the most")
+        )
+    return result.otherwise(value)

@@ -47,24 +47,26 @@ def connection(files: Any) -> S3Connection | None:
         return None
     conf = files.getConf()
 
-    def told(name: str) -> str:
+    def setting(name: str) -> str:
         return str(conf.getTrimmed(f"fs.s3a.{name}", ""))
 
-    is_plain = not any(map(told, _LEFT_TO_SPARK)) and told("requester.pays.enabled") != "true"
-    if not is_plain or told("multipart.uploads.enabled") == "false":
+    is_plain = not any(map(setting, _LEFT_TO_SPARK)) and setting("requester.pays.enabled") != "true"
+    if not is_plain or setting("multipart.uploads.enabled") == "false":
         return None
-    credentials = _credentials(conf, told("aws.credentials.provider"))
-    endpoint = told("endpoint")
-    region = told("endpoint.region") or _region(str(files.getUri().getHost()), endpoint)
+    credentials = _credentials(conf, setting("aws.credentials.provider"))
+    endpoint = setting("endpoint")
+    region = setting("endpoint.region") or _region(str(files.getUri().getHost()), endpoint)
     if credentials is None or region is None:
         return None
-    found: dict[str, Any] = {**credentials, "region": region}
+    arguments: dict[str, Any] = {**credentials, "region": region}
     if endpoint not in {"", _CENTRAL}:
         scheme, is_given, server = endpoint.rpartition("://")
-        found["endpoint_override"] = server.rstrip("/")
-        found["scheme"] = scheme if is_given else "http" if told("connection.ssl.enabled") == "false" else "https"
-        found["force_virtual_addressing"] = told("path.style.access") != "true"
-    return S3Connection(tuple(sorted(found.items())))
+        arguments["endpoint_override"] = server.rstrip("/")
+        arguments["scheme"] = (
+            scheme if is_given else "http" if setting("connection.ssl.enabled") == "false" else "https"
+        )
+        arguments["force_virtual_addressing"] = setting("path.style.access") != "true"
+    return S3Connection(tuple(sorted(arguments.items())))
 
 
 def _credentials(conf: Any, providers: str) -> dict[str, str] | None:
@@ -85,8 +87,8 @@ def _credentials(conf: Any, providers: str) -> dict[str, str] | None:
 
 def _secret(conf: Any, name: str) -> str:
     """Read a setting that may be in one of Hadoop's credential files."""
-    found = conf.getPassword(f"fs.s3a.{name}")
-    return "" if found is None else "".join(found)
+    password = conf.getPassword(f"fs.s3a.{name}")
+    return "" if password is None else "".join(password)
 
 
 def _region(bucket: str, endpoint: str) -> str | None:

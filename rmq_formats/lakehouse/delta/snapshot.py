@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.lakehouse.progress import TableCommit
 
 
 class DeltaSnapshot:
     """One version of a table."""
 
-    def __init__(self, snapshot: Any, commit: Callable[[int], Commit | None]) -> None:
+    def __init__(self, snapshot: Any, commit: Callable[[int], TableCommit | None]) -> None:
         self._snapshot = snapshot
         self.commit = commit
 
@@ -20,16 +20,16 @@ class DeltaSnapshot:
 
     def transaction_version(self, app_id: str) -> int:
         """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
-        found = self._snapshot.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else -1
+        version = self._snapshot.transactions().get(app_id)
+        return int(version.get()) if version.isDefined() else -1
 
     def app_ids(self) -> list[str]:
         """List all application ids that have a transaction version."""
         keys = self._snapshot.transactions().keysIterator()
-        found = []
+        app_ids = []
         while keys.hasNext():
-            found.append(str(keys.next()))
-        return found
+            app_ids.append(str(keys.next()))
+        return app_ids
 
     def drops_transactions(self) -> bool:
         """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""

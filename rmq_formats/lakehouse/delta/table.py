@@ -23,32 +23,32 @@ from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.columns import (
     COLUMNS_PROPERTY,
     MAPPING_MODE,
+    exported_columns,
     former_columns,
-    known_columns,
     physical_columns,
 )
+from rmq_formats.lakehouse.delta.commit_hook import commit_hook
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.directory import DeltaDirectory
 from rmq_formats.lakehouse.delta.features import AUTO_COMPACT, is_plain
 from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
+from rmq_formats.lakehouse.delta.location import DeltaLocation
 from rmq_formats.lakehouse.delta.newest_files import newest_files
-from rmq_formats.lakehouse.delta.own_commits import own_commits
-from rmq_formats.lakehouse.delta.partitions import checked
-from rmq_formats.lakehouse.delta.place import DeltaPlace
+from rmq_formats.lakehouse.delta.partitions import with_partition_checks
 from rmq_formats.lakehouse.delta.snapshot import DeltaSnapshot
-from rmq_formats.lakehouse.delta.torn import set_aside_torn
+from rmq_formats.lakehouse.delta.torn_commits import quarantine_torn_commits
 from rmq_formats.lakehouse.evolution import column, missing, quoted, text
-from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
+from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, StartAttempt
 from rmq_formats.lakehouse.parquet import Layout
-from rmq_formats.lakehouse.standing import Commit
-from rmq_formats.lakehouse.table_log import Appended, Shape
+from rmq_formats.lakehouse.progress import TableCommit
+from rmq_formats.lakehouse.table_log import CommitResult, TableSpec
 from rmq_formats.spark.session import check_class, delta_package
 from rmq_formats.tasks.publish import sync_file_system
 
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
 _MAKING_S: Final = 5.0  # what that may take
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 _UNIFORM: Final = "delta.universalFormat.enabledFormats"
 
 
@@ -64,18 +64,18 @@ class DeltaTableLog:
     def __init__(self, spark: SparkSession, table: str) -> None:
         check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())
         self._spark = spark
-        self._place = DeltaPlace(spark, table)
+        self._location = DeltaLocation(spark, table)
         self._jvm: Any = spark._jvm
-        self._is_looked_at = False  # for what a loss of power has torn
+        self._torn_commits_checked = False  # for what a loss of power has torn
 
     def exists(self) -> bool:
         """See ``TableLog``."""
-        return self._place.path() is not None and bool(self._snapshot().version() >= 0)
+        return self._location.path() is not None and bool(self._snapshot().version() >= 0)
 
     def snapshot(self) -> DeltaSnapshot:
         """Return the newest version."""
-        found = None if self._place.path() is None else self._snapshot()
-        return DeltaSnapshot(found, self.commit)
+        delta_snapshot = None if self._location.path() is None else self._snapshot()
+        return DeltaSnapshot(delta_snapshot, self.commit)
 
     def _lines(self, version: int) -> list[bytes] | None:
         """Read the actions of a commit of the log; None if it was cleaned up."""
@@ -92,29 +92,29 @@ class DeltaTableLog:
         finally:
             stream.close()
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(self, version: int) -> TableCommit | None:
         """Read a commit of the log; None if it was cleaned up."""
         lines = self._lines(version)
         if lines is None:
             return None
-        told = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
-        info: dict[str, Any] = next((action["commitInfo"] for action in told if "commitInfo" in action), {})
-        versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in told if "txn" in action}
+        actions = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
+        info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
         operation = str(info.get("operation"))
-        restored = self._restored(info.get("operationParameters", {})) if operation == "RESTORE" else None
-        return Commit(operation, restored, versions, info.get("userMetadata"))
+        restored = self._restored_version(info.get("operationParameters", {})) if operation == "RESTORE" else None
+        return TableCommit(operation, restored, versions, info.get("userMetadata"))
 
-    def _restored(self, parameters: Mapping[str, Any]) -> int | None:
+    def _restored_version(self, parameters: Mapping[str, Any]) -> int | None:
         """Find the table version that a RESTORE went back to, which may have been given as a time."""
         if parameters.get("version") is not None:
             return int(parameters["version"])
-        asked = F.lit(parameters.get("timestamp")).cast("timestamp")
+        timestamp = F.lit(parameters.get("timestamp")).cast("timestamp")
         jvm = self._jvm
         try:
-            ((asked_ms,),) = self._spark.range(1).select(F.unix_millis(asked)).collect()
-            if asked_ms is None:
+            ((timestamp_ms,),) = self._spark.range(1).select(F.unix_millis(timestamp)).collect()
+            if timestamp_ms is None:
                 return None
-            at = jvm.java.sql.Timestamp(asked_ms)
+            at = jvm.java.sql.Timestamp(timestamp_ms)
             return int(
                 self._log().history().getActiveCommitAtTime(at, jvm.scala.Option.empty(), True, False, False).version()
             )
@@ -134,8 +134,8 @@ class DeltaTableLog:
         properties = self.configuration()
         if properties.get(MAPPING_MODE, "none") == "none":
             return {}
-        known = known_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
-        return former_columns(self.schema(), known)
+        exported = exported_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
+        return former_columns(self.schema(), exported)
 
     def partition_columns(self) -> list[str]:
         """Return the names of the columns that the table is partitioned by."""
@@ -149,16 +149,16 @@ class DeltaTableLog:
         auto_compact = self._spark.conf.get(AUTO_COMPACT, "false") or "false"
         return is_plain(protocol, str(snapshot.metadata().schemaString()), self.configuration(), auto_compact)
 
-    def stored(self, schema: StructType) -> StructType:
+    def storable_schema(self, schema: StructType) -> StructType:
         """Return the columns as they are: Delta has all of Spark's types."""
         return schema
 
     def missing_file(self) -> str | None:
         """See ``TableLog``: looks at the first and the last file of the newest commit that has added some."""
-        files, place = self._files(), str(self._log().dataPath())
-        held = newest_files(self._lines, int(self._snapshot().version()))
+        files, directory = self._files(), str(self._log().dataPath())
+        newest_paths = newest_files(self._lines, int(self._snapshot().version()))
         absolute = self._jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
-        paths = [absolute(place, name) for name in (*held[:1], *held[-1:])]
+        paths = [absolute(directory, name) for name in (*newest_paths[:1], *newest_paths[-1:])]
         return next((str(path) for path in paths if not files.exists(path)), None)
 
     def other_table(self) -> str | None:
@@ -168,25 +168,25 @@ class DeltaTableLog:
     def _directory(self) -> DeltaDirectory:
         """Return the table's directory. The Iceberg metadata that Delta writes itself (UniForm) are the table's own."""
         is_uniform = self.exists() and "iceberg" in self.configuration().get(_UNIFORM, "")
-        return DeltaDirectory(self._jvm, self._files(), self._place.directory(), self.local_path(), is_uniform)
+        return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path(), is_uniform)
 
-    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+    def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""
-        self._directory().check_new(self._place.table)
-        told = dict(properties)
-        if told.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
-            told[COLUMNS_PROPERTY] = json.dumps(physical_columns(schema))
-        if shape.stats:
-            told["delta.dataSkippingStatsColumns"] = ",".join(shape.stats)
-        clauses = [f"COMMENT {text(shape.comment)}"] if shape.comment else []
-        for clause, columns in (("PARTITIONED BY", shape.partitions), ("CLUSTER BY", shape.clusters)):
+        self._directory().check_new(self._location.table)
+        table_properties = dict(properties)
+        if table_properties.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
+            table_properties[COLUMNS_PROPERTY] = json.dumps(physical_columns(schema))
+        if table_spec.stats:
+            table_properties["delta.dataSkippingStatsColumns"] = ",".join(table_spec.stats)
+        clauses = [f"COMMENT {text(table_spec.comment)}"] if table_spec.comment else []
+        for clause, columns in (("PARTITIONED BY", table_spec.partitions), ("CLUSTER BY", table_spec.clusters)):
             if columns:
                 clauses.append(f"{clause} ({', '.join(map(quoted, columns))})")
-        listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in told.items())
+        listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in table_properties.items())
         columns_ = ", ".join(missing(StructType([]), schema))
-        create = f"CREATE TABLE IF NOT EXISTS {self._place.sql} ({columns_}) USING delta {' '.join(clauses)}"
+        create = f"CREATE TABLE IF NOT EXISTS {self._location.sql} ({columns_}) USING delta {' '.join(clauses)}"
         try:
-            with own_commits(self._spark, self.committing):
+            with commit_hook(self._spark, self.commit_guard):
                 self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
         except (PySparkException, *CONFLICTS) as error:
             if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
@@ -194,7 +194,7 @@ class DeltaTableLog:
             return
         # IF NOT EXISTS takes each place that is not empty for a table, and then does nothing.
         if not self._appears(_MAKING_S):
-            raise StoreError(f"{self._place.table}: is not empty, and no table: empty it, or give another --table")
+            raise StoreError(f"{self._location.table}: is not empty, and no table: empty it, or give another --table")
 
     def _appears(self, seconds: float) -> bool:
         """Return whether there is the table, or will be in so many seconds: another export may be making it."""
@@ -202,23 +202,23 @@ class DeltaTableLog:
         while not self.exists():
             if time.monotonic() >= end:
                 return False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return True
 
     def add_columns(self, schema: StructType) -> None:
         """Add the columns that the table lacks, within structs too."""
         columns = ", ".join(missing(self.schema(), schema))
-        known = self.configuration().get(COLUMNS_PROPERTY)
-        with own_commits(self._spark, self.committing):
-            self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
-        if known is not None:
-            told = text(json.dumps({**json.loads(known), **physical_columns(self.schema())}))
-            with own_commits(self._spark, self.committing):
-                self._spark.sql(f"ALTER TABLE {self._place.sql} SET TBLPROPERTIES ('{COLUMNS_PROPERTY}' = {told})")
+        exported = self.configuration().get(COLUMNS_PROPERTY)
+        with commit_hook(self._spark, self.commit_guard):
+            self._spark.sql(f"ALTER TABLE {self._location.sql} ADD COLUMNS ({columns})")
+        if exported is not None:
+            value = text(json.dumps({**json.loads(exported), **physical_columns(self.schema())}))
+            with commit_hook(self._spark, self.commit_guard):
+                self._spark.sql(f"ALTER TABLE {self._location.sql} SET TBLPROPERTIES ('{COLUMNS_PROPERTY}' = {value})")
 
-    def layout(self, shape: Shape, codec: str) -> Layout | None:
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
         """Return how tasks write files; None if the table, or its file system, asks more of its writers."""
-        if shape.clusters or not self.is_plain():
+        if table_spec.clusters or not self.is_plain():
             return None
         path, connect = self.local_path(), None
         if path is None:
@@ -226,16 +226,16 @@ class DeltaTableLog:
             if connect is None:
                 return None
             path = str(self._log().dataPath().toString()).rstrip("/")
-        return Layout(path, DeltaFiles(), shape.partitions, shape.stats, codec, connect=connect)
+        return Layout(path, DeltaFiles(), table_spec.partitions, table_spec.stats, codec, connect=connect)
 
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame:
         """Read some columns of a version's rows."""
-        held = self._spark.read.format("delta").option("versionAsOf", version).load(self._place.directory())
-        return held.select(*map(column, columns))
+        frame = self._spark.read.format("delta").option("versionAsOf", version).load(self._location.directory())
+        return frame.select(*map(column, columns))
 
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
-        path = self._jvm.org.apache.hadoop.fs.Path(self._place.directory())
+        path = self._jvm.org.apache.hadoop.fs.Path(self._location.directory())
         files = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
         return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
@@ -247,62 +247,62 @@ class DeltaTableLog:
     def upsert(
         self,
         table: ExactlyOnceTable,
-        choose: Choose,
-        rows: Callable[[Turn], DataFrame],
+        start: StartAttempt,
+        rows: Callable[[CommitAttempt], DataFrame],
         merge: MergeRows,
-        newest: int | None,
+        watermark: int | None,
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, self.committing, table, choose, rows, merge, newest)
+        keyed.upsert(self._spark, self.commit_guard, table, start, rows, merge, watermark)
 
-    def begin_append(self) -> "DeltaAppend":
+    def begin_transaction(self) -> "DeltaTransaction":
         """Begin a transaction on the newest version; commit it, or drop it."""
         sessions = self._jvm.org.apache.spark.sql.SparkSession
         sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
         self._snapshot()
-        return DeltaAppend(self._jvm, self._log().startTransaction(), self)
+        return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
 
-    def delete_older(self, stored: str, days: int) -> None:
+    def delete_older(self, time_column: str, days: int) -> None:
         """See ``TableLog``."""
-        with own_commits(self._spark, self.committing):
-            self._place.open().delete(column(stored) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
-        self.force()
+        with commit_hook(self._spark, self.commit_guard):
+            self._location.open().delete(column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
+        self.fsync()
 
-    def compact(self, stored: str) -> None:
+    def compact(self, time_column: str) -> None:
         """See ``TableLog``; a table that has clustering columns is clustered."""
-        del stored  # Delta has an order of its own
-        with own_commits(self._spark, self.committing):
-            self._place.open().optimize().executeCompaction()
-        self.force()  # before files that no version has any more are deleted
+        del time_column  # Delta has an order of its own
+        with commit_hook(self._spark, self.commit_guard):
+            self._location.open().optimize().executeCompaction()
+        self.fsync()  # before files that no version has any more are deleted
 
     def vacuum(self, hours: int) -> None:
         """See ``TableLog``."""
-        self._directory().check_vacuum(self._place.table)
-        with own_commits(self._spark, self.committing):  # its history has the begin and the end of it
-            self._place.open().vacuum(hours)
+        self._directory().check_vacuum(self._location.table)
+        with commit_hook(self._spark, self.commit_guard):  # its history has the begin and the end of it
+            self._location.open().vacuum(hours)
 
     @contextmanager
-    def committing(self) -> Iterator[None]:
+    def commit_guard(self) -> Iterator[None]:
         """Hold what a commit needs: what it names is forced, and no other export of this machine commits meanwhile."""
-        self.force()
+        self.fsync()
         path = self.local_path()
         with nullcontext() if path is None else commit_lock(Path(path)):
             yield
 
-    def force(self) -> None:
+    def fsync(self) -> None:
         """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
         path = self.local_path()
         if path is not None and Path(path).is_dir():
             sync_file_system(Path(path))
 
     def _log(self) -> Any:
-        if not self._is_looked_at:
+        if not self._torn_commits_checked:
             path = self.local_path()
             if path is not None:
-                set_aside_torn(Path(path))
-            self._is_looked_at = True
+                quarantine_torn_commits(Path(path))
+            self._torn_commits_checked = True
         return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self._spark._jsparkSession, self._place.directory()
+            self._spark._jsparkSession, self._location.directory()
         )
 
     def _snapshot(self) -> Any:
@@ -311,7 +311,7 @@ class DeltaTableLog:
         return self._log().update(False, nothing, nothing)
 
 
-class DeltaAppend:
+class DeltaTransaction:
     """Delta transaction that watches transaction versions, appends rows and sets versions, atomically.
 
     The commit fails if another writer has set one of the versions watched.
@@ -331,29 +331,29 @@ class DeltaAppend:
         """Let the commit fail if the version of ``app_id`` changes meanwhile."""
         self._transaction.txnVersion(app_id)
 
-    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
-        """Write the rows; then commit them with ``versions``, by application id, and ``note`` as user metadata.
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
+        """Write the rows; then commit them with ``versions``, by application id, and ``metadata`` as user metadata.
 
         Raises:
             one of CONFLICTS: another writer has committed meanwhile; the files written belong to no version.
         """
         table = self._table
-        rows = checked(frame, table.partition_columns(), table.configuration(), table.local_path())
+        rows = with_partition_checks(frame, table.partition_columns(), table.configuration(), table.local_path())
         actions = self._transaction.writeFiles(rows._jdf)
         added = [actions.apply(at) for at in range(actions.size())]
-        self.commit(actions, versions(), note)
-        return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
+        self.commit(actions, versions(), metadata)
+        return CommitResult(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
 
     def append_files(
-        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+        self, files: Sequence[str], metrics: Mapping[str, int], versions: Mapping[str, int], metadata: str | None
     ) -> None:
         """Commit files that were written already.
 
         Args:
             files: ``add`` actions of the table's log, as JSON.
-            told: metrics for the table's history, by Delta's names.
+            metrics: metrics for the table's history, by Delta's names.
             versions: by application id.
-            note: user metadata.
+            metadata: user metadata.
 
         Raises:
             one of CONFLICTS: see ``append``.
@@ -363,28 +363,28 @@ class DeltaAppend:
         for file in files:
             actions.append(from_json(file))
         session = self._transaction.spark()
-        metrics = self._jvm.java.util.HashMap()
-        for name, value in told.items():
+        sql_metrics = self._jvm.java.util.HashMap()
+        for name, value in metrics.items():
             metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
                 session.sparkContext(), name
             )
             metric.set(value)
-            metrics[name] = metric
-        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(metrics))
-        self.commit(self._jvm.PythonUtils.toSeq(actions), versions, note)
+            sql_metrics[name] = metric
+        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(sql_metrics))
+        self.commit(self._jvm.PythonUtils.toSeq(actions), versions, metadata)
 
-    def commit(self, actions: Any, versions: Mapping[str, int], note: str | None) -> None:
-        """Commit actions, a Scala sequence, with ``versions`` and ``note``; raises as ``append``."""
+    def commit(self, actions: Any, versions: Mapping[str, int], metadata: str | None) -> None:
+        """Commit actions, a Scala sequence, with ``versions`` and ``metadata``; raises as ``append``."""
         delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
         nothing = scala.Option.empty()
-        for app_id, version in versions.items():  # in front of the files; see ``torn``
+        for app_id, version in versions.items():  # in front of the files; see ``torn_commits``
             actions = actions.prepended(set_transaction(self._jvm, app_id, version))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")
-        told = nothing if note is None else scala.Some(note)
-        with self._table.committing():
-            self._transaction.commit(actions, write(append, nothing, nothing, told, *[nothing] * 5))
-        self._table.force()
+        user_metadata = nothing if metadata is None else scala.Some(metadata)
+        with self._table.commit_guard():
+            self._transaction.commit(actions, write(append, nothing, nothing, user_metadata, *[nothing] * 5))
+        self._table.fsync()
 
 
 def _text_map(entries: Any) -> dict[str, str]:

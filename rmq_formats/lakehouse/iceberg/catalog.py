@@ -29,8 +29,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.directories import DELTA_LOG, other_table, table_around
+from rmq_formats.lakehouse.file_store import OBJECT_SCHEMES
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
-from rmq_formats.lakehouse.places import OBJECT_SCHEMES
 from rmq_formats.lakehouse.table_name import in_catalog
 
 CATALOG_FILE: Final = "iceberg_catalog.db"
@@ -41,7 +41,7 @@ _FIRST_PARTITION_ID: Final = 1000  # the specification begins there
 _log = logging.getLogger("rmq_formats.lakehouse")
 
 
-class IcebergPlace:
+class IcebergLocation:
     """Where one table is: its catalog, its name there, its directory.
 
     Args:
@@ -53,7 +53,7 @@ class IcebergPlace:
         self.table = table
         self._options = dict(options)
         names = in_catalog(table)
-        self._known: Catalog | None = None
+        self._opened_catalog: Catalog | None = None
         if names is not None:
             self._catalog_name, *identifier = names
             self.identifier = tuple(identifier)
@@ -74,13 +74,13 @@ class IcebergPlace:
             raise StoreError(f"{self.table}: is a Delta table; give another --table, or --format delta")
         if self.directory is not None and not self._file.exists():
             return None
-        with self.told():
+        with self.translate_errors():
             try:
-                found = self.catalog().load_table(self.identifier)
+                table = self.catalog().load_table(self.identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        local_path(found.metadata.location, self.table)
-        return found
+        local_path(table.metadata.location, self.table)
+        return table
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Create the table; nothing happens if another was faster.
@@ -96,7 +96,7 @@ class IcebergPlace:
         if self.directory is not None:
             self._check_around(self.directory)
             self.directory.parent.mkdir(parents=True, exist_ok=True)
-        with self.told():
+        with self.translate_errors():
             catalog = self.catalog()
             catalog.create_namespace_if_not_exists(self.identifier[:-1])
             location = self._location(catalog, schema)
@@ -104,9 +104,9 @@ class IcebergPlace:
                 PartitionField(schema.find_field(name).field_id, _FIRST_PARTITION_ID + at, IdentityTransform(), name)
                 for at, name in enumerate(partitions)
             ]
-            chosen = PartitionSpec(*spec) if spec else UNPARTITIONED_PARTITION_SPEC
+            partition_spec = PartitionSpec(*spec) if spec else UNPARTITIONED_PARTITION_SPEC
             try:
-                catalog.create_table(self.identifier, schema, location, chosen, properties=dict(properties))
+                catalog.create_table(self.identifier, schema, location, partition_spec, properties=dict(properties))
             except TableAlreadyExistsError:
                 return
 
@@ -122,12 +122,14 @@ class IcebergPlace:
         else:
             location, io = str(self.directory), catalog._load_file_io({}, str(self.directory))
         self._check_around(local_path(location, self.table))
-        other = other_table(*files_of(location, io), None)
-        if other is None:
+        other_description = other_table(*files_of(location, io), None)
+        if other_description is None:
             return location
-        apart = f"{location}-{uuid.uuid4()}"
-        _log.warning("%s: its directory has %s; the new table is made in %s", self.table, other, apart)
-        return apart
+        own_location = f"{location}-{uuid.uuid4()}"
+        _log.warning(
+            "%s: its directory has %s; the new table is made in %s", self.table, other_description, own_location
+        )
+        return own_location
 
     def _check_around(self, path: Path | None) -> None:
         around = None if path is None else table_around(path)
@@ -142,15 +144,15 @@ class IcebergPlace:
 
     def catalog(self) -> Catalog:
         """Open the catalog, once."""
-        if self._known is None:
+        if self._opened_catalog is None:
             if self.directory is not None:
-                place = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})
+                url = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})
                 io = f"{__name__.rpartition('.')[0]}.io.ForcedFileIO"
-                self._known = SqlCatalog(CATALOG_NAME, uri=place.render_as_string(), **{"py-io-impl": io})
+                self._opened_catalog = SqlCatalog(CATALOG_NAME, uri=url.render_as_string(), **{"py-io-impl": io})
             else:
-                self._known = load_catalog(self._catalog_name, **self._options)
-            weakref.finalize(self, self._known.close)
-        return self._known
+                self._opened_catalog = load_catalog(self._catalog_name, **self._options)
+            weakref.finalize(self, self._opened_catalog.close)
+        return self._opened_catalog
 
     @property
     def _file(self) -> Path:
@@ -158,14 +160,14 @@ class IcebergPlace:
         return self.directory.parent / CATALOG_FILE
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Tell errors of the catalog in a line."""
         try:
             yield
         except (NoSuchTableError, RESTError, RequestException, SQLAlchemyError, OSError, ValueError) as error:
-            said = re.split(r"\n|\(Background on", str(error))[0].strip()
-            where = self._file if self.directory is not None else f"catalog {self._catalog_name}"
-            raise StoreError(f"{self.table}: {where}: {said or type(error).__name__}") from error
+            reason = re.split(r"\n|\(Background on", str(error))[0].strip()
+            source = self._file if self.directory is not None else f"catalog {self._catalog_name}"
+            raise StoreError(f"{self.table}: {source}: {reason or type(error).__name__}") from error
 
 
 def metadata_files(table: Table) -> Iterator[str]:
@@ -176,19 +178,19 @@ def metadata_files(table: Table) -> Iterator[str]:
 
 def files_of(location: str, io: FileIO) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a table's location, and the path of the location there."""
-    scheme, place, path = PyArrowFileIO.parse_location(location)
-    return TableFileSystem.of(location, io).io().fs_by_scheme(scheme, place), path
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    return TableFileSystem.of(location, io).io().fs_by_scheme(scheme, netloc), path
 
 
 def local_path(location: str, name: str) -> Path | None:
     """Return a location's path in this machine's file system; None if it is in an object store. Raises StoreError."""
     if "://" not in location:
         return Path(location.removeprefix("file:"))
-    place = urlsplit(location)
-    if place.scheme in OBJECT_SCHEMES:
+    url = urlsplit(location)
+    if url.scheme in OBJECT_SCHEMES:
         return None
-    if place.scheme != "file":
+    if url.scheme != "file":
         raise StoreError(
             f"{name}: its place is {location}; Iceberg tables are exported to a file system of this machine, or to S3"
         )
-    return Path(place.path)  # as pyiceberg has it, which takes no escapes for such
+    return Path(url.path)  # as pyiceberg has it, which takes no escapes for such

@@ -19,10 +19,10 @@ from rmq_formats.lakehouse.directories import DELTA_LOG, other_iceberg_table, ot
 from rmq_formats.lakehouse.iceberg.catalog import files_of, metadata_files
 
 _DIRECTORIES: Final = ("data", "metadata")  # below the table's own: what else is there may be another table's
-_OTHERS: Final = ("version-hint.text",)  # by which programs without a catalog find the newest metadata
+_KEPT_NAMES: Final = ("version-hint.text",)  # by which programs without a catalog find the newest metadata
 
 
-def expired(metadata: TableMetadata, before_ms: int, kept: Collection[int]) -> list[int]:
+def expirable_snapshots(metadata: TableMetadata, before_ms: int, kept: Collection[int]) -> list[int]:
     """List the snapshots that have not been current since a time.
 
     Args:
@@ -30,18 +30,19 @@ def expired(metadata: TableMetadata, before_ms: int, kept: Collection[int]) -> l
         before_ms: the time, in ms since 1970.
         kept: identifiers of snapshots that stay; those of branches and tags stay as well.
     """
-    stay = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
+    kept_ids = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
     log = metadata.snapshot_log
     # The last of a snapshot's entries counts: it may have been rolled back to.
     until_ms = {entry.snapshot_id: after.timestamp_ms for entry, after in pairwise(log)}
     return [
-        one.snapshot_id
-        for one in metadata.snapshots
-        if one.snapshot_id not in stay and until_ms.get(one.snapshot_id, one.timestamp_ms) < before_ms
+        snapshot.snapshot_id
+        for snapshot in metadata.snapshots
+        if snapshot.snapshot_id not in kept_ids
+        and until_ms.get(snapshot.snapshot_id, snapshot.timestamp_ms) < before_ms
     ]
 
 
-def expire(table: Table, snapshot_ids: Collection[int]) -> None:
+def remove_snapshots(table: Table, snapshot_ids: Collection[int]) -> None:
     """Remove snapshots from a table, if its branches and tags are as it was loaded. Raises CommitFailedException."""
     unchanged = tuple(
         AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -55,16 +56,18 @@ def expire(table: Table, snapshot_ids: Collection[int]) -> None:
 def check_directory(table: Table) -> None:
     """Refuse a vacuum of a directory that has files of another table. Raises StoreError."""
     files, path = files_of(table.location().rstrip("/"), table.io)
-    paths = [info.path for info in _listed(files, path)]
-    log = next((one for one in paths if f"/{DELTA_LOG}/" in one), None)
-    other = other_table(files, path, str(table.metadata.table_uuid)) if log is None else f"a Delta table ({log})"
-    if other is None:
-        named = {_name(one) for one in metadata_files(table)}
-        other = other_iceberg_table(files, paths, str(table.metadata.table_uuid), named)
-    if other is not None:
+    paths = [info.path for info in _list_files(files, path)]
+    log = next((file_path for file_path in paths if f"/{DELTA_LOG}/" in file_path), None)
+    other_description = (
+        other_table(files, path, str(table.metadata.table_uuid)) if log is None else f"a Delta table ({log})"
+    )
+    if other_description is None:
+        named = {_name(file_path) for file_path in metadata_files(table)}
+        other_description = other_iceberg_table(files, paths, str(table.metadata.table_uuid), named)
+    if other_description is not None:
         raise StoreError(
-            f"{'.'.join(table.name())}: its directory {path} has {other}; --vacuum deletes nothing there: move that "
-            "table's files to a directory of their own"
+            f"{'.'.join(table.name())}: its directory {path} has {other_description}; --vacuum deletes nothing there: "
+            "move that table's files to a directory of their own"
         )
 
 
@@ -77,23 +80,23 @@ def delete_unused(table: Table, before_ms: int) -> None:
         table: as it is after snapshots have expired.
         before_ms: the time, in ms since 1970; a commit that is under way has younger files.
     """
-    used = {*_OTHERS, *(_name(path) for path in _used(table))}
+    used = {*_KEPT_NAMES, *(_name(path) for path in _used_paths(table))}
     files, path = files_of(table.location().rstrip("/"), table.io)
-    for info in _listed(files, path):
+    for info in _list_files(files, path):
         is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
         if is_old and info.base_name not in used:
             with suppress(FileNotFoundError):  # another one is at the same
                 files.delete_file(info.path)
 
 
-def _listed(files: pafs.FileSystem, directory: str) -> Iterator[pafs.FileInfo]:
+def _list_files(files: pafs.FileSystem, directory: str) -> Iterator[pafs.FileInfo]:
     """List the files of a table's directory that a vacuum may delete."""
     for name in _DIRECTORIES:
         selector = pafs.FileSelector(f"{directory}/{name}", allow_not_found=True, recursive=True)
         yield from (info for info in files.get_file_info(selector) if info.type == pafs.FileType.File)
 
 
-def _used(table: Table) -> Iterator[str]:
+def _used_paths(table: Table) -> Iterator[str]:
     """List the paths of all files that any version of a table has."""
     metadata = table.metadata
     yield from metadata_files(table)

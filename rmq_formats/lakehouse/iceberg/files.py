@@ -72,19 +72,19 @@ class IcebergFiles:
     def action(self, file: FinishedFile) -> str:
         """Describe a data file: its metrics, from its footer."""
         table = Schema.model_validate_json(self.schema)
-        found = data_file_statistics_from_parquet_metadata(
+        statistics = data_file_statistics_from_parquet_metadata(
             file.footer, compute_statistics_plan(table, dict(self.properties)), parquet_path_to_id_mapping(table)
         ).to_serialized_dict()
-        told = {
+        description = {
             "path": file.path,
             "bytes": file.bytes,
             "rows": file.rows,
             "partitions": file.partitions,
-            "split_offsets": found["split_offsets"],
-            **{name: found[name] for name in _COUNTS},
-            **{name: {key: bound.hex() for key, bound in found[name].items()} for name in _BOUNDS},
+            "split_offsets": statistics["split_offsets"],
+            **{name: statistics[name] for name in _COUNTS},
+            **{name: {key: bound.hex() for key, bound in statistics[name].items()} for name in _BOUNDS},
         }
-        return json.dumps(told)
+        return json.dumps(description)
 
 
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
@@ -98,22 +98,28 @@ def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
     Raises:
         StoreError: the table has other partitions than those that the file was written for.
     """
-    told = json.loads(action)
+    description = json.loads(action)
     names = [field.name for field in spec.fields]
-    if names != list(told["partitions"]):
-        raise StoreError(f"{told['path']}: the table is partitioned by {','.join(names) or 'nothing'} since; run again")
-    values = [_partition(schema.find_type(field.source_id), told["partitions"][field.name]) for field in spec.fields]
-    metrics: dict[str, Any] = {name: _by_id(told[name].items()) for name in _COUNTS}
-    metrics |= {name: _by_id((key, bytes.fromhex(bound)) for key, bound in told[name].items()) for name in _BOUNDS}
+    if names != list(description["partitions"]):
+        raise StoreError(
+            f"{description['path']}: the table is partitioned by {','.join(names) or 'nothing'} since; run again"
+        )
+    values = [
+        _partition(schema.find_type(field.source_id), description["partitions"][field.name]) for field in spec.fields
+    ]
+    metrics: dict[str, Any] = {name: _by_id(description[name].items()) for name in _COUNTS}
+    metrics |= {
+        name: _by_id((key, bytes.fromhex(bound)) for key, bound in description[name].items()) for name in _BOUNDS
+    }
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=told["path"],
+        file_path=description["path"],
         file_format=FileFormat.PARQUET,
         partition=Record(*values),
-        record_count=told["rows"],
-        file_size_in_bytes=told["bytes"],
+        record_count=description["rows"],
+        file_size_in_bytes=description["bytes"],
         spec_id=spec.spec_id,
-        split_offsets=told["split_offsets"],
+        split_offsets=description["split_offsets"],
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,
@@ -135,16 +141,16 @@ def _partition(kind: IcebergType, text: str | None) -> Any:
     return partition_to_py(kind, text)
 
 
-def _with_ids(fields: Iterable[pa.Field], known: Sequence[NestedField]) -> list[pa.Field]:
+def _with_ids(fields: Iterable[pa.Field], table_fields: Sequence[NestedField]) -> list[pa.Field]:
     """Give fields the ids and names of the table's fields of the same names, whatever their case."""
-    by_name = {field.name.lower(): field for field in known}
-    found = []
+    by_name = {field.name.lower(): field for field in table_fields}
+    fields_with_ids = []
     for field in fields:
-        own = by_name.get(field.name.lower())
-        if own is None:  # another program has dropped it since
+        table_field = by_name.get(field.name.lower())
+        if table_field is None:  # another program has dropped it since
             raise StoreError(f"the table has no column {field.name} any more")
-        found.append(_field(own.name, field.type, own.field_type, own.field_id))
-    return found
+        fields_with_ids.append(_field(table_field.name, field.type, table_field.field_type, table_field.field_id))
+    return fields_with_ids
 
 
 def _field(name: str, kind: pa.DataType, known: IcebergType, field_id: int, *, nullable: bool = True) -> pa.Field:

@@ -31,8 +31,8 @@ class TableFileSystem:
     @classmethod
     def of(cls, location: str, io: FileIO) -> "TableFileSystem":
         """Take the properties that the catalog has given for a table, or its configuration."""
-        told = ((name, str(value)) for name, value in io.properties.items() if name.startswith(_OF_STORES))
-        return cls(location, tuple(sorted(told)))
+        properties = ((name, str(value)) for name, value in io.properties.items() if name.startswith(_OF_STORES))
+        return cls(location, tuple(sorted(properties)))
 
     def io(self) -> PyArrowFileIO:
         """Open it for pyiceberg."""
@@ -40,8 +40,8 @@ class TableFileSystem:
 
     def __call__(self) -> pafs.FileSystem:
         """Open it."""
-        place = urlsplit(self.location)
-        return self.io().fs_by_scheme(place.scheme, place.netloc)
+        url = urlsplit(self.location)
+        return self.io().fs_by_scheme(url.scheme, url.netloc)
 
 
 class ForcedFileIO(PyArrowFileIO):

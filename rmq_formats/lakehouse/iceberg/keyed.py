@@ -33,8 +33,8 @@ from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.rows import FILE, rows_of
 from rmq_formats.lakehouse.parquet import Layout, WrittenFile
 
-_HERE: Final = "__rmq_here"  # the new row, in a join with the table's
-_THERE: Final = "__rmq_there"  # the place of the table's row
+_NEW_ROW: Final = "__rmq_here"  # the new row, in a join with the table's
+_OLD_ORDER: Final = "__rmq_there"  # the place of the table's row
 _NEW_KEY: Final = "__rmq_key_"  # before a number: its key
 _OLDER: Final = "__rmq_older"  # whether the table's row is
 # Types whose bounds in manifests tell which files may have a value: those of floating point leave out NaN.
@@ -42,7 +42,7 @@ _BOUNDED: Final = (IntegralType, StringType, DateType, DecimalType, BinaryType)
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """Files of a merge, which no version of the table has yet.
 
     Attributes:
@@ -54,7 +54,7 @@ class Merged:
     removed: tuple[DataFile, ...] = ()
 
 
-def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, rows: MergeRows) -> Merged:
+def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, rows: MergeRows) -> MergeResult:
     """Write the files of a table in which the last message of each key is its row, unless that is a deletion.
 
     Args:
@@ -64,26 +64,34 @@ def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, r
         frame: the new rows, with the table's columns or some of them; else rows keep theirs.
         rows: their key and order; a row gives way only to a later one.
     """
-    every, place, keys = F.struct(*map(column, frame.columns)), F.expr(rows.place()), _keys(rows.key)
-    newest = frame.groupBy(*keys).agg(F.max_by(every, place).alias(_HERE))
-    kept = F.lit(True) if not rows.deletes else ~F.expr(rows.is_deletion())
-    with _persisted(newest.select(f"{_HERE}.*")) as last:
-        candidates = _candidates(table, last, rows.key)
+    row_struct, order, keys = F.struct(*map(column, frame.columns)), F.expr(rows.order_value()), _keys(rows.key)
+    newest = frame.groupBy(*keys).agg(F.max_by(row_struct, order).alias(_NEW_ROW))
+    is_kept = F.lit(True) if not rows.deletes else ~F.expr(rows.is_deletion())
+    with _persist(newest.select(f"{_NEW_ROW}.*")) as newest_rows:
+        candidates = _candidates(table, newest_rows, rows.key)
         if candidates is None:
-            return Merged()
+            return MergeResult()
         if not candidates:
-            return Merged(tuple(write_frame(last.where(kept), layout)))
+            return MergeResult(tuple(write_frame(newest_rows.where(is_kept), layout)))
         names_of_keys = [f"{_NEW_KEY}{at}" for at in range(len(keys))]
         needed = dict.fromkeys([*(name for part in rows.key for name in part.columns), *rows.order])
-        held = rows_of(spark, table, candidates, list(needed), with_file=True).select(*keys, place.alias(_THERE), FILE)
-        met = held.join(last.select(*keys, place.alias(_HERE)), names_of_keys)
-        with _persisted(met.select(*names_of_keys, FILE, (F.col(_THERE) < F.col(_HERE)).alias(_OLDER))) as found:
-            names = {row[0] for row in found.where(_OLDER).select(FILE).distinct().collect()}
-            later = found.where(f"NOT {_OLDER}").select(*names_of_keys)
-            fresh = last.select("*", *keys).join(later, names_of_keys, "left_anti").select(*map(column, last.columns))
-            affected = [task for task in candidates if task.file.file_path in names]
-            whole = _replaced(rows_of(spark, table, affected), fresh, rows.key) if affected else fresh
-            return Merged(tuple(write_frame(whole.where(kept), layout)), tuple(task.file for task in affected))
+        table_keys = rows_of(spark, table, candidates, list(needed), with_file=True).select(
+            *keys, order.alias(_OLD_ORDER), FILE
+        )
+        matches = table_keys.join(newest_rows.select(*keys, order.alias(_NEW_ROW)), names_of_keys)
+        with _persist(
+            matches.select(*names_of_keys, FILE, (F.col(_OLD_ORDER) < F.col(_NEW_ROW)).alias(_OLDER))
+        ) as compared:
+            replaced_paths = {row[0] for row in compared.where(_OLDER).select(FILE).distinct().collect()}
+            later = compared.where(f"NOT {_OLDER}").select(*names_of_keys)
+            fresh = (
+                newest_rows.select("*", *keys)
+                .join(later, names_of_keys, "left_anti")
+                .select(*map(column, newest_rows.columns))
+            )
+            affected = [task for task in candidates if task.file.file_path in replaced_paths]
+            whole = _replace_rows(rows_of(spark, table, affected), fresh, rows.key) if affected else fresh
+            return MergeResult(tuple(write_frame(whole.where(is_kept), layout)), tuple(task.file for task in affected))
 
 
 def _keys(key: Sequence[KeyColumn]) -> list[Column]:
@@ -92,12 +100,12 @@ def _keys(key: Sequence[KeyColumn]) -> list[Column]:
 
 
 @contextmanager
-def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    kept = frame.persist()
+def _persist(frame: DataFrame) -> Iterator[DataFrame]:
+    persisted = frame.persist()
     try:
-        yield kept
+        yield persisted
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
 def _candidates(table: Table, last: DataFrame, key: Sequence[KeyColumn]) -> list[FileScanTask] | None:
@@ -108,49 +116,53 @@ def _candidates(table: Table, last: DataFrame, key: Sequence[KeyColumn]) -> list
     assert bounds is not None  # an aggregate without groups always has one row
     if not bounds[0]:
         return None
-    held: BooleanExpression = AlwaysTrue()
+    row_filter: BooleanExpression = AlwaysTrue()
     for name, (least, most) in zip(bounded, bounds[1:], strict=True):
         term = Reference(name)
-        held = And(held, GreaterThanOrEqual(term=term, value=_literal(least)))
-        held = And(held, LessThanOrEqual(term=term, value=_literal(most)))
-    return list(table.scan(row_filter=held).plan_files())
+        row_filter = And(row_filter, GreaterThanOrEqual(term=term, value=_literal(least)))
+        row_filter = And(row_filter, LessThanOrEqual(term=term, value=_literal(most)))
+    return list(table.scan(row_filter=row_filter).plan_files())
 
 
 def _literal(value: Any) -> Literal[Any]:
     return literal(bytes(value) if isinstance(value, bytearray) else value)
 
 
-def _replaced(there: DataFrame, fresh: DataFrame, key: Sequence[KeyColumn]) -> DataFrame:
+def _replace_rows(existing: DataFrame, fresh: DataFrame, key: Sequence[KeyColumn]) -> DataFrame:
     """Put new rows in the place of those with their keys, and beside the others."""
-    given = {name.lower(): name for name in fresh.columns}
-    new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_HERE), *_keys(key))
+    new_names = {name.lower(): name for name in fresh.columns}
+    new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_NEW_ROW), *_keys(key))
     same = [F.expr(part.sql()) == F.col(f"{_NEW_KEY}{at}") for at, part in enumerate(key)]
-    joined = there.join(new, same, "full_outer")
+    joined = existing.join(new, same, "full_outer")
 
-    def chosen(name: str, kind: DataType) -> Column:
-        if name.lower() not in given:
+    def merged_column(name: str, kind: DataType) -> Column:
+        if name.lower() not in new_names:
             return column(name)
-        own = given[name.lower()]
-        value = _fitted(F.col(_HERE)[own], fresh.schema[own].dataType, kind)
-        return F.when(F.col(_HERE).isNotNull(), value).otherwise(column(name)).alias(name)
+        new_name = new_names[name.lower()]
+        value = _cast_value(F.col(_NEW_ROW)[new_name], fresh.schema[new_name].dataType, kind)
+        return F.when(F.col(_NEW_ROW).isNotNull(), value).otherwise(column(name)).alias(name)
 
-    return joined.select(*(chosen(field.name, field.dataType) for field in there.schema))
+    return joined.select(*(merged_column(field.name, field.dataType) for field in existing.schema))
 
 
-def _fitted(value: Column, kind: DataType, wanted: DataType) -> Column:
+def _cast_value(value: Column, kind: DataType, target: DataType) -> Column:
     """Give a value the table's type, which may have more members of structs."""
-    if isinstance(kind, StructType) and isinstance(wanted, StructType):
-        own = {field.name.lower(): field for field in kind}
+    if isinstance(kind, StructType) and isinstance(target, StructType):
+        members_by_name = {field.name.lower(): field for field in kind}
         members = [
-            (_fitted(value[own[name].name], own[name].dataType, field.dataType) if name in own else F.lit(None))
+            (
+                _cast_value(value[members_by_name[name].name], members_by_name[name].dataType, field.dataType)
+                if name in members_by_name
+                else F.lit(None)
+            )
             .cast(field.dataType)
             .alias(field.name)
-            for field in wanted
+            for field in target
             for name in [field.name.lower()]
         ]
         return F.when(value.isNotNull(), F.struct(*members))
-    if isinstance(kind, ArrayType) and isinstance(wanted, ArrayType):
-        return F.transform(value, lambda one: _fitted(one, kind.elementType, wanted.elementType))
-    if isinstance(kind, MapType) and isinstance(wanted, MapType):
-        return F.transform_values(value, lambda _, one: _fitted(one, kind.valueType, wanted.valueType))
-    return value.cast(wanted)
+    if isinstance(kind, ArrayType) and isinstance(target, ArrayType):
+        return F.transform(value, lambda element: _cast_value(element, kind.elementType, target.elementType))
+    if isinstance(kind, MapType) and isinstance(target, MapType):
+        return F.transform_values(value, lambda _, element: _cast_value(element, kind.valueType, target.valueType))
+    return value.cast(target)

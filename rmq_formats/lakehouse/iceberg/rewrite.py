@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_parts
-from rmq_formats.lakehouse.iceberg.rows import parts_of, reader_of
+from rmq_formats.lakehouse.iceberg.rows import frame_of_parts, reader_of
 from rmq_formats.lakehouse.parquet import Layout, WrittenFile
 
 _SMALL_BYTES: Final = TARGET_FILE_BYTES * 3 // 4  # as Iceberg's own rewrite_data_files
@@ -37,57 +37,57 @@ class Plan:
     Attributes:
         parts: files that are taken out, with their delete files; a task writes the rows of each part.
         dropped: files that are taken out, and of which no row stays.
-        kept: condition of the rows that stay; None is all.
+        row_filter: condition of the rows that stay; None is all.
     """
 
     parts: tuple[tuple[FileScanTask, ...], ...]
     dropped: tuple[FileScanTask, ...] = ()
-    kept: pc.Expression | None = None
+    row_filter: pc.Expression | None = None
 
     @property
-    def taken(self) -> list[FileScanTask]:
+    def replaced_tasks(self) -> list[FileScanTask]:
         """All files that are taken out."""
         return [*self.dropped, *(task for part in self.parts for task in part)]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewriteResult:
     """Files of a plan that tasks have written.
 
     Attributes:
         added: no version of the table has them yet.
-        taken: files whose rows are in these, or are gone.
+        replaced_tasks: files whose rows are in these, or are gone.
     """
 
     added: tuple[WrittenFile, ...]
-    taken: tuple[FileScanTask, ...]
+    replaced_tasks: tuple[FileScanTask, ...]
 
     @property
     def removed(self) -> tuple[DataFile, ...]:
         """The data files that a commit takes out."""
-        return tuple(task.file for task in self.taken)
+        return tuple(task.file for task in self.replaced_tasks)
 
     def fits(self, table: Table) -> bool:
         """Return whether a table has the files still, and nobody has deleted rows of them since."""
-        there = {_content(task) for task in table.scan().plan_files()}
-        return all(_content(task) in there for task in self.taken)
+        contents = {_content(task) for task in table.scan().plan_files()}
+        return all(_content(task) in contents for task in self.replaced_tasks)
 
 
-def older_rows(table: Table, stored: str, before: datetime) -> Plan:
-    """Plan to delete the rows whose ``stored`` is before a time; files without younger rows are not read."""
+def older_rows(table: Table, time_column: str, before: datetime) -> Plan:
+    """Plan to delete the rows whose ``time_column`` is before a time; files without younger rows are not read."""
     bound_us = int(before.timestamp() * _MICROSECONDS)
-    found = list(
-        table.scan(row_filter=LessThan(term=Reference(stored), value=literal(before.isoformat()))).plan_files()
+    tasks = list(
+        table.scan(row_filter=LessThan(term=Reference(time_column), value=literal(before.isoformat()))).plan_files()
     )
-    dropped = [task for task in found if _is_all_before(table, task.file, stored, bound_us)]
-    parts = tuple((task,) for task in found if task not in dropped)
-    column = pc.field(stored)
+    dropped = [task for task in tasks if _is_all_before(table, task.file, time_column, bound_us)]
+    parts = tuple((task,) for task in tasks if task not in dropped)
+    field = pc.field(time_column)
     limit = pa.scalar(before, pa.timestamp("us", "UTC"))
-    return Plan(parts, tuple(dropped), (column >= limit) | column.is_null())
+    return Plan(parts, tuple(dropped), (field >= limit) | field.is_null())
 
 
-def small_files(table: Table, stored: str) -> Plan:
-    """Plan to write small files together, those of a partition up to the target size, by their first ``stored``.
+def small_files(table: Table, time_column: str) -> Plan:
+    """Plan to write small files together, those of a partition up to the target size, by their first ``time_column``.
 
     A file with delete files is written anew by itself at least. Those of former partitions stay.
     """
@@ -98,21 +98,21 @@ def small_files(table: Table, stored: str) -> Plan:
             by_partition[repr(task.file.partition)].append(task)
     parts = []
     for tasks in by_partition.values():
-        ordered = sorted(tasks, key=lambda task: _bound(table, task.file.lower_bounds, stored) or 0)
-        parts += [part for part in _packed(ordered) if len(part) > 1 or part[0].delete_files]
+        ordered = sorted(tasks, key=lambda task: _bound(table, task.file.lower_bounds, time_column) or 0)
+        parts += [part for part in _pack(ordered) if len(part) > 1 or part[0].delete_files]
     return Plan(tuple(parts))
 
 
-def rewrite(spark: SparkSession, table: Table, layout: Layout, plan: Plan) -> Rewritten:
+def rewrite(spark: SparkSession, table: Table, layout: Layout, plan: Plan) -> RewriteResult:
     """Have tasks write what a plan says. Raises StoreError."""
     if not plan.parts:
-        return Rewritten((), tuple(plan.taken))
-    reader = reader_of(table, from_arrow_schema(table.schema().as_arrow()), plan.kept)
-    added = write_parts(parts_of(spark, plan.parts), layout, reader.schema, reader.read)
-    return Rewritten(tuple(added), tuple(plan.taken))
+        return RewriteResult((), tuple(plan.replaced_tasks))
+    reader = reader_of(table, from_arrow_schema(table.schema().as_arrow()), plan.row_filter)
+    added = write_parts(frame_of_parts(spark, plan.parts), layout, reader.schema, reader.read)
+    return RewriteResult(tuple(added), tuple(plan.replaced_tasks))
 
 
-def _packed(tasks: Sequence[FileScanTask]) -> list[tuple[FileScanTask, ...]]:
+def _pack(tasks: Sequence[FileScanTask]) -> list[tuple[FileScanTask, ...]]:
     """Cut a row of files into parts of the target size at most."""
     parts: list[tuple[FileScanTask, ...]] = []
     part: list[FileScanTask] = []
@@ -130,17 +130,19 @@ def _content(task: FileScanTask) -> tuple[str, frozenset[str]]:
     return task.file.file_path, frozenset(file.file_path for file in task.delete_files)
 
 
-def _is_all_before(table: Table, file: DataFile, stored: str, bound_us: int) -> bool:
+def _is_all_before(table: Table, file: DataFile, time_column: str, bound_us: int) -> bool:
     """Return whether the bounds say that no row stays; a null has no time, and stays."""
-    field_id = table.schema().find_field(stored).field_id
-    last = _bound(table, file.upper_bounds, stored)
-    return last is not None and last < bound_us and (file.null_value_counts or {}).get(field_id) == 0
+    field_id = table.schema().find_field(time_column).field_id
+    upper_bound_us = _bound(table, file.upper_bounds, time_column)
+    return (
+        upper_bound_us is not None and upper_bound_us < bound_us and (file.null_value_counts or {}).get(field_id) == 0
+    )
 
 
-def _bound(table: Table, bounds: dict[int, bytes] | None, stored: str) -> int | None:
+def _bound(table: Table, bounds: dict[int, bytes] | None, time_column: str) -> int | None:
     """Return a bound of a file's store times, in microseconds; None where it has none."""
-    found = (bounds or {}).get(table.schema().find_field(stored).field_id)
-    return None if found is None else int(from_bytes(TimestamptzType(), found))
+    encoded = (bounds or {}).get(table.schema().find_field(time_column).field_id)
+    return None if encoded is None else int(from_bytes(TimestamptzType(), encoded))
 
 
 def cutoff(now_s: float, days: int) -> datetime:

@@ -40,38 +40,38 @@ class FileReader:
         table: its schema, as Iceberg's JSON.
         files: opens them.
         schema: of the batches; ``FILE`` is the path of their file.
-        kept: condition of the rows that are read; None is all.
+        row_filter: condition of the rows that are read; None is all.
     """
 
     table: str
     files: TableFileSystem
     schema: pa.Schema
-    kept: pc.Expression | None = None
+    row_filter: pc.Expression | None = None
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of the files. Raises StoreError."""
-        known = Schema.model_validate_json(self.table)
+        schema = Schema.model_validate_json(self.table)
         io = self.files.io()
         for batch in batches:
             for task in chain.from_iterable(map(pickle.loads, batch.column(0).to_pylist())):
-                for rows in self._rows(io, task, known):
-                    yield rows if self.kept is None else rows.filter(self.kept)
+                for rows in self._rows(io, task, schema):
+                    yield rows if self.row_filter is None else rows.filter(self.row_filter)
 
-    def _rows(self, io: PyArrowFileIO, task: FileScanTask, known: Schema) -> Iterator[pa.RecordBatch]:
+    def _rows(self, io: PyArrowFileIO, task: FileScanTask, schema: Schema) -> Iterator[pa.RecordBatch]:
         path = task.file.file_path
         if task.file.file_format != FileFormat.PARQUET:
             raise StoreError(f"{path}: is no Parquet file, and cannot be written anew")
-        found = _read_all_delete_files(io, [task]).get(path, [])
-        hidden = np.unique(np.concatenate([np.empty(0, np.int64), *(part.to_numpy() for part in found)]))
+        deleted = _read_all_delete_files(io, [task]).get(path, [])
+        hidden = np.unique(np.concatenate([np.empty(0, np.int64), *(part.to_numpy() for part in deleted)]))
         with io.new_input(path).open() as source:
             file = pq.ParquetFile(source)
-            names = {field.name: _own_name(file.schema_arrow, known.find_field(field.name), path)
+            names = {field.name: _name_in_file(file.schema_arrow, schema.find_field(field.name), path)
                      for field in self.schema if field.name != FILE}  # fmt: skip
-            at = 0
+            position = 0
             for batch in file.iter_batches(columns=[name for name in names.values() if name is not None]):
-                kept = ~np.isin(np.arange(at, at + batch.num_rows), hidden)
-                at += batch.num_rows
-                rows = batch if kept.all() else batch.filter(pa.array(kept))
+                is_kept = ~np.isin(np.arange(position, position + batch.num_rows), hidden)
+                position += batch.num_rows
+                rows = batch if is_kept.all() else batch.filter(pa.array(is_kept))
                 if rows.num_rows:
                     yield pa.RecordBatch.from_arrays(
                         [_column(rows, path if field.name == FILE else None, names.get(field.name), field.type)
@@ -85,36 +85,38 @@ def _column(rows: pa.RecordBatch, path: str | None, name: str | None, kind: pa.D
     return pa.nulls(rows.num_rows, kind) if name is None else rows.column(name).cast(kind)
 
 
-def _own_name(file: pa.Schema, field: NestedField, path: str) -> str | None:
+def _name_in_file(file: pa.Schema, field: NestedField, path: str) -> str | None:
     """Return what a file calls a column of the table; None if it does not have it. Raises StoreError."""
-    has_ids = any(_id(one) is not None for one in file)
-    for one in file:
-        if _id(one) == field.field_id or (not has_ids and one.name == field.name):
-            _check_members(one.type, field.field_type, f"{path}: column {field.name}")
-            return str(one.name)
+    has_ids = any(_id(column) is not None for column in file)
+    for column in file:
+        if _id(column) == field.field_id or (not has_ids and column.name == field.name):
+            _check_members(column.type, field.field_type, f"{path}: column {field.name}")
+            return str(column.name)
     return None
 
 
 def _id(field: pa.Field) -> int | None:
-    told = (field.metadata or {}).get(FIELD_ID)
-    return None if told is None else int(told)
+    field_id = (field.metadata or {}).get(FIELD_ID)
+    return None if field_id is None else int(field_id)
 
 
-def _check_members(kind: pa.DataType, known: IcebergType, where: str) -> None:
+def _check_members(kind: pa.DataType, table_type: IcebergType, location: str) -> None:
     """Refuse members that another program has renamed since: Arrow finds them by name."""
-    if isinstance(known, IcebergStruct):
-        by_id = {field.field_id: field for field in known.fields}
+    if isinstance(table_type, IcebergStruct):
+        by_id = {field.field_id: field for field in table_type.fields}
         for member in kind:
-            now = by_id.get(_id(member) or 0)
-            if now is not None and now.name != member.name:
-                raise StoreError(f"{where}: its member {member.name} is {now.name} now, and cannot be written anew")
-            if now is not None:
-                _check_members(member.type, now.field_type, where)
-    elif isinstance(known, ListType):
-        _check_members(kind.value_type, known.element_type, where)
-    elif isinstance(known, MapType):
-        _check_members(kind.key_type, known.key_type, where)
-        _check_members(kind.item_type, known.value_type, where)
+            table_field = by_id.get(_id(member) or 0)
+            if table_field is not None and table_field.name != member.name:
+                raise StoreError(
+                    f"{location}: its member {member.name} is {table_field.name} now, and cannot be written anew"
+                )
+            if table_field is not None:
+                _check_members(member.type, table_field.field_type, location)
+    elif isinstance(table_type, ListType):
+        _check_members(kind.value_type, table_type.element_type, location)
+    elif isinstance(table_type, MapType):
+        _check_members(kind.key_type, table_type.key_type, location)
+        _check_members(kind.item_type, table_type.value_type, location)
 
 
 def rows_of(
@@ -130,8 +132,8 @@ def rows_of(
         columns: names of the columns wanted; None is all.
         with_file: have ``FILE`` as well.
     """
-    every = from_arrow_schema(table.schema().as_arrow())
-    wanted = StructType([every[name] for name in columns] if columns is not None else every.fields)
+    all_columns = from_arrow_schema(table.schema().as_arrow())
+    wanted = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
     if with_file:
         wanted = StructType([*wanted, StructField(FILE, StringType())])
     reader = reader_of(table, wanted)
@@ -139,16 +141,16 @@ def rows_of(
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.read(batches)
 
-    return parts_of(spark, [(task,) for task in tasks]).mapInArrow(read, wanted)
+    return frame_of_parts(spark, [(task,) for task in tasks]).mapInArrow(read, wanted)
 
 
-def reader_of(table: Table, columns: StructType, kept: pc.Expression | None = None) -> FileReader:
+def reader_of(table: Table, columns: StructType, row_filter: pc.Expression | None = None) -> FileReader:
     """Return what tasks read a table's files by; see ``FileReader``."""
     files = TableFileSystem.of(table.location(), table.io)
-    return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), kept)
+    return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), row_filter)
 
 
-def parts_of(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:
+def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:
     """Give files to tasks of Spark, each of which reads one of ``parts``."""
     pickled = [(pickle.dumps(list(part)),) for part in parts]
     return spark.createDataFrame(spark.sparkContext.parallelize(pickled, max(1, len(parts))), "files BINARY")

@@ -5,10 +5,10 @@ from typing import Final
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.lakehouse.progress import TableCommit
 
 TRANSACTION: Final = "rmq.txn."  # before an application id, in snapshots and table properties
-LOG_MARK: Final = "rmq.log-mark"
+LOG_FINGERPRINT: Final = "rmq.log-mark"
 
 
 class IcebergSnapshot:
@@ -37,8 +37,8 @@ class IcebergSnapshot:
 
     def transaction_version(self, app_id: str) -> int:
         """Return the last version that was committed for ``app_id``, in this version or one rolled back; -1 if none."""
-        found = None if self._table is None else self._table.properties.get(TRANSACTION + app_id)
-        return -1 if found is None else _number(found)
+        value = None if self._table is None else self._table.properties.get(TRANSACTION + app_id)
+        return -1 if value is None else _number(value)
 
     def app_ids(self) -> list[str]:
         """List all application ids that have a transaction version."""
@@ -49,18 +49,18 @@ class IcebergSnapshot:
         """Return False: properties stay."""
         return False
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(self, version: int) -> TableCommit | None:
         """Return what a snapshot says that led to this version; None if it has expired."""
-        found = self._line.get(version)
-        if found is None:  # of another branch, or one that was rolled back
-            return None if 0 < version < self._oldest else Commit("", None, {}, None)
-        summary = {} if found.summary is None else found.summary.additional_properties
+        snapshot = self._line.get(version)
+        if snapshot is None:  # of another branch, or one that was rolled back
+            return None if 0 < version < self._oldest else TableCommit("", None, {}, None)
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         versions = {
             name.removeprefix(TRANSACTION): _number(value)
             for name, value in summary.items()
             if name.startswith(TRANSACTION)
         }
-        return Commit("append", None, versions, summary.get(LOG_MARK))
+        return TableCommit("append", None, versions, summary.get(LOG_FINGERPRINT))
 
     def since_last_export(self) -> list[Snapshot]:
         """List the snapshots from this version back to the last that says where an export stands; none if none does.
@@ -68,21 +68,21 @@ class IcebergSnapshot:
         Where a selection was rolled back, back to its last one, too: nothing else tells that it was.
         """
         line = list(self._line.values())
-        wanted = [0] if line else []
+        least_positions = [0] if line else []
         for app_id in self.app_ids():
-            versions = [one.versions.get(app_id) for number in self._line if (one := self.commit(number))]
+            versions = [commit.versions.get(app_id) for number in self._line if (commit := self.commit(number))]
             last = next((at for at, version in enumerate(versions) if version is not None), None)
             if last is not None and versions[last] != self.transaction_version(app_id):
-                wanted.append(last)
+                least_positions.append(last)
             elif last is None and self._oldest <= 1:  # the whole line is there, and has none
-                wanted.append(len(line) - 1)
-        places = [at for at, one in enumerate(line) if _is_export(one)]
-        return line[: max(places[0], *wanted) + 1] if places else []
+                least_positions.append(len(line) - 1)
+        export_positions = [at for at, commit in enumerate(line) if _is_export(commit)]
+        return line[: max(export_positions[0], *least_positions) + 1] if export_positions else []
 
 
 def _is_export(snapshot: Snapshot) -> bool:
-    told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return any(name.startswith(TRANSACTION) for name in told)
+    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return any(name.startswith(TRANSACTION) for name in properties)
 
 
 def _number(text: str) -> int:

@@ -22,20 +22,26 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.changes import MergeRows
+from rmq_formats.lakehouse.exactly_once import (
+    ATTEMPTS,
+    CommitAttempt,
+    ExactlyOnceTable,
+    StartAttempt,
+    commit_with_retry,
+)
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
-from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, local_path
-from rmq_formats.lakehouse.iceberg.expire import check_directory, delete_unused, expire, expired
+from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation, local_path
+from rmq_formats.lakehouse.iceberg.expire import check_directory, delete_unused, expirable_snapshots, remove_snapshots
 from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.iceberg.keyed import merge
-from rmq_formats.lakehouse.iceberg.rewrite import Plan, Rewritten, cutoff, older_rows, rewrite, small_files
+from rmq_formats.lakehouse.iceberg.rewrite import Plan, RewriteResult, cutoff, older_rows, rewrite, small_files
 from rmq_formats.lakehouse.iceberg.rows import rows_of
-from rmq_formats.lakehouse.iceberg.snapshot import LOG_MARK, TRANSACTION, IcebergSnapshot
+from rmq_formats.lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
 from rmq_formats.lakehouse.log_notes import note_of
-from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, land_together
 from rmq_formats.lakehouse.parquet import Layout
-from rmq_formats.lakehouse.table_log import Appended, Shape
+from rmq_formats.lakehouse.table_log import CommitResult, TableSpec
 from rmq_formats.spark.versions import arrow_schema
 from rmq_formats.tasks.publish import sync_file_system
 
@@ -50,21 +56,21 @@ class IcebergTableLog:
 
     Args:
         spark: the session, which reads rows; commits do without it.
-        place: of the table.
+        location: of the table.
     """
 
     conflicts: tuple[type[Exception], ...] = _CONFLICTS
 
-    def __init__(self, spark: SparkSession, place: IcebergPlace) -> None:
-        self._spark, self._place = spark, place
+    def __init__(self, spark: SparkSession, location: IcebergLocation) -> None:
+        self._spark, self._location = spark, location
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""
-        return self._place.load() is not None
+        return self._location.load() is not None
 
     def snapshot(self) -> IcebergSnapshot:
         """Return the newest version."""
-        return IcebergSnapshot(self._place.load())
+        return IcebergSnapshot(self._location.load())
 
     def configuration(self) -> dict[str, str]:
         """Return the table's properties."""
@@ -77,14 +83,14 @@ class IcebergTableLog:
     def former_columns(self) -> dict[str, str | None]:
         """See ``TableLog``: a column is its field id, and the table keeps its former schemas."""
         table = self._table()
-        now = table.schema()
+        current_schema = table.schema()
         ids = {name: id_ for schema in table.schemas().values() for id_, name in schema._lazy_id_to_name.items()}
-        names = now._lazy_id_to_name
+        names = current_schema._lazy_id_to_name
         return {name: names.get(id_) for name, id_ in ids.items() if name not in names.values()}
 
-    def stored(self, schema: StructType) -> StructType:
+    def storable_schema(self, schema: StructType) -> StructType:
         """Return the columns as Iceberg keeps them: it has no integers of one or two bytes. Raises StoreError."""
-        return from_arrow_schema(_schema(schema, self._place.table).as_arrow())
+        return from_arrow_schema(_schema(schema, self._location.table).as_arrow())
 
     def partition_columns(self) -> list[str]:
         """Return the names of the table's partitions; with their transformation, where it is not the identity."""
@@ -94,9 +100,10 @@ class IcebergTableLog:
         """See ``TableLog``: looks at the first and the last file of the oldest manifest, and of the newest one."""
         table = self._table()
         current = table.current_snapshot()
-        with self._place.told():
-            held = [] if current is None else [one for one in current.manifests(table.io) if _has_data(one)]
-            for manifest in {one.manifest_path: one for one in (*held[:1], *held[-1:])}.values():
+        with self._location.translate_errors():
+            manifests = [] if current is None else list(filter(_has_data, current.manifests(table.io)))
+            ends = {manifest.manifest_path: manifest for manifest in (*manifests[:1], *manifests[-1:])}
+            for manifest in ends.values():
                 entries = manifest.fetch_manifest_entry(table.io)
                 for path in (entry.data_file.file_path for entry in (*entries[:1], *entries[-1:])):
                     if not table.io.new_input(path).exists():
@@ -105,27 +112,27 @@ class IcebergTableLog:
 
     def other_table(self) -> str | None:
         """See ``TableLog``."""
-        with self._place.told():
-            return self._place.other_table(self._table())
+        with self._location.translate_errors():
+            return self._location.other_table(self._table())
 
-    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+    def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""
-        told = {"format-version": "2", **({"comment": shape.comment} if shape.comment else {})}
-        told |= dict([METRICS_OF_BODY]) if "body" in schema.fieldNames() else {}
-        self._place.create(_schema(schema, self._place.table), shape.partitions, {**told, **properties})
+        defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
+        defaults |= dict([METRICS_OF_BODY]) if "body" in schema.fieldNames() else {}
+        self._location.create(_schema(schema, self._location.table), table_spec.partitions, {**defaults, **properties})
 
     def add_columns(self, schema: StructType) -> None:
         """Add the columns that the table lacks, within structs too."""
-        with self._place.told(), self._table().update_schema(case_sensitive=False) as update:
-            update.union_by_name(_schema(schema, self._place.table))
+        with self._location.translate_errors(), self._table().update_schema(case_sensitive=False) as update:
+            update.union_by_name(_schema(schema, self._location.table))
 
-    def layout(self, shape: Shape, codec: str) -> Layout:
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout:
         """Return how tasks write the table's files."""
-        return table_layout(self._table(), self._place.table, shape.partitions, codec)
+        return table_layout(self._table(), self._location.table, table_spec.partitions, codec)
 
-    def begin_append(self) -> "IcebergAppend":
+    def begin_transaction(self) -> "IcebergTransaction":
         """See ``TableLog``."""
-        return IcebergAppend(self._place, self._table())
+        return IcebergTransaction(self._location, self._table())
 
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame | None:
         """Read some columns of a version's rows; None if there are no rows.
@@ -133,53 +140,55 @@ class IcebergTableLog:
         Rows that another program has deleted by delete files are among them.
         """
         table = self._table()
-        of_version = next((one for one in table.snapshots() if one.sequence_number == version), None)
-        if of_version is None:
+        wanted_snapshot = next(
+            (snapshot for snapshot in table.snapshots() if snapshot.sequence_number == version), None
+        )
+        if wanted_snapshot is None:
             return None
-        tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=of_version.snapshot_id).plan_files()]
+        tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=wanted_snapshot.snapshot_id).plan_files()]
         return rows_of(self._spark, table, tasks, columns) if tasks else None
 
     def upsert(
         self,
         table: ExactlyOnceTable,
-        choose: Choose,
-        rows: Callable[[Turn], DataFrame],
+        start: StartAttempt,
+        rows: Callable[[CommitAttempt], DataFrame],
         merge: MergeRows,
-        newest: int | None,
+        watermark: int | None,
     ) -> None:
         """See ``TableLog``."""
 
-        def write(turns: Mapping[int, Turn]) -> Appended:
-            (turn,) = turns.values()
-            assert isinstance(turn.transaction, IcebergAppend)  # of this log
-            versions = turn.landing(newest).versions
-            return turn.transaction.merge(self._spark, rows(turn), merge, versions, note_of([turn]))
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            (attempt,) = attempts.values()
+            assert isinstance(attempt.transaction, IcebergTransaction)  # of this log
+            versions = attempt.with_high_watermark(watermark).versions
+            return attempt.transaction.merge(self._spark, rows(attempt), merge, versions, note_of([attempt]))
 
-        land_together(table.path, self, [choose], write)
+        commit_with_retry(table.path, self, [start], write)
 
-    def delete_older(self, stored: str, days: int) -> None:
+    def delete_older(self, time_column: str, days: int) -> None:
         """See ``TableLog``."""
         before = cutoff(_now_s(), days)
-        self._rewrite(lambda table: older_rows(table, stored, before))
+        self._rewrite(lambda table: older_rows(table, time_column, before))
 
-    def compact(self, stored: str) -> None:
+    def compact(self, time_column: str) -> None:
         """See ``TableLog``."""
-        self._rewrite(lambda table: small_files(table, stored))
+        self._rewrite(lambda table: small_files(table, time_column))
 
-    def _rewrite(self, planned: Callable[[Table], Plan]) -> None:
+    def _rewrite(self, make_plan: Callable[[Table], Plan]) -> None:
         """Write files anew; where the table has changed meanwhile, commit them if it still has the old ones."""
-        name = self._place.table
+        name = self._location.table
         for _ in range(ATTEMPTS):
             table = self._table()
-            with self._place.told():
-                plan = planned(table)
-            if not plan.taken:
+            with self._location.translate_errors():
+                plan = make_plan(table)
+            if not plan.replaced_tasks:
                 return
             layout = table_layout(table, name, tuple(_partitions(table)), _CODEC)
             written = rewrite(self._spark, table, layout, plan)
             for _ in range(ATTEMPTS):
                 try:
-                    if self.begin_append().replace(written):
+                    if self.begin_transaction().replace(written):
                         return
                     break
                 except CommitFailedException:
@@ -189,38 +198,40 @@ class IcebergTableLog:
     def vacuum(self, hours: int) -> None:
         """See ``TableLog``."""
         before_ms = int((_now_s() - hours * 3600) * 1000)
-        with self._place.told():
+        with self._location.translate_errors():
             check_directory(self._table())
         for _ in range(ATTEMPTS):
             table = self._table()
-            kept = [one.snapshot_id for one in IcebergSnapshot(table).since_last_export()]
-            gone = expired(table.metadata, before_ms, kept)
+            kept_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
+            expired_ids = expirable_snapshots(table.metadata, before_ms, kept_ids)
             try:
-                with self._place.told():
-                    if gone:
-                        expire(table, gone)
+                with self._location.translate_errors():
+                    if expired_ids:
+                        remove_snapshots(table, expired_ids)
                     delete_unused(self._table(), before_ms)
                 return
             except CommitFailedException:
                 continue
-        raise StoreError(f"{self._place.table}: lost {ATTEMPTS} commit conflicts to other writers; no version expired")
+        raise StoreError(
+            f"{self._location.table}: lost {ATTEMPTS} commit conflicts to other writers; no version expired"
+        )
 
-    def force(self) -> None:
+    def fsync(self) -> None:
         """Force what was written, to the disk."""
-        force(self._table(), self._place.table)
+        fsync_table(self._table(), self._location.table)
 
     def _table(self) -> Table:
-        found = self._place.load()
-        if found is None:
-            raise StoreError(f"{self._place.table}: the table is gone")
-        return found
+        table = self._location.load()
+        if table is None:
+            raise StoreError(f"{self._location.table}: the table is gone")
+        return table
 
 
-class IcebergAppend:
+class IcebergTransaction:
     """Transaction that appends files and sets versions; fails if the table has another snapshot than it has read."""
 
-    def __init__(self, place: IcebergPlace, table: Table) -> None:
-        self._place, self._table = place, table
+    def __init__(self, location: IcebergLocation, table: Table) -> None:
+        self._location, self._table = location, table
 
     @property
     def snapshot(self) -> IcebergSnapshot:
@@ -230,24 +241,24 @@ class IcebergAppend:
     def watch(self, app_id: str) -> None:
         """Do nothing: the commit fails if there was any other commit."""
 
-    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
         """Let tasks write the rows, and commit them. Raises one of the log's ``conflicts``."""
-        layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
+        layout = table_layout(self._table, self._location.table, tuple(_partitions(self._table)), _CODEC)
         files = write_frame(frame, layout)
-        self.append_files([file.action for file in files], {}, versions(), note)
-        return Appended(sum(file.rows for file in files), len(files), committed=True)
+        self.append_files([file.action for file in files], {}, versions(), metadata)
+        return CommitResult(sum(file.rows for file in files), len(files), committed=True)
 
     def append_files(
-        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+        self, files: Sequence[str], metrics: Mapping[str, int], versions: Mapping[str, int], metadata: str | None
     ) -> None:
-        """Commit files, where the snapshot is still the one that was read. ``told`` is in the summary anyway.
+        """Commit files, where the snapshot is still the one that was read. ``metrics`` is in the summary anyway.
 
         Raises:
             CommitFailedException: another writer has committed meanwhile; the files written belong to no version.
             StoreError: the catalog does not tell whether it has committed.
         """
-        del told
-        self._land(files, (), versions, note)
+        del metrics
+        self._commit_export(files, (), versions, metadata)
 
     def merge(
         self,
@@ -255,35 +266,44 @@ class IcebergAppend:
         frame: DataFrame,
         rows: MergeRows,
         versions: Mapping[str, int],
-        note: str | None,
-    ) -> Appended:
+        metadata: str | None,
+    ) -> CommitResult:
         """Let tasks write what ``merge`` of ``keyed`` says, and commit it. Raises as ``append_files``."""
-        layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
-        with self._place.told():
+        layout = table_layout(self._table, self._location.table, tuple(_partitions(self._table)), _CODEC)
+        with self._location.translate_errors():
             merged = merge(spark, self._table, layout, frame, rows)
-        self._land([file.action for file in merged.added], merged.removed, versions, note)
-        return Appended(sum(file.rows for file in merged.added), len(merged.added), committed=True)
+        self._commit_export([file.action for file in merged.added], merged.removed, versions, metadata)
+        return CommitResult(sum(file.rows for file in merged.added), len(merged.added), committed=True)
 
-    def replace(self, written: Rewritten) -> bool:
+    def replace(self, rewritten: RewriteResult) -> bool:
         """Put files in the place of others; returns False if the table does not have these as they were any more.
 
         The snapshot says of the log what the last export's says, so that that one may expire. Table properties stay:
         a table that was rolled back is one still. Raises as ``append_files``.
         """
-        if not written.fits(self._table):
+        if not rewritten.fits(self._table):
             return False
-        since = self.snapshot.since_last_export()
-        summary = since[-1].summary if since else None
-        told = {} if summary is None else summary.additional_properties
-        own = {name: value for name, value in told.items() if name.startswith(TRANSACTION) or name == LOG_MARK}
-        self._commit([file.action for file in written.added], written.removed, own, {})
+        snapshots = self.snapshot.since_last_export()
+        summary = snapshots[-1].summary if snapshots else None
+        summary_properties = {} if summary is None else summary.additional_properties
+        export_properties = {
+            name: value
+            for name, value in summary_properties.items()
+            if name.startswith(TRANSACTION) or name == LOG_FINGERPRINT
+        }
+        self._commit([file.action for file in rewritten.added], rewritten.removed, export_properties, {})
         return True
 
-    def _land(
-        self, files: Sequence[str], removed: Sequence[DataFile], versions: Mapping[str, int], note: str | None
+    def _commit_export(
+        self, files: Sequence[str], removed: Sequence[DataFile], versions: Mapping[str, int], metadata: str | None
     ) -> None:
-        landed = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
-        self._commit(files, removed, landed | ({} if note is None else {LOG_MARK: note}), landed)
+        transaction_versions = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
+        self._commit(
+            files,
+            removed,
+            transaction_versions | ({} if metadata is None else {LOG_FINGERPRINT: metadata}),
+            transaction_versions,
+        )
 
     def _commit(
         self,
@@ -294,28 +314,30 @@ class IcebergAppend:
     ) -> None:
         table = self._table
         # pyiceberg would append again, on top of what another export has landed meanwhile.
-        alone = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": alone})
+        without_retries = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": without_retries})
         added = [data_file(file, table.spec(), table.schema()) for file in files]
-        force(table, self._place.table)  # a commit must not name files that a power cut takes
-        with self._place.told():
+        fsync_table(table, self._location.table)  # a commit must not name files that a power cut takes
+        with self._location.translate_errors():
             try:
                 transaction = table.transaction()
                 update = transaction.update_snapshot(snapshot_properties=dict(summary))
                 with update.overwrite() if removed else update.fast_append() as change:
                     for file in added:
                         change.append_data_file(file)
-                    for gone in removed:
-                        change.delete_data_file(gone)
+                    for removed_file in removed:
+                        change.delete_data_file(removed_file)
                 transaction.set_properties(dict(properties))
                 transaction.commit_transaction()
             except CommitStateUnknownException as error:
-                said = f"the catalog did not tell whether it has committed ({error})"
-                raise StoreError(f"{self._place.table}: {said}; run the export again: nothing lands twice") from error
-        force(table, self._place.table)
+                reason = f"the catalog did not tell whether it has committed ({error})"
+                raise StoreError(
+                    f"{self._location.table}: {reason}; run the export again: nothing lands twice"
+                ) from error
+        fsync_table(table, self._location.table)
 
 
-def force(table: Table, name: str) -> None:
+def fsync_table(table: Table, name: str) -> None:
     """Force what the file system of a table's directory has written; an object store keeps what it has taken."""
     directory = local_path(table.metadata.location, name)
     if directory is not None and directory.is_dir():
@@ -339,21 +361,21 @@ def table_layout(table: Table, name: str, partitions: tuple[str, ...], codec: st
 
 def _partitions(table: Table) -> list[str]:
     spec, schema = table.spec(), table.schema()
-    told = [(schema.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
-    return [str(column) if how == "identity" else f"{how}({column})" for column, how in told]
+    transforms = [(schema.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
+    return [str(column) if transform == "identity" else f"{transform}({column})" for column, transform in transforms]
 
 
 def _schema(schema: StructType, name: str) -> Schema:
     """Convert Spark's columns; ids are as Iceberg would number a new table's. Raises StoreError."""
     try:
         columns = [
-            plain.with_metadata({b"doc": told}) if (told := (field.metadata or {}).get("comment")) else plain
+            plain.with_metadata({b"doc": comment}) if (comment := (field.metadata or {}).get("comment")) else plain
             for plain, field in zip(arrow_schema(schema), schema, strict=True)
         ]
-        found = _pyarrow_to_schema_without_ids(pa.schema(columns))
+        iceberg_schema = _pyarrow_to_schema_without_ids(pa.schema(columns))
     except (TypeError, UnsupportedPyArrowTypeException, PySparkException) as error:
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
-    return assign_fresh_schema_ids(found)
+    return assign_fresh_schema_ids(iceberg_schema)
 
 
 def _has_data(manifest: ManifestFile) -> bool:

@@ -29,7 +29,7 @@ _NO_TIMES: Final = "--tier takes no times: queue offsets choose messages that mo
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class QueueRanges:
     """The messages of one queue, by queue offsets; ends are exclusive.
 
     Attributes:
@@ -71,7 +71,7 @@ class TierQueues:
 
     store: str
     tier: str
-    _found: dict[ClusterQueue, Stretch] = field(default_factory=dict)
+    _ranges: dict[ClusterQueue, QueueRanges] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
@@ -82,12 +82,12 @@ class TierQueues:
     @cached_property
     def broker(self) -> tuple[str, str]:
         """Cluster and name of the broker, as its directory in the tier has them. Raises StoreNotFoundError."""
-        storage, directory = self._place
+        storage, directory = self._tier_directory
         tier = open_storage(self.tier)[1]
         return next(names for names, path in tiered_brokers(storage, tier).items() if path == directory)
 
     @cached_property
-    def _place(self) -> tuple[Storage, str]:
+    def _tier_directory(self) -> tuple[Storage, str]:
         storage, tier = open_storage(self.tier)
         return storage, broker_directory(storage, tier, *told_names(self.store))
 
@@ -105,18 +105,18 @@ class TierQueues:
     @cached_property
     def _topics(self) -> Mapping[str, frozenset[int]]:
         """Queue ids of each topic."""
-        storage, directory = self._place
-        found: dict[str, set[int]] = {}
+        storage, directory = self._tier_directory
+        queue_ids: dict[str, set[int]] = {}
         for topic, queue_id in tiered_queues(storage, directory):
-            found.setdefault(topic, set()).add(queue_id)
+            queue_ids.setdefault(topic, set()).add(queue_id)
         log_storage, root, _ = self._log
         queue_dir = paths.consumequeue_dir(root)
         for topic in queue_topics(log_storage, queue_dir):
             if not topic.startswith(LIGHT_QUEUE_PREFIX):  # their messages are those of other topics
-                found.setdefault(topic, set()).update(
+                queue_ids.setdefault(topic, set()).update(
                     queue.queue_id for queue in topic_queues(log_storage, queue_dir, topic)
                 )
-        return {topic: frozenset(numbers) for topic, numbers in found.items()}
+        return {topic: frozenset(numbers) for topic, numbers in queue_ids.items()}
 
     def clusters(self) -> dict[str, str]:
         """See ``ExportLink``."""
@@ -135,17 +135,17 @@ class TierQueues:
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
         """See ``QueueLink``."""
-        return {queue: self._stretch(queue).bounds for queue in queues}
+        return {queue: self._queue_ranges(queue).bounds for queue in queues}
 
     def gaps(self, begins: Offsets, ends: Offsets) -> list[Gap]:
         """See ``ExportLink``: messages that the log had no more when the tier had not got them yet."""
-        found = []
+        gaps_ = []
         for queue, begin in begins.items():
-            first, last = self._stretch(queue).gap
+            first, last = self._queue_ranges(queue).gap
             first, last = max(first, begin), min(last, ends[queue])
             if first < last:
-                found.append((queue, first, last))
-        return found
+                gaps_.append((queue, first, last))
+        return gaps_
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
         """See ``QueueLink``. Raises OptionError where a time is asked for."""
@@ -157,11 +157,11 @@ class TierQueues:
         """See ``QueueLink``: no group's offsets are asked for here."""
         return dict.fromkeys(queues)
 
-    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``place_behind``
+    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``physical_end_of``
         """See ``ExportLink``."""
         return {queue: low for queue, (low, _) in bounds.items()}
 
-    def place_behind(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
+    def physical_end_of(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
         """See ``ExportLink``: places in the tier are others than in the log."""
         return 0
 
@@ -170,31 +170,35 @@ class TierQueues:
         storage, _, segments = self._log
         return storage, segments, segments[0].start_offset, frozen_end(storage, list(segments))
 
-    def _stretch(self, queue: ClusterQueue) -> Stretch:
-        if queue not in self._found:
-            self._found[queue] = self._look(queue)
-        return self._found[queue]
+    def _queue_ranges(self, queue: ClusterQueue) -> QueueRanges:
+        if queue not in self._ranges:
+            self._ranges[queue] = self._read_ranges(queue)
+        return self._ranges[queue]
 
-    def _look(self, queue: ClusterQueue) -> Stretch:
-        storage, directory = self._place
+    def _read_ranges(self, queue: ClusterQueue) -> QueueRanges:
+        storage, directory = self._tier_directory
         log = tiered_queue_log(storage, directory, queue.topic, queue.queue_id)
         tier_begin = log.units[0].start_offset // UNIT_BYTES if log.units else 0
         tier_end = log.units[-1].end_offset // UNIT_BYTES if log.units else 0
         log_storage, root, segments = self._log
         queue_dir = paths.consumequeue_dir(root)
-        files = [own for own in topic_queues(log_storage, queue_dir, queue.topic) if own.queue_id == queue.queue_id]
+        files = [
+            queue_files
+            for queue_files in topic_queues(log_storage, queue_dir, queue.topic)
+            if queue_files.queue_id == queue.queue_id
+        ]
         log_end = 0
         if files:
             last = last_unit(log_storage, files[0])
             log_end = files[0].first_offset if last is None else last[0]
         # all of it has expired where no unit leads into the log
-        kept = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, log_end)
-        if log.segments and tier_end < kept:
-            without_units = self._records(queue, tier_end, kept)
+        log_begin = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, log_end)
+        if log.segments and tier_end < log_begin:
+            without_units = self._records(queue, tier_end, log_begin)
             if without_units is not None:
                 tier_begin = tier_begin if tier_begin < tier_end else without_units[0]
                 tier_end = without_units[1]
-        return Stretch(tier_begin, tier_end, kept, log_end)
+        return QueueRanges(tier_begin, tier_end, log_begin, log_end)
 
     def _records(self, queue: ClusterQueue, begin: int, end: int) -> tuple[int, int] | None:
         """Find the first of the tier's records within some queue offsets, and one past the last; None without any."""

@@ -45,13 +45,13 @@ class TierSource:
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
         """See ``QueueSource``."""
-        chosen = {name: value for name, value in read.items() if name in {*_CHOICE, *_BY_TIME}}
-        return read_options({**chosen, **_NO_CLUSTER, "subscribe": ",".join(topics)})
+        range_options = {name: value for name, value in read.items() if name in {*_CHOICE, *_BY_TIME}}
+        return read_options({**range_options, **_NO_CLUSTER, "subscribe": ",".join(topics)})
 
     def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> "TieredSpans":  # noqa: ARG002
         """See ``QueueSource``."""
-        kept = {name: value for name, value in read.items() if name in {"columns", "decompress"}}
-        return TieredSpans(self.store, self.tier, kept)
+        body_options = {name: value for name, value in read.items() if name in {"columns", "decompress"}}
+        return TieredSpans(self.store, self.tier, body_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class TieredSpans:
     read: Mapping[str, str]
 
     @property
-    def has_places(self) -> bool:
+    def has_physical_offsets(self) -> bool:
         """A record's place in the tier is another one than in the log, and than other queues' records have."""
         return False
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
         """See ``SpanReader``. Raises StoreError."""
         self._force()
-        given = commitlog_options({**self._options(spans), "path": self.store})
-        found = plans_of(given)[0].plan
-        assert found is not None  # a store that is missing is an error here
-        return [StoreRows(given.path, given.read, task) for task in found.tasks], found.scanned_bytes
+        source_options = commitlog_options({**self._options(spans), "path": self.store})
+        plan = plans_of(source_options)[0].plan
+        assert plan is not None  # a store that is missing is an error here
+        return [StoreRows(source_options.path, source_options.read, task) for task in plan.tasks], plan.scanned_bytes
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
         """See ``SpanReader``. Raises StoreError."""

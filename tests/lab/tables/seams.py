@@ -9,18 +9,18 @@ from unittest.mock import patch
 from rmq_formats.lakehouse import raw, run
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.delta import keyed
-from rmq_formats.lakehouse.delta.table import DeltaAppend, DeltaTableLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable
+from rmq_formats.lakehouse.delta.table import DeltaTableLog, DeltaTransaction
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
 from rmq_formats.lakehouse.run import ExportRun
 
 _SEAMS: tuple[tuple[Any, str], ...] = (
-    (run, "look"), (run, "force_log"), (ExportRun, "land"),
+    (run, "snapshot_log"), (run, "force_log"), (ExportRun, "export_up_to"),
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
-    (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "force"),
-    (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "standing"), (ExactlyOnceTable, "_turn"),
-    (ExactlyOnceTable, "settle"),
+    (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "fsync"),
+    (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "progress"), (ExactlyOnceTable, "_start"),
+    (ExactlyOnceTable, "commit_progress"),
     (raw, "write_files"), (keyed, "_merge"),
-    (DeltaAppend, "append"), (DeltaAppend, "append_files"), (DeltaAppend, "commit"),
+    (DeltaTransaction, "append"), (DeltaTransaction, "append_files"), (DeltaTransaction, "commit"),
 )  # fmt: skip
 
 

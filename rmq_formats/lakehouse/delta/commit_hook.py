@@ -17,25 +17,25 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.files import set_transaction
 
-Committing = Callable[[], AbstractContextManager[None]]
+CommitGuard = Callable[[], AbstractContextManager[None]]
 """Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
 
 
 @contextmanager
-def own_commits(
-    spark: SparkSession, committing: Committing, versions: Mapping[str, int] | None = None
+def commit_hook(
+    spark: SparkSession, commit_guard: CommitGuard, versions: Mapping[str, int] | None = None
 ) -> Iterator[None]:
-    """Have ``committing`` hold during each commit that Delta makes in this thread.
+    """Have ``commit_guard`` hold during each commit that Delta makes in this thread.
 
     Args:
         spark: the session.
-        committing: where it raises a StoreError, there is no commit, and the error is raised here.
+        commit_guard: where it raises a StoreError, there is no commit, and the error is raised here.
         versions: transaction versions that the first commit sets beside those of its own, by application id.
     """
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
     observers = getattr(getattr(jvm.org.apache.spark.sql.delta, "TransactionExecutionObserver$"), "MODULE$")
-    observer, before = _Observer(jvm, committing, dict(versions or {})), observers.getObserver()
+    observer, before = _Observer(jvm, commit_guard, dict(versions or {})), observers.getObserver()
     observers.setObserver(observer)
     try:
         yield
@@ -51,9 +51,9 @@ def own_commits(
 class _Observer:
     """Observer of transactions, as a Java object."""
 
-    def __init__(self, jvm: Any, committing: Committing, versions: dict[str, int]) -> None:
+    def __init__(self, jvm: Any, commit_guard: CommitGuard, versions: dict[str, int]) -> None:
         self.error: StoreError | None = None
-        self._jvm, self._committing, self._versions = jvm, committing, versions
+        self._jvm, self._committing, self._versions = jvm, commit_guard, versions
         self._entered = ExitStack()
 
     def leave(self) -> None:

@@ -20,8 +20,8 @@ from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 
-_MARKED_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
-_MARK: Final = ("physical_offset", "crc32_from", "crc32")
+_FINGERPRINT_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
+_FINGERPRINT: Final = ("physical_offset", "crc32_from", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +50,30 @@ class StoreLog:
         """Return the ranges of ``[begin, end)`` that were deleted."""
         return missing_ranges(self.segments, begin, end)
 
-    def mark(self, end: int) -> str | None:
+    def fingerprint(self, end: int) -> str | None:
         """Describe the log's last bytes before an offset, as JSON for a commit; None if they are deleted."""
         for segment in self.segments:
             if segment.start_offset < end <= segment.end_offset:
-                begin = max(segment.start_offset, end - _MARKED_BYTES)
-                return json.dumps(dict(zip(_MARK, (end, begin, self._crc32(segment, begin, end)), strict=True)))
+                begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
+                return json.dumps(dict(zip(_FINGERPRINT, (end, begin, self._crc32(segment, begin, end)), strict=True)))
         return None
 
-    def reaching(self, end: int) -> "StoreLog":
+    def reread_if_shorter(self, end: int) -> "StoreLog":
         """Return this snapshot, or one of now if it ends before an offset: the log may have grown since."""
-        return self if end <= self.end + self.torn else look(self.store)
+        return self if end <= self.end + self.torn else snapshot_log(self.store)
 
-    def has(self, end: int, mark: str | None) -> bool:
+    def matches(self, end: int, fingerprint: str | None) -> bool:
         """Return whether it reaches an offset, and has the bytes that a mark, if there is one, tells of."""
-        return end <= self.end + self.torn and (mark is None or self.differs(mark) is None)
+        return end <= self.end + self.torn and (fingerprint is None or self.differing_range(fingerprint) is None)
 
-    def differs(self, mark: str) -> tuple[int, int] | None:
+    def differing_range(self, fingerprint: str) -> tuple[int, int] | None:
         """Return the range of bytes that differ from those of a mark; None if they are the same, or deleted."""
         try:
-            end, begin, known = (int(json.loads(mark)[name]) for name in _MARK)
+            end, begin, known = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
         except (ValueError, TypeError, KeyError):  # another program's metadata
             return None
         for segment in self.segments:
-            if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _MARKED_BYTES:
+            if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _FINGERPRINT_BYTES:
                 return None if self._crc32(segment, begin, end) == known else (begin, end)
         return None
 
@@ -83,23 +83,23 @@ class StoreLog:
 
     def known_topics(self) -> frozenset[str]:
         """Topics that the store's queues and configuration name; others may be in the log."""
-        found = set(named_topics(self.storage, self.root))
+        topics = set(named_topics(self.storage, self.root))
         path = f"{paths.config_dir(self.root)}/topics.json"
         if self.storage.exists(path):
             with suppress(RmqError):  # topics are then taken from the log itself
-                found |= set(topic_configs(self.storage.read_bytes(path).decode(errors="replace")))
-        return frozenset(found)
+                topics |= set(topic_configs(self.storage.read_bytes(path).decode(errors="replace")))
+        return frozenset(topics)
 
 
-def marked_end(mark: str | None) -> int:
+def fingerprint_end(fingerprint: str | None) -> int:
     """Return the physical offset of a mark; -1 if it is none."""
     try:
-        return int(json.loads(mark or "")[_MARK[0]])
+        return int(json.loads(fingerprint or "")[_FINGERPRINT[0]])
     except (ValueError, TypeError, KeyError):  # another program's metadata
         return -1
 
 
-def look(store: str) -> StoreLog:
+def snapshot_log(store: str) -> StoreLog:
     """Take a snapshot of the log as it is now.
 
     Args:
@@ -135,35 +135,35 @@ def check_topics(spark: SparkSession, logs: Sequence[StoreLog], known: frozenset
             scanned = ExportSelection(log.store, log.store, tuple(lacking)).batch(
                 spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
             )
-            found = {row.topic for row in scanned.distinct().collect()}
-            lacking = [topic for topic in lacking if topic not in found]
+            scanned_topics = {row.topic for row in scanned.distinct().collect()}
+            lacking = [topic for topic in lacking if topic not in scanned_topics]
     if lacking:
         stores = ", ".join(log.store for log in logs)
         raise OptionError(f"{stores}: has no topic {', '.join(map(repr, lacking))}")
 
 
-def check_log(log: StoreLog, exported: int, mark: str | None, table: str) -> None:
+def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
     """Refuse a log that is not the one that was exported, or one that ends before that.
 
     Args:
         log: the log now.
-        exported: physical offset up to which the table holds it; -1 if it holds nothing.
-        mark: of the log when it was exported; None if none is known.
+        exported_end: physical offset up to which the table holds it; -1 if it holds nothing.
+        fingerprint: of the log when it was exported; None if none is known.
         table: its path.
 
     Raises:
         StoreError: it was cut off, or is another store's.
     """
-    log = log.reaching(exported)  # another exporter may have landed what was written since
-    if exported > log.end + log.torn:
+    log = log.reread_if_shorter(exported_end)  # another exporter may have landed what was written since
+    if exported_end > log.end + log.torn:
         raise StoreError(
-            f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported}: "
+            f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported_end}: "
             "the log was cut off, or it is another store's"
         )
-    found = None if mark is None else log.differs(mark)
-    if found is not None:
+    differing = None if fingerprint is None else log.differing_range(fingerprint)
+    if differing is not None:
         raise StoreError(
-            f"{log.store}: bytes {found[0]} to {found[1]} of the CommitLog are not those that {table} was exported "
-            "from: the log was cut off and written anew, or it is another store's; give another table, "
+            f"{log.store}: bytes {differing[0]} to {differing[1]} of the CommitLog are not those that {table} was "
+            "exported from: the log was cut off and written anew, or it is another store's; give another table, "
             "or --from-offset N to go on from there"
         )

@@ -13,7 +13,7 @@ from rmq_formats.lakehouse.table_name import in_catalog
 from rmq_formats.spark.versions import unfit_library
 
 
-class DeltaPlace:
+class DeltaLocation:
     """Place of one table.
 
     Args:
@@ -24,7 +24,7 @@ class DeltaPlace:
     def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark, self.table = spark, table
         self._names = in_catalog(table)
-        self._found = table if self._names is None else ""
+        self._path = table if self._names is None else ""
 
     @property
     def sql(self) -> str:
@@ -37,14 +37,14 @@ class DeltaPlace:
         Raises:
             StoreError: the catalog cannot be asked, lacks the schema, or has something else of that name.
         """
-        if not self._found:
+        if not self._path:
             try:
-                self._found = self._asked()
+                self._path = self._catalog_path()
             except (PySparkException, Py4JError) as error:
                 raise StoreError(f"{self.table}: {first_line(error)}") from error
-        return self._found or None
+        return self._path or None
 
-    def _asked(self) -> str:
+    def _catalog_path(self) -> str:
         assert self._names is not None  # else its path is known
         schema = ".".join(map(quoted, self._names[:2]))
         if not self._spark.catalog.databaseExists(schema):
@@ -62,9 +62,9 @@ class DeltaPlace:
 
     def directory(self) -> str:
         """Return where the table is, or will be. Raises as ``path``."""
-        found = self.path()
-        if found is not None:
-            return found
+        path = self.path()
+        if path is not None:
+            return path
         assert self._names is not None  # a table that has a path has it before it exists
         *schema, name = self._names
         described: Any = self._spark.catalog.getDatabase(".".join(map(quoted, schema)))
@@ -76,5 +76,5 @@ def first_line(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     if java is None:
         return str(error).strip().splitlines()[0]
-    whole = java.toString()
-    return unfit_library(whole) or (java.getMessage() or whole).strip().splitlines()[0]
+    text = java.toString()
+    return unfit_library(text) or (java.getMessage() or text).strip().splitlines()[0]

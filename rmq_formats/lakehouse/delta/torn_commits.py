@@ -29,13 +29,13 @@ _SUFFIX: Final = ".rmq-torn"  # beside the table: whatever is within one is a pa
 _MAGIC: Final = b"crc\0"
 _HEAD_BYTES: Final = 8  # magic, and the bytes that each checksum covers
 _WRITTEN_S: Final = 1  # a program that writes a commit in its place, and not beside it, takes milliseconds
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 _SIDECARS: Final = "_sidecars"  # the directory of the files that checkpoints of version 2 name
 
 _log = logging.getLogger("rmq_formats.lakehouse")
 
 
-def set_aside_torn(table: Path) -> None:
+def quarantine_torn_commits(table: Path) -> None:
     """Move the newest commits of a table away, back to the last one that is whole; with a warning for each.
 
     It is done under a lock, so that no other export moves what a third one has written in its place.
@@ -47,12 +47,12 @@ def set_aside_torn(table: Path) -> None:
         StoreLockedError: another export is doing so.
         StoreError: the log cannot be read or changed.
     """
-    log, aside = table / "_delta_log", table.with_name(f"{table.name}{_SUFFIX}")
+    log, quarantine = table / "_delta_log", table.with_name(f"{table.name}{_SUFFIX}")
     try:
         if _stays_torn(log):
-            with directory_lock(str(aside)):
-                while torn := _torn(log):
-                    _set_aside(torn, aside)
+            with directory_lock(str(quarantine)):
+                while torn := _torn_files(log):
+                    _quarantine(torn, quarantine)
     except OSError as error:
         raise StoreError(f"{error.filename or log}: {error.strerror or error}") from error
 
@@ -62,13 +62,13 @@ def _stays_torn(log: Path) -> bool:
     end = time.monotonic() + _WRITTEN_S
     while time.monotonic() < end:
         with suppress(FileNotFoundError):  # another export has just set it aside
-            if not _torn(log):
+            if not _torn_files(log):
                 return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return True
 
 
-def _torn(log: Path) -> list[Path]:
+def _torn_files(log: Path) -> list[Path]:
     """List the files to move, where the newest commit is torn, or its checkpoint; the commit is the last of them."""
     try:
         names = [path.name for path in log.iterdir()]
@@ -81,8 +81,10 @@ def _torn(log: Path) -> list[Path]:
     if not is_whole(commit):
         # A compacted delta that ends with it would tell its actions in the place of those that are committed next.
         ends = f".{commit.stem}.compacted.json"
-        told = [log / name for name in names if name.lstrip(".").startswith(f"{commit.stem}.") or name.endswith(ends)]
-        return sorted(told, key=lambda path: path == commit)
+        dependents = [
+            log / name for name in names if name.lstrip(".").startswith(f"{commit.stem}.") or name.endswith(ends)
+        ]
+        return sorted(dependents, key=lambda path: path == commit)
     checkpoints = [log / name for name in names if name.startswith(f"{commit.stem}.checkpoint")]
     return [path for path in checkpoints if path.suffix in {".parquet", ".json"} and not _is_readable(path)]
 
@@ -105,13 +107,15 @@ def _sidecars(checkpoint: Path) -> list[tuple[str, int]]:
     """Read a checkpoint; returns the names and sizes of its sidecar files. Raises what says that it is torn."""
     if checkpoint.suffix == ".json":
         actions = map(json.loads, checkpoint.read_bytes().splitlines())
-        named = [action["sidecar"] for action in actions if "sidecar" in action]
+        sidecars = [action["sidecar"] for action in actions if "sidecar" in action]
     else:
         file = pq.ParquetFile(checkpoint)
         has_sidecars = "sidecar" in file.schema_arrow.names
-        named = [told for told in file.read(["sidecar"])["sidecar"].to_pylist() if told] if has_sidecars else []
+        sidecars = (
+            [sidecar for sidecar in file.read(["sidecar"])["sidecar"].to_pylist() if sidecar] if has_sidecars else []
+        )
         _read(checkpoint)
-    return [(str(told["path"]), int(told["sizeInBytes"])) for told in named]
+    return [(str(sidecar["path"]), int(sidecar["sizeInBytes"])) for sidecar in sidecars]
 
 
 def _read(path: Path) -> None:
@@ -119,16 +123,16 @@ def _read(path: Path) -> None:
         pass
 
 
-def _set_aside(torn: Sequence[Path], aside: Path) -> None:
+def _quarantine(torn: Sequence[Path], quarantine: Path) -> None:
     """Move what is torn, with what depends on it."""
     log = torn[-1].parent
-    _log.warning("%s: was torn by a loss of power, and is set aside in %s", torn[-1], aside)
+    _log.warning("%s: was torn by a loss of power, and is set aside in %s", torn[-1], quarantine)
     hint = log / "_last_checkpoint"  # without it Delta looks for the last one
     for path in (hint, *torn):
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     hint.unlink(missing_ok=True)
     for path in filter(Path.exists, torn):
-        path.replace(aside / path.name)
+        path.replace(quarantine / path.name)
     if torn[-1].stem.isdigit() and int(torn[-1].stem) == 0:  # Delta makes no table where there is something else
         shutil.rmtree(log)
         log = log.parent

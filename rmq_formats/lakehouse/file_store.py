@@ -21,7 +21,7 @@ hashable."""
 OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
-class Place(Protocol):
+class TableFileStore(Protocol):
     """Place of a table's files; paths are whole ones, below the table's directory."""
 
     def open(self, path: str) -> Any:
@@ -41,7 +41,7 @@ class Place(Protocol):
         ...
 
 
-class LocalPlace:
+class LocalFileStore:
     """Directory of a file system; it must exist: where it does not, this is not the table's file system.
 
     Args:
@@ -52,30 +52,30 @@ class LocalPlace:
         self._directory = Path(directory)
 
     def open(self, path: str) -> Any:
-        """See ``Place``. Raises StoreError where there is no directory."""
+        """See ``TableFileStore``. Raises StoreError where there is no directory."""
         if not self._directory.is_dir():
             raise StoreError(f"{self._directory}: the table's directory does not exist on {socket.gethostname()}")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(path, "wb")
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         os.fsync(sink.fileno())  # on a machine of its own no one else does
         sink.close()
-        found = Path(path).stat()
-        return found.st_size, found.st_mtime_ns // 1_000_000
+        status = Path(path).stat()
+        return status.st_size, status.st_mtime_ns // 1_000_000
 
     def size(self, path: str) -> int:
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         return Path(path).stat().st_size
 
     def delete(self, path: str) -> None:
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         Path(path).unlink()
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectPlace:
+class ObjectFileStore:
     """Object store, in which a file is there once it was closed, and whole.
 
     A process that is killed leaves parts of an upload that nobody sees; the store's rules of life cycle remove them.
@@ -87,30 +87,30 @@ class ObjectPlace:
     connect: Connect = field(repr=False)
 
     def open(self, path: str) -> Any:
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         return _file_system(self.connect).open_output_stream(_inner(path))
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:  # noqa: ARG002 # closed, an object lasts
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         size = int(sink.tell())
         sink.close()
         return size, time.time_ns() // 1_000_000
 
     def size(self, path: str) -> int:
-        """See ``Place``."""
-        found: Any = _file_system(self.connect).get_file_info(_inner(path))
-        if found.type != pafs.FileType.File:
+        """See ``TableFileStore``."""
+        info: Any = _file_system(self.connect).get_file_info(_inner(path))
+        if info.type != pafs.FileType.File:
             raise FileNotFoundError("No such object")
-        return int(found.size)
+        return int(info.size)
 
     def delete(self, path: str) -> None:
-        """See ``Place``."""
+        """See ``TableFileStore``."""
         _file_system(self.connect).delete_file(_inner(path))
 
 
-def place_of(directory: str, connect: Connect | None) -> Place:
+def file_store_of(directory: str, connect: Connect | None) -> TableFileStore:
     """Return the place of a directory; ``connect`` is None for one of a file system."""
-    return LocalPlace(directory) if connect is None else ObjectPlace(connect)
+    return LocalFileStore(directory) if connect is None else ObjectFileStore(connect)
 
 
 @lru_cache(maxsize=8)  # connections are kept; a run has a few tables
