@@ -8,16 +8,17 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.file_store import Connect, TableFileStore, file_store_of
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
-from rmq_formats.lakehouse.stats import ColumnStats
 
 CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
@@ -30,9 +31,48 @@ _AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
 )
+_PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
 MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
 
 Key = tuple[str | None, ...]
+
+
+class ColumnStats:
+    """Statistics of one column in one file.
+
+    Attributes:
+        nulls: how many values are null.
+    """
+
+    def __init__(self) -> None:
+        self.nulls = 0
+        self._kind: pa.DataType = pa.null()
+        self._bounds: list[pa.Scalar] = []
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Add values of the column."""
+        self.nulls += values.null_count
+        self._kind = values.type
+        min_max = pc.min_max(values)
+        self._bounds += [bound for bound in (min_max["min"], min_max["max"]) if bound.is_valid]
+
+    def bounds(self) -> tuple[str | int | None, str | int | None]:
+        """Return a lower and an upper bound of all values; None where the log is to say nothing."""
+        if not self._bounds:
+            return None, None
+        min_max = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
+        smallest, largest = min_max["min"].as_py(), min_max["max"].as_py()
+        if isinstance(smallest, datetime):
+            return _format_time(smallest), _format_time(largest)
+        if isinstance(smallest, str):
+            # The prefix of a text is a lower bound; an upper bound would have to be made up.
+            return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
+        return smallest, largest
+
+
+def _format_time(time: datetime) -> str:
+    """Format a time in milliseconds, which is what a record's times have."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,13 @@
-"""How far a selection has landed in a Delta table, by what the table holds now.
+"""Progress of an export in a table, verified against the commits of the table.
 
-The transaction identifier alone does not tell: RESTORE leaves it as it was, a clone does not have it, and
-``delta.setTransactionRetentionDuration`` drops it. So the commits of the table's log are read as well, from the newest
-one back to the last one of the selection: a single one, where nobody else has written since. Where these are cleaned
-up, the newest row that has landed tells: a RESTORE to before it takes it away.
+A transaction version alone proves nothing: RESTORE leaves it unchanged, a clone lacks it, and
+``delta.setTransactionRetentionDuration`` expires it. So ``read_progress`` also reads commits, from the newest one back
+to the last commit of the export. This is a single commit if nobody else has written since. If the commits were cleaned
+up, the high watermark decides: RESTORE to an earlier version removes the watermark row.
+
+Example: an export commits up to offset 900, and the owner restores the version that the export committed at 500. The
+transaction version still says 900 (``recorded_offset``). The last commit that made the content says 500
+(``verified_offset``). The export stops with both offsets, and the user chooses where it resumes.
 """
 
 from collections.abc import Callable
@@ -13,13 +17,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What one commit of a table's log says.
+    """Commit of a table's log.
 
     Attributes:
-        operation: by Delta's name, such as ``RESTORE``.
-        restored_version: table version that a RESTORE went back to; None if it is no RESTORE, or unknown.
-        versions: transaction versions that it sets, by application id.
-        metadata: user metadata.
+        operation: Delta's name of the operation, such as ``RESTORE``.
+        restored_version: table version that a RESTORE restored; None for other operations, or if it is unknown.
+        versions: transaction versions that the commit sets, by application id.
+        metadata: user metadata of the commit.
     """
 
     operation: str
@@ -29,7 +33,7 @@ class TableCommit:
 
 
 class CommitHistory(Protocol):
-    """Log of a table."""
+    """Commits of a table's log."""
 
     def commit(self, version: int) -> TableCommit | None:
         """Read a commit; None if it was cleaned up."""
@@ -38,13 +42,13 @@ class CommitHistory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """How far a selection has landed.
+    """Offset up to which the messages of a selection are committed, and the evidence for this offset.
 
     Attributes:
-        verified_offset: physical offset up to which the table is known to hold it; -1 if that is nothing.
-        recorded_offset: physical offset up to which it has landed at some time; None if that is unknown.
-        fault: why the two differ; None if they do not.
-        metadata: what its last commit says of the log; None if nothing is known.
+        verified_offset: physical offset up to which the table contains the messages; -1 if it contains none.
+        recorded_offset: physical offset of the last commit of the selection; None if it is unknown.
+        fault: reason why the two offsets differ; None if they are equal.
+        metadata: metadata of the selection's last commit; None if it is unknown.
     """
 
     verified_offset: int
@@ -62,27 +66,28 @@ def read_progress(
     *,
     is_complete: bool,
 ) -> ExportProgress:
-    """Find how far a selection has landed in one version of a table.
+    """Read the progress of a selection from one version of a table.
 
     Args:
-        commits: the table's log.
-        version: of the table.
-        app_id: transaction identifier of the selection.
-        transaction_version: its transaction version there, a physical offset; -1 if there is none.
-        find_lost_row: tells where a selection's newest row was, if it is not there any more; else None.
-        is_complete: whether no transaction version can have been dropped or left behind.
+        commits: commits of the table.
+        version: version of the table.
+        app_id: application id of the selection.
+        transaction_version: transaction version of this id in the table version, a physical offset; -1 if it has none.
+        find_lost_row: returns where the watermark row of an application id was, if the table lacks it now; else None.
+        is_complete: whether the table cannot have lost a transaction version.
     """
     if transaction_version < 0 and is_complete:
         return ExportProgress(-1, -1)
     last_commit = _last_commit(commits, version, app_id, follow=True)
     if last_commit is _CLEANED_UP and transaction_version >= 0:
         return _progress_without_commits(transaction_version, find_lost_row(app_id))
-    recorded_offset = (
-        transaction_version
-        if transaction_version >= 0
-        else _offset(_last_commit(commits, version, app_id, follow=False), app_id)
-    )
-    verified_offset = _offset(last_commit, app_id)
+    recorded_offset: int | None = transaction_version
+    if transaction_version < 0:
+        recorded_offset = _offset(_last_commit(commits, version, app_id, follow=False), app_id)
+    return _compare_offsets(_offset(last_commit, app_id), recorded_offset, last_commit.metadata)
+
+
+def _compare_offsets(verified_offset: int | None, recorded_offset: int | None, metadata: str | None) -> ExportProgress:
     if verified_offset is None or recorded_offset is None:
         fault = "its log does not tell how far it has landed: it was cloned or restored, or lost its transactions"
         return ExportProgress(-1, recorded_offset, f"{fault}; --from-offset N lands what is missing from there on")
@@ -93,11 +98,11 @@ def read_progress(
             f"--from-offset {begin} lands again what is missing, --from-offset {recorded_offset} goes on without it"
         )
         return ExportProgress(verified_offset, recorded_offset, f"{fault}; {remedy}")
-    return ExportProgress(verified_offset, recorded_offset, metadata=last_commit.metadata)
+    return ExportProgress(verified_offset, recorded_offset, metadata=metadata)
 
 
 def _progress_without_commits(recorded_offset: int, lost_row: str | None) -> ExportProgress:
-    """Judge an identifier whose commits are cleaned up: a RESTORE may have been among them, and leaves it as it was."""
+    """Decide by the watermark row: a RESTORE may have been among the commits that were cleaned up."""
     if lost_row is None:
         return ExportProgress(recorded_offset, recorded_offset)
     fault = (
@@ -109,12 +114,12 @@ def _progress_without_commits(recorded_offset: int, lost_row: str | None) -> Exp
 
 
 def last_metadata(commits: CommitHistory, version: int, prefix: str) -> str | None:
-    """Return what the last commit that made a version's content says of the log, of all selections of one store.
+    """Return the metadata of the last commit of any selection of one store that made the content of a table version.
 
     Args:
-        commits: the table's log.
-        version: of the table.
-        prefix: of the selections' transaction identifiers.
+        commits: commits of the table.
+        version: version of the table.
+        prefix: prefix of the application ids of the store.
     """
     while version >= 0:
         commit = commits.commit(version)
@@ -129,17 +134,17 @@ def last_metadata(commits: CommitHistory, version: int, prefix: str) -> str | No
     return None
 
 
-_NONE = TableCommit("", None, {}, None)  # none was ever made
+_NEVER_COMMITTED = TableCommit("", None, {}, None)
 _CLEANED_UP = TableCommit("", None, {}, None)
 _UNKNOWN = TableCommit("", None, {}, None)
 
 
 def _offset(commit: TableCommit, app_id: str) -> int | None:
-    return -1 if commit is _NONE else commit.versions.get(app_id)
+    return -1 if commit is _NEVER_COMMITTED else commit.versions.get(app_id)
 
 
 def _last_commit(commits: CommitHistory, version: int, app_id: str, *, follow: bool) -> TableCommit:
-    """Find the selection's last commit, of those that made the content if ``follow``, else of all."""
+    """Find the last commit of a selection: if ``follow``, among the commits that made the content, else among all."""
     has_followed_restore = False
     while version >= 0:
         commit = commits.commit(version)
@@ -155,4 +160,4 @@ def _last_commit(commits: CommitHistory, version: int, app_id: str, *, follow: b
             version, has_followed_restore = commit.restored_version, True
         else:
             version -= 1
-    return _NONE
+    return _NEVER_COMMITTED

@@ -21,13 +21,7 @@ from pyspark.sql.types import (
 
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.comments import with_comments
-from rmq_formats.lakehouse.exactly_once import (
-    CommitAttempt,
-    ExactlyOnceTable,
-    StartAttempt,
-    commit_files,
-    commit_with_retry,
-)
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable, commit_files, commit_with_retry, with_high_watermark
 from rmq_formats.lakehouse.files import may_write_apart
 from rmq_formats.lakehouse.parquet import CODECS, Layout
 from rmq_formats.lakehouse.raw_files import (
@@ -41,7 +35,14 @@ from rmq_formats.lakehouse.raw_files import (
 )
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.store_log import StoreLog
-from rmq_formats.lakehouse.table_log import CommitResult, TableLog, TableSpec, TableTransaction
+from rmq_formats.lakehouse.table_log import (
+    CommitAttempt,
+    CommitResult,
+    StartAttempt,
+    TableLog,
+    TableSpec,
+    TableTransaction,
+)
 from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.options import schemas
 
@@ -388,7 +389,7 @@ def _commit(attempts: Mapping[int, CommitAttempt], written_files: Mapping[int, S
         "numOutputRows": result.rows,
         "numOutputBytes": sum(file.bytes for file in files),
     }
-    committing = [attempts[number].with_high_watermark(_last_offset(tasks)) for number, tasks in written_files.items()]
+    committing = [with_high_watermark(attempts[number], _last_offset(tasks)) for number, tasks in written_files.items()]
     commit_files(committing, [file.action for file in files], metrics)
     return result
 

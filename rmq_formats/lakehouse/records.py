@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, StartAttempt
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
 from rmq_formats.lakehouse.files import split_bytes
 from rmq_formats.lakehouse.raw_files import StoreRows
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.store_log import StoreLog
+from rmq_formats.lakehouse.table_log import CommitAttempt, StartAttempt
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import commitlog_options
 

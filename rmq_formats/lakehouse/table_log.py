@@ -4,22 +4,16 @@ Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``exa
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from rmq_formats.lakehouse.changes import MergeRows
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.progress import TableCommit
-
-if TYPE_CHECKING:
-    from rmq_formats.lakehouse.changes import MergeRows
-    from rmq_formats.lakehouse.exactly_once import (  # which knows logs by this module
-        CommitAttempt,
-        ExactlyOnceTable,
-        StartAttempt,
-    )
+from rmq_formats.spark.live.plan import Span
 
 UNDECODED: Final = (":undecoded", ":undecoded-first")
 """Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
@@ -112,6 +106,49 @@ class TableTransaction(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CommitAttempt:
+    """Attempt to commit the pending rows of one store or broker.
+
+    Attributes:
+        transaction: transaction that has read the progress of the export.
+        begin: physical offset of the first pending row.
+        end: physical offset after the last pending row.
+        needs_dedup: whether the table may already contain some of the rows: from the export of another selection, or
+            because the export is a backfill.
+        app_id: application id of the transaction version that is the progress of the export.
+        versions: transaction versions to commit, by application id.
+        metadata: fingerprint of the log, or the offsets of the queues; None if the log has no bytes before ``end``.
+        broker_id: identifier of the broker in the metadata of a commit; None if the table has one store.
+        spans: pending offset ranges of queues, for exports by queue offsets; ``begin`` and ``end`` are 0 then.
+        watermark: committed high watermark, if the export is a backfill; ``WATERMARK_LOST`` if its row is missing.
+        lost_watermarks: transaction versions that record the missing watermark rows of other selections.
+        undecoded_versions: transaction versions that count the undecoded messages of the selection.
+    """
+
+    transaction: TableTransaction
+    begin: int
+    end: int
+    needs_dedup: bool
+    app_id: str
+    versions: Mapping[str, int]
+    metadata: str | None
+    broker_id: str | None
+    spans: tuple[Span, ...] = ()
+    watermark: int | None = None
+    lost_watermarks: Mapping[str, int] = field(default_factory=dict)
+    undecoded_versions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def has_pending_rows(self) -> bool:
+        """Whether there may be rows to commit."""
+        return self.begin < self.end or bool(self.spans)
+
+
+StartAttempt = Callable[[TableTransaction], CommitAttempt | None]
+"""Starts the attempt of one store or broker in a transaction; returns None if nothing is pending."""
+
+
 class TableLog(Protocol):
     """Log of one table; each call sees its newest version."""
 
@@ -179,23 +216,24 @@ class TableLog(Protocol):
 
     def upsert(
         self,
-        table: "ExactlyOnceTable",
-        start: "StartAttempt",
-        rows: "Callable[[CommitAttempt], DataFrame]",
-        merge: "MergeRows",
-        watermark: int | None,
+        start: StartAttempt,
+        rows: Callable[[CommitAttempt], DataFrame],
+        merge: MergeRows,
+        last_row: int | None,
+        *,
+        is_backfill: bool,
     ) -> None:
-        """Merge the rows not landed yet, and set the transaction version, in one commit.
+        """Merge the pending rows of one store or broker, and commit its progress in the same transaction.
 
         Args:
-            table: this one, with its selection.
-            start: gives the turn of a transaction; see ``commit_with_retry``.
-            rows: gives the rows of a turn, with the table's columns or some of them.
-            merge: their key and order; a row gives way only to a later one with its key.
-            watermark: what tells of the last of all these rows; see ``CommitAttempt.with_high_watermark``.
+            start: starts an attempt.
+            rows: returns the rows of an attempt, with the table's columns or some of them.
+            merge: key and order of the rows; a row replaces only an earlier row of its key.
+            last_row: position of the last of all rows; see ``exactly_once.with_high_watermark``.
+            is_backfill: whether the table may already contain the rows, and its progress may be ahead of them.
 
         Raises:
-            StoreError: each attempt lost a commit conflict.
+            StoreError: each attempt lost a race.
         """
         ...
 

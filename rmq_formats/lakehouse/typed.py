@@ -32,13 +32,13 @@ from rmq_formats.lakehouse.changes import (
 from rmq_formats.lakehouse.comments import with_comments
 from rmq_formats.lakehouse.constraints import REFUSED, table_constraints, with_refusals
 from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
-from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, commit_with_retry
-from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_formats.lakehouse.raw import ExportCounts, PendingMessages
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
 from rmq_formats.lakehouse.store_log import StoreLog
-from rmq_formats.lakehouse.table_log import CommitResult, OpenTable, TableSpec, TableTransaction
+from rmq_formats.lakehouse.table_fit import TOPIC_PROPERTY
+from rmq_formats.lakehouse.table_log import CommitAttempt, CommitResult, OpenTable, TableSpec, TableTransaction
 from rmq_formats.lakehouse.undecoded import Undecoded, set_undecoded
 from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import BodyDecoder, avro_decoder, json_decoder, protobuf_decoder
@@ -268,7 +268,8 @@ class TypedExport:
             if self._topic.key:
                 merge = MergeRows(self._key, self._order, self._deletes)
                 # The newest message of a table with deletions may have no row: that it is gone tells nothing.
-                table.log.upsert(table, start, rows, merge, None if self._deletes else counted[4])
+                last_row = None if self._deletes else counted[4]
+                table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
                 messages = counted[0]
             else:
                 result = commit_with_retry(

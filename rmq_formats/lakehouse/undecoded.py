@@ -7,9 +7,9 @@ first. So a run that finds nothing new still knows of them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, commit_progress, commit_with_retry
+from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable, commit_progress, commit_with_retry
 from rmq_formats.lakehouse.progress import last_metadata
-from rmq_formats.lakehouse.table_log import UNDECODED, TableSnapshot, TableTransaction
+from rmq_formats.lakehouse.table_log import UNDECODED, CommitAttempt, TableSnapshot, TableTransaction
 
 _COUNT, _FIRST = UNDECODED
 

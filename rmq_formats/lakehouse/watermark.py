@@ -1,8 +1,10 @@
-"""The newest row of a selection that has landed: by it a RESTORE is seen whose commit was cleaned up.
+"""High watermark of an export: the newest row that was committed. A RESTORE removes this row.
 
-A transaction version of each selection tells which row that is. A RESTORE leaves the version and takes the row away.
-Another selection's export may land that row again, and not the others that are gone: so who is about to land rows looks
-first whether those of the others are there, and notes for good what is not.
+A transaction version of each selection records the watermark. RESTORE leaves the transaction version unchanged and
+removes the row, so a missing row shows a RESTORE whose commit was cleaned up.
+
+The export of another selection may commit that very row again, but not the other rows that RESTORE removed. So before
+an export commits rows, it looks up the watermark rows of the other selections, and records which ones are missing.
 """
 
 from collections.abc import Iterable
@@ -15,24 +17,24 @@ from rmq_formats.lakehouse.evolution import column
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.table_log import TableLog, TableSnapshot
 
-WATERMARK_SUFFIX: Final = ":newest"  # behind an application id: the newest row that has landed
-WATERMARK_LOST: Final = -1  # it is gone, and whoever landed it knows
-_FIRST_LOST: Final = -1  # a smaller version is the mark of a row that was found gone
+WATERMARK_SUFFIX: Final = ":newest"  # after an application id: physical offset of the newest row committed
+WATERMARK_LOST: Final = -1  # the row is missing, and the selection's own export knows it
+_FIRST_LOST: Final = -1  # a smaller version encodes a row that another selection's export found missing
 
 
 def _lost_version(offset: int) -> int:
-    """Return the transaction version that marks a row as gone; twice gives the row."""
+    """Encode the watermark of a missing row as a transaction version; applied twice, it returns the watermark."""
     return -2 - offset
 
 
 class HighWatermark:
-    """Rows of a table by which it is told how far selections have landed.
+    """High watermarks of the selections of one store in a table.
 
     Args:
-        log: of the table.
-        selection: of the store whose rows they are.
-        offset: the table's column of physical offsets.
-        broker_columns: its columns of cluster and broker, where it has rows of several brokers.
+        log: log of the table.
+        selection: selection of the store's messages.
+        offset: name of the column of physical offsets.
+        broker_columns: names of the columns of cluster and broker, in a table of several brokers.
         order_column: see ``ExactlyOnceTable``.
     """
 
@@ -48,7 +50,7 @@ class HighWatermark:
         self._offset, self._broker_columns, self._order_column = offset, broker_columns, order_column
 
     def offsets(self, version: int) -> DataFrame | None:
-        """Read the physical offsets of the store's rows in a version; None if there are no rows."""
+        """Read the physical offsets of the store's rows in a table version; None if the version has no rows."""
         if self._broker is None:
             return self._log.rows(version, [self._offset])
         rows = self._log.rows(version, [self._offset, *self._broker_columns])
@@ -57,20 +59,20 @@ class HighWatermark:
         return None if rows is None else rows.where((cluster == broker.cluster) & (name == broker.name))
 
     def find_lost_row(self, snapshot: TableSnapshot, app_id: str) -> str | None:
-        """Tell where the newest row of a selection was, if it is not there any more, or was not at some time."""
+        """Return where the watermark row of a selection was, if the table lacks it or has lacked it; else None."""
         watermark = snapshot.transaction_version(app_id + WATERMARK_SUFFIX)
         if watermark < _FIRST_LOST:
             return self._format_row(_lost_version(watermark))
         return self._format_row(watermark) if watermark >= 0 and self._is_lost(snapshot, watermark) else None
 
     def lost_watermarks(self, snapshot: TableSnapshot, app_ids: Iterable[str], begin: int, end: int) -> dict[str, int]:
-        """Return the transaction versions that mark the newest rows of selections that are gone.
+        """Return the transaction versions that record the missing watermark rows of other selections.
 
         Args:
-            snapshot: the version that a transaction reads.
-            app_ids: of the others, with ``WATERMARK_SUFFIX`` behind them.
-            begin: physical offset of the first row that the transaction may land.
-            end: exclusive.
+            snapshot: table version that a transaction reads.
+            app_ids: application ids of the other selections, with ``WATERMARK_SUFFIX``.
+            begin: physical offset of the first row that the transaction may commit.
+            end: physical offset after the last such row.
         """
         watermarks = {name: snapshot.transaction_version(name) for name in app_ids}
         return {
@@ -80,7 +82,7 @@ class HighWatermark:
         }
 
     def _may_hide(self, watermark: int, begin: int, end: int) -> bool:
-        """Return whether rows of a range may be taken for the newest one of another selection."""
+        """Return whether a row of a range may be taken for the watermark row of another selection."""
         if self._order_column is None:
             return begin <= watermark < end
         return self._order_column != self._offset or watermark < end

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rmq_formats.lakehouse.exactly_once import CommitAttempt
+from rmq_formats.lakehouse.exactly_once import with_high_watermark
 from rmq_formats.lakehouse.progress import ExportProgress, TableCommit, read_progress
+from rmq_formats.lakehouse.table_log import CommitAttempt
 
 APP = "rmq-export:store:0"
 OTHER = TableCommit("SET TBLPROPERTIES", None, {}, None)
@@ -40,8 +41,8 @@ def test_where_the_commits_are_there_the_row_is_not_asked_for() -> None:
 
 def versions(newest: int | None, last: int | None) -> dict[str, int]:
     transaction: Any = None  # it is not asked
-    turn = CommitAttempt(transaction, 0, 900, newest is not None, APP, {APP: 900}, None, None, watermark=newest)
-    return dict(turn.with_high_watermark(last).versions)
+    attempt = CommitAttempt(transaction, 0, 900, newest is not None, APP, {APP: 900}, None, None, watermark=newest)
+    return dict(with_high_watermark(attempt, last).versions)
 
 
 def test_a_commit_tells_of_the_newest_row_that_is_there_after_it() -> None:

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.delta.newest_files import newest_files
+from rmq_formats.lakehouse.delta.files import newest_files
 from rmq_formats.spark.job import spark_cause
 from tests.lakehouse.exported_stores import Exporter, plain, write
 

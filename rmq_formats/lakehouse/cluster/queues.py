@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.cluster.sources import SpanReader
-from rmq_formats.lakehouse.exactly_once import PULLED_END, CommitAttempt, ExactlyOnceTable, StartAttempt
+from rmq_formats.lakehouse.exactly_once import PULLED_END, ExactlyOnceTable
 from rmq_formats.lakehouse.progress import ExportProgress
 from rmq_formats.lakehouse.raw_files import TaskRows
 from rmq_formats.lakehouse.selection import BrokerKey
-from rmq_formats.lakehouse.table_log import TableTransaction
+from rmq_formats.lakehouse.table_log import CommitAttempt, StartAttempt, TableTransaction
 from rmq_formats.spark.live.options import ClusterQueue
 from rmq_formats.spark.live.plan import Offsets, Span
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER

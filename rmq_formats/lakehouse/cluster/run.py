@@ -183,7 +183,11 @@ class ClusterRun:
             self.brokers[name] = BrokerExport(broker, self._make_exports(broker))
 
     def _plan(self, link: ExportLink, number: int) -> tuple[dict[str, PendingQueueMessages], bool]:
-        """Plan a round of one export: of each broker what is to land; and whether the limit leaves something."""
+        """Plan a round of one export: the pending messages of each broker, and whether the limit leaves some for later.
+
+        Raises:
+            ClusterError: messages were deleted before they were exported, or a topic was recreated.
+        """
         export = self.parts[0].exports[number]
         topics = self._topics(link, export.selection)
         read = {**self._options.options, **export.source_options()}
@@ -193,42 +197,54 @@ class ClusterRun:
         bounds = link.bounds(queues)
         ends = plan.ending_offsets(link, options, queues, bounds)
         if not self._options.follows:
-            frozen = self._first_ends.setdefault(number, ends)
-            ends = {queue: min(end, frozen.get(queue, 0)) for queue, end in ends.items()}
+            first_ends = self._first_ends.setdefault(number, ends)
+            ends = {queue: min(end, first_ends.get(queue, 0)) for queue, end in ends.items()}
         starts = plan.starting_offsets(link, options, queues, bounds)
-        known: dict[str, dict[str, QueueProgress]] = {}
-        reconciled_offset: dict[str, dict[str, int]] = {}
-        begins: dict[str, plan.Offsets] = {}
+        progress: dict[str, dict[str, QueueProgress]] = {}  # by broker and table
+        reconciled_offsets: dict[str, dict[str, int]] = {}  # by broker and table
+        begins: dict[str, plan.Offsets] = {}  # by table
         for part in self.parts:
-            own = [queue for queue in queues if queue.broker == part.broker.name]
+            name, broker_queues = part.broker.name, [queue for queue in queues if queue.broker == part.broker.name]
             tables = part.exports[number].exactly_once_tables
-            known[part.broker.name] = {table.path: queue_progress(table) for table in tables}
-            for path, found in known[part.broker.name].items():
-                from_here = self._begins(link, part, own, bounds, found)
-                # The store's export may have landed records that the queues do not have yet.
-                is_past = all(from_here[queue] < bounds[queue][1] for queue in own)
-                own_heeded = reconciled_offset.setdefault(part.broker.name, {})
-                own_heeded[path] = found.physical_offset if is_past else found.reconciled_offset
-                begins.setdefault(path, {}).update({queue: max(at, starts[queue]) for queue, at in from_here.items()})
-        firsts = {queue: min(own[queue] for own in begins.values()) for queue in queues}
-        owed = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
-        last = owed if self._options.max_messages is None else plan.limited(firsts, owed, self._options.max_messages)
+            progress[name] = {table.path: queue_progress(table) for table in tables}
+            for path, table_progress in progress[name].items():
+                table_begins = self._begins(link, part, broker_queues, bounds, table_progress)
+                # An export of the store may have committed records that the queues do not have yet.
+                is_reconciled = all(table_begins[queue] < bounds[queue][1] for queue in broker_queues)
+                reconciled_offsets.setdefault(name, {})[path] = (
+                    table_progress.physical_offset if is_reconciled else table_progress.reconciled_offset
+                )
+                begins.setdefault(path, {}).update(
+                    {queue: max(at, starts[queue]) for queue, at in table_begins.items()}
+                )
+        firsts = {queue: min(table_begins[queue] for table_begins in begins.values()) for queue in queues}
+        pending_ends = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
+        round_ends = pending_ends
+        if self._options.max_messages is not None:
+            round_ends = plan.limited(firsts, pending_ends, self._options.max_messages)
         for part in self.parts:
-            for gap in link.gaps(_of_broker(firsts, part.broker.name), _of_broker(last, part.broker.name)):
+            for gap in link.gaps(_of_broker(firsts, part.broker.name), _of_broker(round_ends, part.broker.name)):
                 self._report_lost_messages(part, *gap)
         reader = self._options.source.reader(options, read)
-        tops = dict.fromkeys(known, 0)
-        for queue, end in last.items():
+        physical_ends = dict.fromkeys(progress, 0)
+        for queue, end in round_ends.items():
             if firsts[queue] < end:
-                tops[queue.broker] = max(tops[queue.broker], link.physical_end_of(queue, end))
-        return {
+                physical_ends[queue.broker] = max(physical_ends[queue.broker], link.physical_end_of(queue, end))
+        pending = {
             name: PendingQueueMessages(
-                self._spark, self.brokers[name].broker, reader,
-                {path: _of_broker(own, name) for path, own in begins.items()}, _of_broker(last, name),
-                found, reconciled_offset.get(name, {}), tops[name], len(topics),
+                self._spark,
+                self.brokers[name].broker,
+                reader,
+                begins={path: _of_broker(offsets, name) for path, offsets in begins.items()},
+                ends=_of_broker(round_ends, name),
+                planned_progress=broker_progress,
+                reconciled_offset=reconciled_offsets.get(name, {}),
+                pulled_end=physical_ends[name],
+                topics=len(topics),
             )
-            for name, found in known.items()
-        }, last != owed  # fmt: skip
+            for name, broker_progress in progress.items()
+        }
+        return pending, round_ends != pending_ends
 
     def _begins(
         self,
@@ -236,34 +252,34 @@ class ClusterRun:
         part: BrokerExport,
         queues: Sequence[ClusterQueue],
         bounds: Mapping[ClusterQueue, tuple[int, int]],
-        known: QueueProgress,
+        progress: QueueProgress,
     ) -> plan.Offsets:
-        """Find where each queue of a broker begins: where it was noted, else where the store's export ended.
+        """Find the first pending offset of each queue: the committed offset, or else where the store's export ended.
 
         Raises:
-            ClusterError: messages in between are gone, or a queue was made anew.
+            ClusterError: messages were deleted before they were exported, or a topic was recreated.
         """
-        noted = {queue: known.offsets.get(queue_key(queue), 0) for queue in queues}
-        for queue, at in noted.items():
-            if at > bounds[queue][1]:
+        committed_offsets = {queue: progress.offsets.get(queue_key(queue), 0) for queue in queues}
+        for queue, offset in committed_offsets.items():
+            if offset > bounds[queue][1]:
                 raise ClusterError(
-                    f"{queue.topic} {queue.name}: has {bounds[queue][1]} messages, but {at} have landed: the topic was "
-                    "made anew, or the broker has lost messages; give another table"
+                    f"{queue.topic} {queue.name}: has {bounds[queue][1]} messages, but {offset} have landed: the topic "
+                    "was made anew, or the broker has lost messages; give another table"
                 )
-        lows = {queue: max(at, bounds[queue][0]) for queue, at in noted.items()}
+        lows = {queue: max(offset, bounds[queue][0]) for queue, offset in committed_offsets.items()}
         begins = dict(lows)
-        if known.physical_offset > 0:  # a queue that is not noted may have come since
-            owing = [
-                at
-                for at in queues
-                if known.physical_offset > known.reconciled_offset or queue_key(at) not in known.offsets
-            ]
-            begins |= link.first_at({at: (lows[at], bounds[at][1]) for at in owing}, known.physical_offset)
-        has_landed = any(begins[queue] > low for queue, low in lows.items())  # so nothing behind that was deleted
-        for queue, at in noted.items():
-            low, is_known = bounds[queue][0], queue_key(queue) in known.offsets or known.physical_offset > 0
-            if at < low and not has_landed and is_known:
-                self._report_lost_messages(part, queue, at, low)
+        if progress.physical_offset > 0:  # the store's export knows no queues: find its end in each of them
+            has_advanced = progress.physical_offset > progress.reconciled_offset
+            unresolved = [queue for queue in queues if has_advanced or queue_key(queue) not in progress.offsets]
+            ranges = {queue: (lows[queue], bounds[queue][1]) for queue in unresolved}
+            begins |= link.first_at(ranges, progress.physical_offset)
+        # The broker still has a message that the store's export has committed, so it has deleted none after that.
+        has_committed_message = any(begins[queue] > low for queue, low in lows.items())
+        for queue, offset in committed_offsets.items():
+            low = bounds[queue][0]
+            has_progress = queue_key(queue) in progress.offsets or progress.physical_offset > 0
+            if offset < low and not has_committed_message and has_progress:
+                self._report_lost_messages(part, queue, offset, low)
         return begins
 
     def _report_lost_messages(self, part: BrokerExport, queue: ClusterQueue, begin: int, end: int) -> None:

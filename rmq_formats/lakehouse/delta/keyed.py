@@ -1,25 +1,24 @@
-"""Upserts rows into a Delta table with one row a key: the last message of a key, by physical offset.
+"""Upsert into a Delta table with a key: the last message of a key, by physical offset, is the row of this key.
 
-Where the table has those of several brokers, it is the last by store time, then by broker and physical offset.
+In a table of several brokers the last message is the last by store time, then by broker and physical offset.
 
-A merge is idempotent, also after a later one: only a later message replaces a row. So what
-two exports both land is landed once, in whatever order they commit.
+A merge is idempotent, since only a later message replaces a row. Two exports may merge the same messages in any order.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.changes import MergeRows
 from rmq_formats.lakehouse.delta.commit_hook import CommitGuard, commit_hook
-from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.location import DeltaLocation
 from rmq_formats.lakehouse.evolution import column
-from rmq_formats.lakehouse.exactly_once import ATTEMPTS, CommitAttempt, ExactlyOnceTable, StartAttempt
-from rmq_formats.lakehouse.log_notes import note_of
+from rmq_formats.lakehouse.exactly_once import commit_progress_with_retry, commit_with_retry, join_metadata
+from rmq_formats.lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt, TableLog, TableTransaction
+from rmq_formats.lakehouse.watermark import WATERMARK_SUFFIX
 
 _ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"
@@ -28,55 +27,51 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 def upsert(
     spark: SparkSession,
+    log: TableLog,
+    location: DeltaLocation,
     commit_guard: CommitGuard,
-    table: ExactlyOnceTable,
     start: StartAttempt,
     rows: Callable[[CommitAttempt], DataFrame],
     merge: MergeRows,
-    watermark: int | None,
+    last_row: int | None,
+    *,
+    is_backfill: bool,
 ) -> None:
-    """Merge the rows not landed yet, and set the transaction version, in one commit.
+    """Merge the pending rows and commit the progress in one Delta MERGE; see ``TableLog.upsert``.
 
-    Args:
-        spark: the session.
-        commit_guard: holds during the commit.
-        table: table to merge into.
-        start: gives the turn of a transaction; see ``commit_with_retry``.
-        rows: gives the rows of a turn, with the table's columns.
-        merge: key and order of the rows.
-        watermark: see ``CommitAttempt.with_high_watermark``.
-
-    Raises:
-        StoreError: each attempt lost a commit conflict.
+    Delta skips a MERGE whose transaction version was committed before. In a backfill the progress may be ahead of the
+    rows, so the MERGE sets no progress, and a second commit sets it.
     """
-    for _ in range(ATTEMPTS):
-        attempt = start(table.log.begin_transaction())  # which is dropped: the merge has a transaction of its own
-        if attempt is None or not attempt.has_pending_rows:
-            break
-        settings = {f"{_WRITE}.txnAppId": attempt.app_id, f"{_WRITE}.txnVersion": str(attempt.versions[attempt.app_id])}
-        metadata = note_of([attempt])
-        if metadata is not None:
-            settings[_USER_METADATA] = metadata
-        if table.is_backfill:  # Delta passes over a merge of a version that was set before; it is set afterwards then
-            settings.clear()
-        watermark_version = (
-            {table.watermark_id: watermark} if settings and watermark is not None and not attempt.spans else {}
-        )
-        versions = {**attempt.lost_watermarks, **attempt.undecoded_versions, **watermark_version}
-        try:
-            with _set(spark, settings), commit_hook(spark, commit_guard, versions):
-                _merge(spark, table, rows(attempt), merge)
-            table.fsync()
-        except CONFLICTS:
-            continue
-        break
-    else:
-        raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
-    if table.is_backfill:
-        table.commit_progress(start, watermark)
+
+    def start_if_pending(transaction: TableTransaction) -> CommitAttempt | None:
+        attempt = start(transaction)  # of a transaction that is dropped: MERGE has its own
+        return None if attempt is None or not attempt.has_pending_rows else attempt
+
+    def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+        (attempt,) = attempts.values()
+        settings: dict[str, str] = {}
+        watermark: dict[str, int] = {}
+        if not is_backfill:
+            settings = {f"{_WRITE}.txnAppId": attempt.app_id}
+            settings[f"{_WRITE}.txnVersion"] = str(attempt.versions[attempt.app_id])
+            metadata = join_metadata([attempt])
+            if metadata is not None:
+                settings[_USER_METADATA] = metadata
+            if last_row is not None and not attempt.spans:
+                watermark = {attempt.app_id + WATERMARK_SUFFIX: last_row}
+        versions = {**attempt.lost_watermarks, **attempt.undecoded_versions, **watermark}
+        with _set(spark, settings), commit_hook(spark, commit_guard, versions):
+            frame = rows(attempt)
+            _merge(location.open(), frame, merge)
+        log.fsync()
+        return CommitResult(committed=True)
+
+    commit_with_retry(location.table, log, [start_if_pending], write)
+    if is_backfill:
+        commit_progress_with_retry(location.table, log, start, last_row)
 
 
-def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, merge: MergeRows) -> None:
+def _merge(table: DeltaTable, frame: DataFrame, merge: MergeRows) -> None:
     row_struct = F.struct(*map(column, frame.columns))
     key = [F.expr(part.sql()).alias(f"key{number}") for number, part in enumerate(merge.key)]
     newest_rows = (
@@ -84,11 +79,7 @@ def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, merge
     )
     is_later = f"{merge.order_value('here')} > {merge.order_value('there')}"
     builder = (
-        DeltaLocation(spark, table.path)
-        .open()
-        .alias("there")
-        .merge(newest_rows.alias("here"), merge.same_key("there", "here"))
-        .withSchemaEvolution()
+        table.alias("there").merge(newest_rows.alias("here"), merge.same_key("there", "here")).withSchemaEvolution()
     )
     if merge.deletes:
         builder = builder.whenMatchedDelete(f"{merge.is_deletion('here')} AND {is_later}")
@@ -99,7 +90,7 @@ def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, merge
 
 @contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have settings of the session for a while."""
+    """Set options of the session for the duration of the context."""
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:

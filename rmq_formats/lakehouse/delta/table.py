@@ -11,6 +11,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,22 +38,31 @@ from rmq_formats.lakehouse.delta.columns import (
 )
 from rmq_formats.lakehouse.delta.commit_hook import commit_hook
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
-from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.directory import DeltaDirectory
 from rmq_formats.lakehouse.delta.features import AUTO_COMPACT, is_plain
-from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
+from rmq_formats.lakehouse.delta.files import DeltaFiles, newest_files, set_transaction
 from rmq_formats.lakehouse.delta.location import DeltaLocation
-from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.partitions import with_partition_checks
 from rmq_formats.lakehouse.delta.snapshot import DeltaSnapshot
 from rmq_formats.lakehouse.delta.torn_commits import quarantine_torn_commits
 from rmq_formats.lakehouse.evolution import column, missing, quoted, text
-from rmq_formats.lakehouse.exactly_once import CommitAttempt, ExactlyOnceTable, StartAttempt
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.progress import TableCommit
-from rmq_formats.lakehouse.table_log import CommitResult, TableSpec
+from rmq_formats.lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt, TableSpec
 from rmq_formats.spark.session import check_class, delta_package
 from rmq_formats.tasks.publish import sync_file_system
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
+
 
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
 _MAKING_S: Final = 5.0  # what that may take
@@ -246,14 +264,17 @@ class DeltaTableLog:
 
     def upsert(
         self,
-        table: ExactlyOnceTable,
         start: StartAttempt,
         rows: Callable[[CommitAttempt], DataFrame],
         merge: MergeRows,
-        watermark: int | None,
+        last_row: int | None,
+        *,
+        is_backfill: bool,
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, self.commit_guard, table, start, rows, merge, watermark)
+        keyed.upsert(
+            self._spark, self, self._location, self.commit_guard, start, rows, merge, last_row, is_backfill=is_backfill
+        )
 
     def begin_transaction(self) -> "DeltaTransaction":
         """Begin a transaction on the newest version; commit it, or drop it."""

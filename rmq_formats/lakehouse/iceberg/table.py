@@ -22,13 +22,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.changes import MergeRows
-from rmq_formats.lakehouse.exactly_once import (
-    ATTEMPTS,
-    CommitAttempt,
-    ExactlyOnceTable,
-    StartAttempt,
-    commit_with_retry,
-)
+from rmq_formats.lakehouse.exactly_once import ATTEMPTS, commit_with_retry, join_metadata, with_high_watermark
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation, local_path
@@ -39,9 +33,8 @@ from rmq_formats.lakehouse.iceberg.keyed import merge
 from rmq_formats.lakehouse.iceberg.rewrite import Plan, RewriteResult, cutoff, older_rows, rewrite, small_files
 from rmq_formats.lakehouse.iceberg.rows import rows_of
 from rmq_formats.lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
-from rmq_formats.lakehouse.log_notes import note_of
 from rmq_formats.lakehouse.parquet import Layout
-from rmq_formats.lakehouse.table_log import CommitResult, TableSpec
+from rmq_formats.lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt, TableSpec
 from rmq_formats.spark.versions import arrow_schema
 from rmq_formats.tasks.publish import sync_file_system
 
@@ -150,21 +143,23 @@ class IcebergTableLog:
 
     def upsert(
         self,
-        table: ExactlyOnceTable,
         start: StartAttempt,
         rows: Callable[[CommitAttempt], DataFrame],
         merge: MergeRows,
-        watermark: int | None,
+        last_row: int | None,
+        *,
+        is_backfill: bool,
     ) -> None:
         """See ``TableLog``."""
+        del is_backfill  # a merge sets the progress in any case
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
             assert isinstance(attempt.transaction, IcebergTransaction)  # of this log
-            versions = attempt.with_high_watermark(watermark).versions
-            return attempt.transaction.merge(self._spark, rows(attempt), merge, versions, note_of([attempt]))
+            versions = with_high_watermark(attempt, last_row).versions
+            return attempt.transaction.merge(self._spark, rows(attempt), merge, versions, join_metadata([attempt]))
 
-        commit_with_retry(table.path, self, [start], write)
+        commit_with_retry(self._location.table, self, [start], write)
 
     def delete_older(self, time_column: str, days: int) -> None:
         """See ``TableLog``."""

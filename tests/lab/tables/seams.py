@@ -18,7 +18,7 @@ _SEAMS: tuple[tuple[Any, str], ...] = (
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
     (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "fsync"),
     (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "progress"), (ExactlyOnceTable, "_start"),
-    (ExactlyOnceTable, "commit_progress"),
+    (keyed, "commit_progress_with_retry"),
     (raw, "write_files"), (keyed, "_merge"),
     (DeltaTransaction, "append"), (DeltaTransaction, "append_files"), (DeltaTransaction, "commit"),
 )  # fmt: skip
