@@ -119,7 +119,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.mode != "batch" and any(getattr(arguments, name) is not None for name in ends):
         raise OptionError(f"--mode {arguments.mode} has no end: leave out --ending-…, or use --mode batch")
     if arguments.mode != "batch" and arguments.from_offset is not None:
-        raise OptionError("--from-offset needs --mode batch: a stream begins where the tables stand")
+        raise OptionError("--from-offset needs --mode batch: a stream always resumes from the tables' progress")
     limits(arguments)
     interval_s(arguments)
     for name in ("starting_timestamp", "ending_timestamp"):
@@ -143,7 +143,7 @@ def _check_source(arguments: argparse.Namespace) -> None:
     if (arguments.store is None) == (arguments.namesrv is None):
         raise OptionError("one of --store and --namesrv is needed: what to export")
     if arguments.cluster is not None and (arguments.store is None or not is_several(arguments.store)):
-        raise OptionError("--cluster is for several stores that do not tell theirs")
+        raise OptionError("--cluster is for several stores: it names the cluster of stores without one")
     if arguments.tier is not None and arguments.store is None:
         raise OptionError("--tier needs --store: the store of the broker whose tier it is")
     if arguments.include is not None and (arguments.namesrv is not None or arguments.tier is not None):

@@ -276,7 +276,7 @@ class ExactlyOnceTable:
             return progress.verified_offset
         if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):
             recorded = max(progress.recorded_offset, 0)
-            raise StoreError(f"--from-offset {from_offset}: {self.path} has landed up to {recorded} only")
+            raise StoreError(f"--from-offset {from_offset}: last export of {self.path} committed {recorded}")
         return from_offset
 
     def progress(self, app_id: str | None = None) -> ExportProgress:

@@ -89,14 +89,12 @@ def read_progress(
 
 def _compare_offsets(verified_offset: int | None, recorded_offset: int | None, metadata: str | None) -> ExportProgress:
     if verified_offset is None or recorded_offset is None:
-        fault = "its log does not tell how far it has landed: it was cloned or restored, or lost its transactions"
-        return ExportProgress(-1, recorded_offset, f"{fault}; --from-offset N lands what is missing from there on")
+        fault = "export progress is missing from the table's history (cloned, restored, or transaction ids expired)"
+        return ExportProgress(-1, recorded_offset, f"{fault}; --from-offset N exports missing messages from N on")
     if verified_offset != recorded_offset:
         begin = max(verified_offset, 0)
-        fault = f"was restored to what it held up to {begin}, and had landed up to {recorded_offset}"
-        remedy = (
-            f"--from-offset {begin} lands again what is missing, --from-offset {recorded_offset} goes on without it"
-        )
+        fault = f"table was restored: contains offsets below {begin}, last export committed {recorded_offset}"
+        remedy = _remedy(begin, recorded_offset)
         return ExportProgress(verified_offset, recorded_offset, f"{fault}; {remedy}")
     return ExportProgress(verified_offset, recorded_offset, metadata=metadata)
 
@@ -106,11 +104,14 @@ def _progress_without_commits(recorded_offset: int, lost_row: str | None) -> Exp
     if lost_row is None:
         return ExportProgress(recorded_offset, recorded_offset)
     fault = (
-        f"has landed up to {recorded_offset}, but its newest row, {lost_row}, is gone, and the commits that would "
-        "tell whether it was deleted or the table restored are cleaned up"
+        f"last export committed {recorded_offset}, but its newest row, {lost_row}, is missing: the row was deleted, or "
+        "the table was restored; the commits that would tell are cleaned up"
     )
-    remedy = f"--from-offset 0 lands again what is missing, --from-offset {recorded_offset} goes on without it"
-    return ExportProgress(-1, recorded_offset, f"{fault}; {remedy}")
+    return ExportProgress(-1, recorded_offset, f"{fault}; {_remedy(0, recorded_offset)}")
+
+
+def _remedy(begin: int, recorded_offset: int) -> str:
+    return f"--from-offset {begin} exports missing messages again, --from-offset {recorded_offset} goes on without them"
 
 
 def last_metadata(commits: CommitHistory, version: int, prefix: str) -> str | None:

@@ -129,7 +129,7 @@ def test_two_stores_of_one_broker_and_the_table_of_one_store_are_refused(exporte
     given = export_delta.parser().parse_args(["--store", str(file), *NAMED, "--table", str(exporter.table)])
     with pytest.raises(OptionError, match="both of broker same"):
         export_delta.check(given)
-    with pytest.raises(OptionError, match="does not tell its cluster; give --cluster"):
+    with pytest.raises(OptionError, match="cluster unknown; give --cluster"):
         export_delta.check(
             export_delta.parser().parse_args(["--store", str(work / "broker-*" / "store"), "--table", "t"])
         )

@@ -59,7 +59,9 @@ def test_a_restored_table_is_told_and_landed_again(exporter: Exporter) -> None:
     for arguments in ((), ONCE):
         with pytest.raises(StoreError) as told:
             exporter.run(*arguments)
-        assert f"was restored to what it held up to {placed[10]}, and had landed up to {placed[20]}" in str(told.value)
+        assert f"table was restored: contains offsets below {placed[10]}, last export committed {placed[20]}" in str(
+            told.value
+        )
     assert exporter.offsets() == placed[:10]
     report, code = exporter.run("--from-offset", str(placed[10]))
     assert (report["messages"], code) == (20, 0)
@@ -72,7 +74,7 @@ def test_a_restored_table_is_told_and_landed_again(exporter: Exporter) -> None:
     assert exporter.run("--from-offset", str(end))[0]["messages"] == 0
     assert exporter.offsets() == there
     assert exporter.run()[1] == 0
-    with pytest.raises(StoreError, match=f"--from-offset {end + 1}: .* has landed up to {end} only"):
+    with pytest.raises(StoreError, match=f"--from-offset {end + 1}: .* committed {end}"):
         exporter.run("--from-offset", str(end + 1))
 
 
@@ -86,7 +88,7 @@ def test_a_restored_typed_table_is_merged_again(exporter: Exporter) -> None:
     (row,) = history.selectExpr("date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSS') AS time").collect()
     sql(exporter, "RESTORE TABLE {} TO TIMESTAMP AS OF '" + row.time + "'", "orders")
     sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1", "dead")
-    with pytest.raises(StoreError, match=f"orders: was restored to what it held up to {placed[8]}, "):
+    with pytest.raises(StoreError, match=f"orders: table was restored: contains offsets below {placed[8]}, "):
         exporter.run(*arguments, table=False)
     for _ in range(2):
         exporter.run(*arguments, "--from-offset", str(placed[8]), table=False)
@@ -128,7 +130,7 @@ def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> No
     clean_log(exporter)
     with pytest.raises(StoreError) as told:
         exporter.run()
-    assert f"table: has landed up to {end}, but its newest row, at {placed[19]}, is gone" in str(told.value)
+    assert f"table: last export committed {end}, but its newest row, at {placed[19]}, is missing" in str(told.value)
     assert exporter.offsets() == placed[:10]
     assert exporter.run("--from-offset", "0")[0]["messages"] == 20
     clean_log(exporter)
@@ -136,7 +138,7 @@ def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> No
     assert exporter.run()[0]["messages"] == 3  # its newest row is there
     sql(exporter, f"DELETE FROM {{}} WHERE physical_offset = {placed[32]}")
     clean_log(exporter)
-    with pytest.raises(StoreError, match=f"its newest row, at {placed[32]}, is gone") as told:
+    with pytest.raises(StoreError, match=f"its newest row, at {placed[32]}, is missing") as told:
         exporter.run()
     exporter.run("--from-offset", re.findall(r"--from-offset (\d+)", str(told.value))[1])
     clean_log(exporter)
@@ -158,7 +160,9 @@ def test_a_restore_of_a_table_with_a_key_is_seen_when_its_commit_was_cleaned_up(
     exporter.run(*typed, table=False)
     sql(exporter, f"RESTORE TABLE {{}} TO VERSION AS OF {version}", "orders")
     clean_log(exporter, "orders")
-    with pytest.raises(StoreError, match=f"orders: has landed .* its newest row, at {placed[15]}, is gone"):
+    with pytest.raises(
+        StoreError, match=f"orders: last export committed .* its newest row, at {placed[15]}, is missing"
+    ):
         exporter.run(*typed, table=False)
     assert exporter.rows("orders") == before
     exporter.run(*typed, "--from-offset", "0", table=False)
@@ -174,7 +178,7 @@ def test_another_selection_that_lands_the_newest_row_again_hides_no_restore(expo
     sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1")
     assert exporter.run("--topics", "Odd")[0]["messages"] == 10  # five of which were taken away, the newest one too
     clean_log(exporter)
-    with pytest.raises(StoreError, match=f"its newest row, at {placed[19]}, is gone"):
+    with pytest.raises(StoreError, match=f"its newest row, at {placed[19]}, is missing"):
         exporter.run()
     assert exporter.run("--topics", "Odd")[0]["messages"] == 0  # its own row is there
     assert exporter.run("--from-offset", "0")[0]["messages"] == 10
@@ -194,7 +198,9 @@ def test_another_selection_hides_no_restore_of_a_table_with_a_key(exporter: Expo
     later = ("--starting-physical-offset", str(placed[10]))
     exporter.run(*typed, *later, table=False)  # lands the last two
     clean_log(exporter, "orders")
-    with pytest.raises(StoreError, match=f"orders: has landed .* its newest row, at {placed[11]}, is gone"):
+    with pytest.raises(
+        StoreError, match=f"orders: last export committed .* its newest row, at {placed[11]}, is missing"
+    ):
         exporter.run(*typed, table=False)
     exporter.run(*typed, "--from-offset", "0", table=False)
     assert [row.n for row in exporter.rows("orders")] == [9, 10, 11]
@@ -207,7 +213,7 @@ def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:
     end = exporter.run("--ending-physical-offset", str(placed[10]))[0]["ending_physical_offset"]
     exporter.spark.sql(f"CREATE TABLE delta.`{exporter.work}/copy` SHALLOW CLONE delta.`{exporter.table}`")
     exporter.table = Path(exporter.work / "copy")
-    with pytest.raises(StoreError, match="copy: its log does not tell how far it has landed"):
+    with pytest.raises(StoreError, match="copy: export progress is missing from the table's history"):
         exporter.run()
     assert exporter.run("--from-offset", str(end))[0]["messages"] == 10
     assert [row.physical_offset for row in exporter.rows("copy")] == placed

@@ -61,7 +61,7 @@ def _decode_progress(table: ExactlyOnceTable, queues: ExportProgress, store: Exp
         return QueueProgress()
     for progress in (queues, store):
         if progress.fault is not None:
-            remedy = "give another table" if table.selection.with_tier else "--from-offset 0 lands what is missing"
+            remedy = "give another table" if table.selection.with_tier else "--from-offset 0 exports missing messages"
             raise StoreError(f"{table.path}: {progress.fault.partition(';')[0]}; {remedy}")
     if queues.verified_offset < 0:
         return QueueProgress(max(store.verified_offset, 0))
@@ -77,7 +77,7 @@ def _decode_progress(table: ExactlyOnceTable, queues: ExportProgress, store: Exp
             max(store.verified_offset, 0), offsets, int(recorded[_RECONCILED_OFFSET]), int(recorded[PULLED_END])
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise StoreError(f"{table.path}: its log does not tell how far the queues have landed") from None
+        raise StoreError(f"{table.path}: cannot read queue progress from the table's commit metadata") from None
 
 
 def encode_progress(offsets: Mapping[tuple[str, int], int], reconciled_offset: int, pulled_end: int) -> str:

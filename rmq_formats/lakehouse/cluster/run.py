@@ -263,8 +263,8 @@ class ClusterRun:
         for queue, offset in committed_offsets.items():
             if offset > bounds[queue][1]:
                 raise ClusterError(
-                    f"{queue.topic} {queue.name}: has {bounds[queue][1]} messages, but {offset} have landed: the topic "
-                    "was made anew, or the broker has lost messages; give another table"
+                    f"{queue.topic} {queue.name}: has {bounds[queue][1]} messages, the table {offset}: the topic was "
+                    "recreated, or the broker has lost messages; give another table"
                 )
         lows = {queue: max(offset, bounds[queue][0]) for queue, offset in committed_offsets.items()}
         begins = dict(lows)

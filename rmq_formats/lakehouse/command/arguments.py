@@ -25,8 +25,8 @@ def export_parser() -> JobParser:
     add_broker_conf(job)
     job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
     job.add_argument("--tier", metavar="DIR",
-                     help="the broker's tieredStoreFilePath: messages that the store's log has no more")  # fmt: skip
-    job.add_argument("--cluster", metavar="NAME", help="cluster of those of several stores that do not tell theirs")
+                     help="the broker's tieredStoreFilePath: export messages from there, too")  # fmt: skip
+    job.add_argument("--cluster", metavar="NAME", help="cluster name for stores without one")
     job.add_argument("--table", type=placed,
                      help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")  # fmt: skip
     job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
@@ -58,7 +58,7 @@ def export_parser() -> JobParser:
     messages.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="false: skip segments that were deleted before they were exported")  # fmt: skip
     messages.add_argument("--from-offset", type=int, metavar="BYTES",
-                      help="physical offset from which what is missing lands; default: where tables stand")  # fmt: skip
+                      help="re-export missing messages from this physical offset (default: resume)")  # fmt: skip
     execution = job.add_argument_group("execution")
     execution.add_argument(
         "--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch"

@@ -66,7 +66,7 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
     default_cluster = cluster or (next(iter(clusters)) if len(clusters) == 1 else None)
     for store in stores:
         if not store.cluster and default_cluster is None:
-            raise OptionError(f"{store}: does not tell its cluster; give --cluster NAME, or name it in a TOML file")
+            raise OptionError(f"{store}: cluster unknown; give --cluster NAME, or name it in a TOML file")
     names = [
         (store.cluster or str(default_cluster), str(store.broker)) for store in stores
     ]  # no two the same: see ``find_stores``

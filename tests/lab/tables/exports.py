@@ -95,7 +95,7 @@ class Exports:
         before = self._before()
         told = self._run(arguments)
         self._one.step(f"export {selection} --from-offset {begin}: {told.refusal or told.report}"[:400])
-        if "landed up to" in told.refusal:  # less than the model has, where a run was killed
+        if "last export of" in told.refusal:  # less than the model has, where a run was killed
             self._reasons[selection].add("restored")
         self._judge(selection, told, before, begin)
 
