@@ -1,8 +1,8 @@
-"""Land a store's messages in Delta tables, each once: ``spark-submit jobs/export_delta.py --store DIR --table PATH``.
+"""Export a store's messages to tables exactly once: ``spark-submit jobs/export_delta.py --store DIR --table PATH``.
 
-So it does with those of several stores, and with ``--namesrv`` those of a running cluster. ``docs/lakehouse.md``
-explains the guarantees. The end of an export is a transaction version in each table, a physical offset. A run begins
-there, in any mode: one that follows another adds only new messages, and one after a kill adds what is missing.
+``--store`` may name several stores, and ``--namesrv`` exports a running cluster. ``docs/lakehouse.md`` explains the
+guarantees. Each table records its progress, a physical offset, as a transaction version. A run in any mode resumes at
+this offset: it adds new messages, and after a kill the missing ones.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def parser() -> JobParser:
 
 
 def needs_delta(arguments: argparse.Namespace) -> bool:
-    """Return whether the tables are Delta's: Iceberg's need nothing of Java's."""
+    """Return whether the tables are Delta tables: Iceberg tables need no JVM libraries."""
     return str(arguments.format) == "delta"
 
 
@@ -131,7 +131,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def check_accepted(arguments: argparse.Namespace) -> None:
-    """Refuse to accept undecoded messages of a topic that the spec does not have."""
+    """Refuse accepted topics that the spec does not have."""
     topics = {topic.topic for topic in typed_topics(arguments)}
     for name in names_of(arguments, "accept_undecoded") or ():
         if name not in topics:
@@ -139,7 +139,7 @@ def check_accepted(arguments: argparse.Namespace) -> None:
 
 
 def _check_source(arguments: argparse.Namespace) -> None:
-    """Refuse options of another kind of source than the one that is given."""
+    """Refuse options of another kind of source than the given one."""
     if (arguments.store is None) == (arguments.namesrv is None):
         raise OptionError("one of --store and --namesrv is needed: what to export")
     if arguments.cluster is not None and (arguments.store is None or not is_several(arguments.store)):
@@ -157,7 +157,7 @@ def _check_source(arguments: argparse.Namespace) -> None:
 
 
 def check_several(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that cannot be used for several stores; a broken one is found out later, and reported."""
+    """Refuse arguments that several stores do not support; a broken store is found and reported later."""
     name_brokers(find_stores(arguments.store), arguments.cluster, arguments.store_id)
     _check_loop(arguments)
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
@@ -166,13 +166,13 @@ def check_several(arguments: argparse.Namespace) -> None:
 
 
 def _check_loop(arguments: argparse.Namespace) -> None:
-    """Refuse options of a stream of one store."""
+    """Refuse options that only a stream of one store supports."""
     if arguments.checkpoint is not None:
         raise OptionError("--checkpoint is for streams of one store: the tables have the progress")
 
 
 def check_cluster(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that cannot be used for a running cluster."""
+    """Refuse arguments that a running cluster does not support."""
     _check_loop(arguments)
     if arguments.max_bytes_per_trigger is not None:
         raise OptionError("--namesrv takes --max-messages-per-trigger: brokers do not tell the bytes of a queue")
@@ -182,7 +182,7 @@ def check_cluster(arguments: argparse.Namespace) -> None:
 
 
 def check_tier(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that cannot be used for a store with its tier."""
+    """Refuse arguments that a store with its tier does not support."""
     if is_several(arguments.store):
         raise OptionError("--tier takes one store: the one whose broker writes it")
     _check_loop(arguments)
@@ -197,7 +197,7 @@ def check_tier(arguments: argparse.Namespace) -> None:
 
 
 def tier_options(arguments: argparse.Namespace) -> ClusterExportOptions:
-    """Build what is exported of a store with its tier from the arguments. Raises OptionError."""
+    """Build the options of an export of a store with its tier. Raises OptionError."""
     options = {"decompress": "false", "failOnDataLoss": arguments.fail_on_data_loss}
     return _queue_options(arguments, TierSource(arguments.store[0], arguments.tier), options)
 
@@ -214,7 +214,7 @@ def _queue_options(
 
 
 def cluster_options(arguments: argparse.Namespace) -> ClusterExportOptions:
-    """Build what is exported of a cluster from the arguments. Raises OptionError."""
+    """Build the options of an export of a cluster. Raises OptionError."""
     given_options = {
         **take_settings(dict(vars(arguments))),
         "namesrv": arguments.namesrv,
@@ -228,7 +228,7 @@ def cluster_options(arguments: argparse.Namespace) -> ClusterExportOptions:
 
 
 def _check_format(arguments: argparse.Namespace) -> None:
-    """Refuse options that the table format does not have."""
+    """Refuse options that the table format does not support."""
     options = pairs_of(arguments, "catalog_option")
     pairs_of(arguments, "table_property")
     if arguments.format == "delta":
@@ -246,7 +246,7 @@ def _check_format(arguments: argparse.Namespace) -> None:
 def selection(
     arguments: argparse.Namespace, broker: BrokerKey | None = None, path: str | None = None
 ) -> ExportSelection:
-    """Build the selection of messages from the arguments: of the one store, or of a broker and its store."""
+    """Build the selection of messages: of the one store, or of a broker and its store."""
     store = path or arguments.namesrv or arguments.store[0]
     topics = names_of(arguments, "topics")
     everything = topics is not None or arguments.system_topics
@@ -269,7 +269,7 @@ def selection(
 
 
 def build_exports(arguments: argparse.Namespace, spark: SparkSession, selected: ExportSelection) -> list[Export]:
-    """Build the exports that the arguments ask for, of the messages of one store."""
+    """Build the exports of one store's messages, as the arguments ask for."""
     clusters = names_of(arguments, "cluster_by") or ()
     partitions = () if clusters else names_of(arguments, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
     open_table = table_format(spark, arguments.format, pairs_of(arguments, "catalog_option"))
@@ -288,12 +288,12 @@ def build_exports(arguments: argparse.Namespace, spark: SparkSession, selected: 
 
 
 def asked_topics(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """List the topics that the tables ask for by name."""
+    """List the topics that arguments and spec name."""
     return (*sorted(set(names_of(arguments, "topics") or ())), *(topic.topic for topic in typed_topics(arguments)))
 
 
 def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
-    """Export the messages that have not been exported yet."""
+    """Export the messages that were not exported yet."""
     if arguments.namesrv is not None or arguments.tier is not None:
         return main_queues(arguments, spark)
     if is_several(arguments.store):
@@ -327,20 +327,20 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
 
 
 def _resolve_undecoded(arguments: argparse.Namespace, exports: Sequence[Export]) -> int:
-    """Return how many messages are undecoded by now, in this run and former ones, and report them."""
+    """Return how many messages are undecoded, counting those of former runs, and report them."""
     accepted = names_of(arguments, "accept_undecoded") or ()
     return sum(export.resolve_undecoded(accepted) for export in exports)
 
 
 def _maintain(arguments: argparse.Namespace, spark: SparkSession, exports: Sequence[Export]) -> None:
-    """Do the maintenance of the exports' tables that is asked for."""
+    """Maintain the tables of the exports."""
     open_table = table_format(spark, arguments.format, pairs_of(arguments, "catalog_option"))
     for export in exports:
         maintenance(arguments).do(open_table, export.tables)
 
 
 def _directories(arguments: argparse.Namespace, spark: SparkSession, exports: list[Export]) -> list[str]:
-    """List the directories of Delta tables, of which each exporter may have to have the lease."""
+    """List the directories of Delta tables, for which the writer may need leases."""
     tables = [table for export in exports for table in export.tables]
     return [DeltaLocation(spark, table).directory() for table in tables] if arguments.format == "delta" else []
 

@@ -1,7 +1,7 @@
-"""Change data capture: the key of a row by a path into the body, and messages that delete the row of their key.
+"""Change data capture: keys by paths into the body, and messages that delete the row of their key.
 
-A merge gets the rows of deletions as any others, but with a negative physical offset: so a row has the table's columns
-alone, by which Delta's merge adds new ones.
+A merge gets deletions as rows with a negative physical offset. So a row has the table's columns only, and Delta's MERGE
+can add new columns by them.
 """
 
 from collections.abc import Sequence
@@ -116,13 +116,13 @@ def _within(kind: DataType, path: Path, key: Column) -> Column:
 
 
 def signed_offset(offset: Column, deleted: Column) -> Column:
-    """Return the physical offset of a row to merge, which marks a deletion."""
+    """Return the physical offset of a row to merge; it is negative for a deletion."""
     return F.when(deleted, -1 - offset).otherwise(offset)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRows:
-    """How rows are merged into a table with a key.
+    """Key and order by which rows are merged into a table.
 
     Attributes:
         key: parts of the key, none of which is null in a row.
@@ -139,7 +139,7 @@ class MergeRows:
         return " AND ".join(f"{part.sql(left)} = {part.sql(right)}" for part in self.key)
 
     def order_value(self, alias: str = "") -> str:
-        """Write the place of a row in the order of messages as SQL has it."""
+        """Write the SQL expression that orders messages."""
         around = f"{alias}." if alias else ""
         *before, offset = (around + quoted(name) for name in self.order)
         plain = f"CASE WHEN {offset} < 0 THEN -1 - {offset} ELSE {offset} END" if self.deletes else offset

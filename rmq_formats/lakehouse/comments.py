@@ -1,4 +1,4 @@
-"""Comments of tables' columns: what each of them is, and its unit."""
+"""Comments of table columns: meaning and unit."""
 
 from typing import Final
 
@@ -35,11 +35,11 @@ COMMENTS: Final = {
 
 
 def with_comments(schema: StructType, prefix: str = "") -> StructType:
-    """Give columns that have no comment theirs.
+    """Add the known comments to columns without a comment.
 
     Args:
-        schema: the columns; others than those of ``COMMENTS`` stay as they are.
-        prefix: before the names of columns.
+        schema: the columns; columns outside ``COMMENTS`` stay unchanged.
+        prefix: prefix of the names of columns.
     """
     return StructType([_with_comment(field, prefix) for field in schema])
 

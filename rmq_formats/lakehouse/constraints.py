@@ -21,7 +21,7 @@ _LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
 
 
 def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:
-    """List the conditions that each row of a table has to meet, by what a dead letter says of them.
+    """Map the reason for a dead letter to the condition that each row of a table has to meet.
 
     Args:
         schema: of the table.
@@ -36,7 +36,7 @@ def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict
 
 
 def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Iterator[tuple[str, str]]:
-    """List the conditions of columns; those of members hold where the struct around them is not null."""
+    """List the conditions of columns; conditions of members apply if the struct around them is not null."""
     for field in schema:
         path = (*around, field.name)
         name, column, metadata = ".".join(path), ".".join(map(quoted, path)), field.metadata or {}
@@ -54,7 +54,7 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
 
 
 def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: Mapping[str, str]) -> DataFrame:
-    """Add a column ``REFUSED``: what the first condition that a row does not meet says, else null.
+    """Add a column ``REFUSED``: the reason of the first condition that a row does not meet, else null.
 
     Conditions over columns that are not written are left to the table: it may generate them.
 

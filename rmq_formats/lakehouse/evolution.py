@@ -18,8 +18,8 @@ def check_columns(table: str, existing: StructType, expected: StructType, needed
         table: its name.
         existing: its columns.
         expected: columns to be written; the table may lack some, or have more.
-        needed: names of columns that tell its rows apart. One that was renamed or dropped must not be added anew, for
-            then it would tell nothing of the rows that are there.
+        needed: names of the columns that identify a row. A column of these that was renamed or dropped must not be
+            added again: a new column would not identify the existing rows.
 
     Raises:
         StoreError: naming what does not fit.
@@ -37,7 +37,7 @@ def check_columns(table: str, existing: StructType, expected: StructType, needed
 
 
 def current_columns(table: str, expected: StructType, former: Mapping[str, str | None]) -> StructType:
-    """Give columns the names that they have in a table now, and leave out those that its owner has dropped.
+    """Rename columns to their current names in a table, and leave out columns that the table's owner has dropped.
 
     Args:
         table: its name.
@@ -82,7 +82,7 @@ def first_type_mismatch(existing: StructType, expected: StructType) -> tuple[str
 
 
 def text_of_a_length(columns: StructType) -> tuple[str, DataType] | None:
-    """Find the first column, nested ones too, whose type is ``CHAR(n)`` or ``VARCHAR(n)``: its name and that type."""
+    """Find the first column of type ``CHAR(n)`` or ``VARCHAR(n)``, nested ones included: its name and type."""
     return next((found for found in column_types(columns) if isinstance(found[1], CharType | VarcharType)), None)
 
 
@@ -128,7 +128,7 @@ def _pairs_within(path: Path, existing: DataType, expected: DataType) -> Iterato
 
 
 def _is_same_kind(existing: DataType, expected: DataType) -> bool:
-    """Return whether types are equal, but for what is within them."""
+    """Return whether types are equal, apart from the types within structs, arrays and maps."""
     for kind in (StructType, ArrayType, MapType):
         if isinstance(existing, kind) and isinstance(expected, kind):
             return True

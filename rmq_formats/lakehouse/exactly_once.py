@@ -55,8 +55,6 @@ _BROKERS: Final = "brokers"
 _UNKNOWN_OFFSET: Final = 1 << 62  # behind the end of any log
 
 BuildColumns = Callable[[DataFrame], DataFrame]
-
-
 WriteRows = Callable[[Mapping[int, CommitAttempt]], CommitResult]
 """Writes and commits the rows of attempts of one transaction, by their positions in the list of ``StartAttempt``."""
 
@@ -98,9 +96,9 @@ class ExactlyOnceTable:
         table_spec: partitions and properties of the table.
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
-        order_column: for a table with a key, the first column by which the later of two rows wins: ``offset``, or the
-            store time in a table of several brokers. A later row replaces an earlier row only. So the table always
-            has a row that is as late as the latest row committed, unless rows were removed.
+        order_column: first column by which the later of two rows wins, in a table with a key: ``offset``, or the store
+            time with several brokers. Only a later row replaces a row. So unless rows were removed, the table has a
+            row as late as the latest row committed.
         key: names of the key columns, if the table has a key.
     """
 
@@ -180,7 +178,7 @@ class ExactlyOnceTable:
 
         Raises:
             StoreError: the log was cut off, or is another store's. In a backfill: the table has rows after the end of
-                the log, which would be taken for rows of this log once the log has grown.
+                the log. Once the log has grown, they would be taken for its rows.
         """
         progress = self.progress()
         if not self.is_backfill:
@@ -225,15 +223,22 @@ class ExactlyOnceTable:
         if self.is_backfill:
             is_lost = self._watermarks.find_lost_row(snapshot, self.app_id) is not None
             watermark = WATERMARK_LOST if is_lost else snapshot.transaction_version(self.watermark_id)
+        versions = {
+            selection.app_id: max(end, self._verified_end(progress, log, end)),
+            selection.lock_id: snapshot.version + 1,
+        }
         return CommitAttempt(
-            transaction, begin, end, self._needs_dedup(snapshot, first), self.app_id,
-            versions={
-                selection.app_id: max(end, self._verified_end(progress, log, end)),
-                selection.lock_id: snapshot.version + 1,
-            },
-            metadata=log.fingerprint(end), broker_id=self.broker_id, watermark=watermark,
+            transaction,
+            begin,
+            end,
+            needs_dedup=self._needs_dedup(snapshot, first),
+            app_id=self.app_id,
+            versions=versions,
+            metadata=log.fingerprint(end),
+            broker_id=self.broker_id,
+            watermark=watermark,
             lost_watermarks=self._lost_watermarks(snapshot, begin, end),
-        )  # fmt: skip
+        )
 
     def _needs_dedup(self, snapshot: TableSnapshot, first: int) -> bool:
         """Return whether the table may already contain rows of the log from the offset ``first``."""

@@ -1,4 +1,4 @@
-"""Where tasks write a table's files: a directory of a file system that all machines share, or an object store."""
+"""File stores of tables: a directory of a file system that all machines share, or an object store."""
 
 import os
 import socket
@@ -22,14 +22,14 @@ OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
 class TableFileStore(Protocol):
-    """Place of a table's files; paths are whole ones, below the table's directory."""
+    """File store of a table; paths are absolute, below the table's directory."""
 
     def open(self, path: str) -> Any:
         """Open a new file for writing, an Arrow stream. Raises OSError."""
         ...
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:
-        """Close a file and make it last; returns its size in bytes, and when that was, in ms. Raises OSError."""
+        """Close a file and make it durable; return its size in bytes and its time in ms. Raises OSError."""
         ...
 
     def size(self, path: str) -> int:
@@ -42,7 +42,7 @@ class TableFileStore(Protocol):
 
 
 class LocalFileStore:
-    """Directory of a file system; it must exist: where it does not, this is not the table's file system.
+    """Directory of a file system. If it does not exist, this is not the file system of the table.
 
     Args:
         directory: its path.
@@ -59,24 +59,23 @@ class LocalFileStore:
         return pa.OSFile(path, "wb")
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:
-        """See ``TableFileStore``."""
         os.fsync(sink.fileno())  # on a machine of its own no one else does
         sink.close()
         status = Path(path).stat()
         return status.st_size, status.st_mtime_ns // 1_000_000
 
     def size(self, path: str) -> int:
-        """See ``TableFileStore``."""
         return Path(path).stat().st_size
 
     def delete(self, path: str) -> None:
-        """See ``TableFileStore``."""
         Path(path).unlink()
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFileStore:
-    """Object store, in which a file is there once it was closed, and whole.
+    """Object store, in which a closed file exists as a whole.
+
+    A killed process leaves parts of an upload that nobody sees. The store's lifecycle rules remove them.
 
     A process that is killed leaves parts of an upload that nobody sees; the store's rules of life cycle remove them.
 
@@ -87,29 +86,25 @@ class ObjectFileStore:
     connect: Connect = field(repr=False)
 
     def open(self, path: str) -> Any:
-        """See ``TableFileStore``."""
         return _file_system(self.connect).open_output_stream(_inner(path))
 
     def finish(self, path: str, sink: Any) -> tuple[int, int]:  # noqa: ARG002 # closed, an object lasts
-        """See ``TableFileStore``."""
         size = int(sink.tell())
         sink.close()
         return size, time.time_ns() // 1_000_000
 
     def size(self, path: str) -> int:
-        """See ``TableFileStore``."""
         info: Any = _file_system(self.connect).get_file_info(_inner(path))
         if info.type != pafs.FileType.File:
             raise FileNotFoundError("No such object")
         return int(info.size)
 
     def delete(self, path: str) -> None:
-        """See ``TableFileStore``."""
         _file_system(self.connect).delete_file(_inner(path))
 
 
 def file_store_of(directory: str, connect: Connect | None) -> TableFileStore:
-    """Return the place of a directory; ``connect`` is None for one of a file system."""
+    """Return the file store of a directory; ``connect`` is None for a directory of a file system."""
     return LocalFileStore(directory) if connect is None else ObjectFileStore(connect)
 
 

@@ -1,4 +1,4 @@
-"""Table formats by name, and what each of them asks of the options."""
+"""Table formats by name, and the options that they need."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,12 +13,12 @@ FORMATS: Final = ("delta", "iceberg")
 
 
 def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> OpenTable:
-    """Return what opens tables of a format.
+    """Return the function that opens tables of a format.
 
     Args:
         spark: the session.
-        name: of ``FORMATS``.
-        options: properties of a catalog that tables name.
+        name: one of ``FORMATS``.
+        options: properties of a catalog that table names refer to.
 
     Raises:
         OptionError: pyiceberg is not installed.

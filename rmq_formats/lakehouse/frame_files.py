@@ -1,4 +1,4 @@
-"""Writes a DataFrame's rows as Parquet files by Arrow, for a table format that Spark has no writer of here."""
+"""Rows of a DataFrame as Parquet files written by Arrow, for a table format without a writer for Spark here."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,11 +19,11 @@ Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
-    """Have tasks write the rows; those of a partition are brought together first.
+    """Write the rows in tasks, after a shuffle that brings the rows of a partition together.
 
     Args:
         frame: the rows, with the table's columns or some of them.
-        layout: of the files.
+        layout: layout of the files.
 
     Raises:
         StoreError: a file that cannot be written, or was written where the driver does not see it.
@@ -42,13 +42,13 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
 
 
 def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:
-    """Have each task write the rows that it reads, without a shuffle.
+    """Write in each task the rows that it reads, without a shuffle.
 
     Args:
-        parts: what ``read`` is given; each task writes files of its own.
-        layout: of the files.
-        schema: of the rows.
-        read: gives the rows of a task.
+        parts: input of ``read``; each task writes its own files.
+        layout: layout of the files.
+        schema: schema of the rows.
+        read: reads the rows of a task.
 
     Raises:
         StoreError: as ``write_frame``.

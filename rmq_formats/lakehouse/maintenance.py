@@ -12,15 +12,15 @@ _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that r
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What is asked for, of each table of a run.
+    """Maintenance of each table of a run.
 
     Attributes:
-        optimize: compact files to the target size of ``files``, and cluster a table that has clustering columns.
-        retention_days: delete the rows of messages that were stored longer ago; None keeps all.
-        vacuum_hours: delete files that have been in no version for so long; None keeps them.
+        optimize: compact files to the target size of ``files``, and cluster a table with clustering columns.
+        retention_days: delete rows of messages that were stored longer ago; None deletes none.
+        vacuum_hours: delete files that no version has had for so long; None deletes none.
 
     Raises:
-        OptionError: what is in use would be deleted; naming the option.
+        OptionError: files in use would be deleted; the message names the option.
     """
 
     optimize: bool
@@ -37,10 +37,10 @@ class Maintenance:
             )
 
     def do(self, open_table: OpenTable, tables: Mapping[str, str]) -> None:
-        """Maintain the tables of an export, each of which is given with its column of store times.
+        """Maintain the tables of an export, given with their columns of store times.
 
         Raises:
-            StoreError: a table could not be maintained; what has landed in it stays.
+            StoreError: a table could not be maintained; its rows stay.
         """
         for table, time_column in tables.items():
             table_log = open_table(table)

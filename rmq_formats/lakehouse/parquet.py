@@ -1,4 +1,4 @@
-"""Writes Arrow batches as Parquet files of a partitioned table, with what its log says of them.
+"""Arrow batches as Parquet files of a partitioned table, each with its description for the table's log.
 
 Rows go from Arrow to Parquet column by column; Spark's own writer converts them value by value.
 """
@@ -57,7 +57,7 @@ class ColumnStats:
         self._bounds += [bound for bound in (min_max["min"], min_max["max"]) if bound.is_valid]
 
     def bounds(self) -> tuple[str | int | None, str | int | None]:
-        """Return a lower and an upper bound of all values; None where the log is to say nothing."""
+        """Return a lower and an upper bound of all values; None for a bound that the log omits."""
         if not self._bounds:
             return None, None
         min_max = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
@@ -71,7 +71,7 @@ class ColumnStats:
 
 
 def _format_time(time: datetime) -> str:
-    """Format a time in milliseconds, which is what a record's times have."""
+    """Format a time in milliseconds, the resolution of a record's times."""
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -101,7 +101,7 @@ class FinishedFile:
 
 
 class TableFiles(Protocol):
-    """What a table format asks of its files; tasks get it pickled."""
+    """Rules of a table format for its files; tasks get an instance pickled."""
 
     def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
         """Return the schema of the files, of batches of ``schema``."""
@@ -116,7 +116,7 @@ class TableFiles(Protocol):
         ...
 
     def action(self, file: FinishedFile) -> str:
-        """Return what the table's log says of a file."""
+        """Describe a file for the table's log."""
         ...
 
 
@@ -126,13 +126,13 @@ class Layout:
 
     Attributes:
         table: directory of the files, or its URI.
-        files: what the table's format asks of them.
+        files: rules of the table format.
         partitions: partition columns, which become directories.
         stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
         target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
             whatever the number of partitions.
-        connect: opens the object store that has them; None if they are in a file system.
+        connect: opens the object store of the files; None if they are in a file system.
     """
 
     table: str
@@ -145,16 +145,16 @@ class Layout:
 
     @property
     def file_store(self) -> TableFileStore:
-        """Where the files are."""
+        """File store of the files."""
         return file_store_of(self.table, self.connect)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A finished file that no version of the table has yet.
+    """Finished file that no version of the table contains yet.
 
     Attributes:
-        action: what the table's log is to say of it, as JSON.
+        action: description for the table's log, as JSON.
         path: of the file.
         rows: in it.
         bytes: its size.
@@ -184,7 +184,7 @@ class PartitionedFiles:
         self._paths: list[str] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer a batch's rows, and write those of partitions that have enough.
+        """Buffer the rows of a batch, and write the partitions whose buffers are full.
 
         Raises:
             StoreError: a file cannot be written.
@@ -283,7 +283,7 @@ class _ParquetFile:
             raise _store_error(self.path, error) from error
 
     def close(self) -> WrittenFile:
-        """Finish the file, and build what the log says of it."""
+        """Finish the file, and describe it for the table's log."""
         try:
             self._writer.close()
             size, modified_ms = self._file_store.finish(self.path, self._sink)

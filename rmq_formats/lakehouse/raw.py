@@ -55,12 +55,12 @@ _PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType())
 
 @dataclass(frozen=True, slots=True)
 class ExportCounts:
-    """Counts of what an export has added to its tables.
+    """Counts of the messages that an export has committed.
 
     Attributes:
-        messages: rows.
+        messages: rows committed.
         bytes: bytes of these messages in the log.
-        damaged: stretches of the log without a sound record, and bodies that do not inflate.
+        damaged: ranges of the log without a sound record, and bodies that do not inflate.
         undecoded: messages whose body does not decode by the spec.
         files: files added to the tables.
     """
@@ -72,11 +72,11 @@ class ExportCounts:
     files: int = 0
 
     def to_dict(self) -> dict[str, int]:
-        """Convert to the members of a JSON report that a broker's part has as well as the whole."""
+        """Convert to the members of the JSON report that a broker and the whole run have in common."""
         return {name: getattr(self, name) for name in ("messages", "bytes", "damaged", "undecoded")}
 
     def with_missing_as_damaged(self, messages: int | None) -> "ExportCounts":
-        """Count those of so many messages, if that is known, that there was no record of as damaged."""
+        """Count expected messages without a record as damaged; None if the expected number is unknown."""
         lost = 0 if messages is None else messages - self.messages - self.damaged - self.undecoded
         return replace(self, damaged=self.damaged + max(0, lost))
 
@@ -88,7 +88,7 @@ Counted = tuple[CommitResult, ExportCounts]
 
 
 class PendingMessages(Protocol):
-    """What an export is to land: rows of a store's log, or of a broker's queues."""
+    """Messages that an export has to commit: records of a store's log, or messages of a broker's queues."""
 
     @property
     def spark(self) -> SparkSession:
@@ -97,36 +97,36 @@ class PendingMessages(Protocol):
 
     @property
     def topics(self) -> int:
-        """Number of topics at most, for the size of files."""
+        """Largest possible number of topics, which decides the size of files."""
         ...
 
     def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
-        """Return what begins an attempt to land those rows that the table does not have."""
+        """Return the function that starts an attempt to commit the rows that the table lacks."""
         ...
 
     def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
-        """Plan the turn's rows as tasks, and the bytes that these read; no topics are left out yet."""
+        """Plan the rows of an attempt as tasks, topics not yet excluded; also return the bytes that the tasks read."""
         ...
 
     def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
-        """Read the turn's rows as a DataFrame."""
+        """Read the rows of an attempt as a DataFrame."""
         ...
 
     def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
-        """Read the rows that any of some tables is owed."""
+        """Read the rows that are pending for any of the tables as one DataFrame."""
         ...
 
     def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
-        """Return the condition under which a row of ``union_frame`` is the turn's."""
+        """Return the condition that a row of ``union_frame`` belongs to an attempt."""
         ...
 
     def expected_messages(self, attempt: CommitAttempt) -> int | None:
-        """Return how many messages the turn has, where that is known without a look at them."""
+        """Return the number of messages of an attempt, if it is known before they are read; else None."""
         ...
 
 
 class Export(Protocol):
-    """Interface of an export, which lands a selection of a store's messages in tables of its own."""
+    """Interface of an export, which commits a selection of a store's messages to its own tables."""
 
     name: str
     tables: dict[str, str]
@@ -134,15 +134,15 @@ class Export(Protocol):
     selection: ExportSelection
 
     def source_options(self) -> dict[str, str]:
-        """Return the source's options beyond those of the selection."""
+        """Return options of the source, in addition to the options of the selection."""
         ...
 
     def check(self) -> None:
-        """Refuse existing tables that do not fit. Raises StoreError."""
+        """Refuse existing tables that do not fit the export. Raises StoreError."""
         ...
 
     def check_log(self, log: StoreLog) -> None:
-        """Refuse a log that is not the one that the tables were exported from. Raises StoreError."""
+        """Refuse a log other than the one that the tables were exported from. Raises StoreError."""
         ...
 
     def prepare(self) -> None:
@@ -150,34 +150,34 @@ class Export(Protocol):
         ...
 
     def resume_offset(self) -> int:
-        """Return the physical offset where the rows to land begin; -1 if nothing has landed. Raises StoreError."""
+        """Return the physical offset of the first pending row; -1 if nothing was committed. Raises StoreError."""
         ...
 
     @property
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        """The tables, as ``exactly_once`` has them."""
+        """Tables of the export."""
         ...
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
-        """Land those of the records that have not landed yet."""
+        """Commit the messages that the tables lack."""
         ...
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run, in this one and former ones.
+        """Return how many messages are undecoded at the end of a run, counting those of former runs.
 
-        Those that are in a dead-letter table by now count no more, nor do those of topics that are accepted.
+        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
         """
         ...
 
 
 class RawExport:
-    """Export of all columns, or some, to one table.
+    """Export of all columns, or of some, to one table.
 
     Args:
-        path: of the table.
-        log: of the table.
-        selection: which messages.
-        columns: of the source, in the wanted order; None is all.
+        path: path of the table.
+        log: log of the table.
+        selection: selection of the messages.
+        columns: columns of the source, in the order of the table; None is all.
         shape: of the table.
     """
 
@@ -215,7 +215,6 @@ class RawExport:
         self.table = ExactlyOnceTable(path, log, selection, self._table_spec)
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:  # noqa: ARG002 # bodies are as they are
-        """See ``Export``."""
         return 0
 
     def source_options(self) -> dict[str, str]:
@@ -227,7 +226,6 @@ class RawExport:
         self.table.check(self._schema)
 
     def check_log(self, log: StoreLog) -> None:
-        """See ``Export``."""
         self.table.check_log(log)
 
     def prepare(self) -> None:
@@ -235,16 +233,13 @@ class RawExport:
         self.table.prepare(self._schema)
 
     def resume_offset(self) -> int:
-        """See ``Export``."""
         return self.table.resume_offset()
 
     @property
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        """See ``Export``."""
         return [self.table]
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
-        """See ``Export``."""
         counts = ExportCounts()
         expected_messages: int | None = None
 
@@ -259,7 +254,7 @@ class RawExport:
         return total.with_missing_as_damaged(expected_messages) if result.committed else ExportCounts()
 
     def _write_by_tasks(self, records: PendingMessages, attempt: CommitAttempt) -> Counted | None:
-        """Let the tasks write Parquet files; None where the rows have to go through Spark."""
+        """Write Parquet files in tasks and commit them; None if Spark has to write the rows."""
         spark, layout = records.spark, None if attempt.needs_dedup else self.layout(records.spark)
         if layout is None:
             return None
@@ -271,7 +266,7 @@ class RawExport:
         return committed, _count_files(written)
 
     def tasks(self, records: PendingMessages, attempt: CommitAttempt, layout: Layout) -> tuple[list[FilesTask], int]:
-        """Plan the tasks that write the turn's rows as files, and the bytes that they scan."""
+        """Plan the tasks that write the rows of an attempt as files; also return the bytes that the tasks scan."""
         rows, scanned_bytes = records.tasks(attempt)
         columns, selection = tuple(self._source.fieldNames()), self.selection
         tasks = [
@@ -281,13 +276,13 @@ class RawExport:
         return tasks, scanned_bytes
 
     def layout(self, spark: SparkSession) -> Layout | None:
-        """Return where and how tasks write files; None where they cannot."""
+        """Return where and how tasks write files; None if Spark has to write the rows."""
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._table_spec.partitions)
         return None if codec is None or not plain else self.table.layout(codec)
 
     def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt) -> Counted:
-        """Append the rows by Spark."""
+        """Write the rows by Spark and commit them."""
         observation = Observation()
 
         def build_columns(frame: DataFrame) -> DataFrame:
@@ -303,13 +298,13 @@ class RawExport:
 
 
 def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCounts | RmqError]:
-    """Land the records of several brokers in their common tables; see ``commit_raw``."""
+    """Commit the messages of several brokers to their common tables; see ``commit_raw``."""
     raw = [(export, records) for export, records in parts if isinstance(export, RawExport)]
     return commit_raw(raw) if raw else [_attempt(export, records) for export, records in parts]
 
 
 def _attempt(export: Export, records: PendingMessages) -> ExportCounts | RmqError:
-    """Land the records of one of several brokers; what its tasks say does not stop the others."""
+    """Commit the messages of one broker; return an error of its tasks, so that the other brokers go on."""
     try:
         return export.commit_pending(records)
     except PySparkException as error:
@@ -317,16 +312,16 @@ def _attempt(export: Export, records: PendingMessages) -> ExportCounts | RmqErro
 
 
 def commit_raw(parts: Sequence[tuple[RawExport, PendingMessages]]) -> list[ExportCounts | RmqError]:
-    """Land the records of several brokers in their common table: in one job and one commit, where tasks write files.
+    """Commit the messages of several brokers to their common table: in one job and one commit if tasks write files.
 
     Args:
-        parts: the export of each broker, and what it is to land.
+        parts: export and pending messages of each broker.
 
     Returns:
-        For each broker what has landed, or why nothing has: its log cannot be read, and the others' rows have landed.
+        For each broker its counts, or the error that failed it: an unreadable log does not stop the other brokers.
 
     Raises:
-        StoreError: the table cannot be written, or does not hold what has landed in it.
+        StoreError: the table cannot be written, or lacks rows that were committed.
     """
     outcomes: dict[int, ExportCounts | RmqError] = _commit_files(parts) if parts else {}
     for number, (export, records) in enumerate(parts):
@@ -336,7 +331,7 @@ def commit_raw(parts: Sequence[tuple[RawExport, PendingMessages]]) -> list[Expor
 
 
 def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[int, ExportCounts | RmqError]:
-    """Land what tasks may write as files, in one job; those brokers are left out whose rows Spark has to write."""
+    """Commit the rows that tasks may write, in one job and one commit; skip brokers whose rows Spark has to write."""
     first, first_pending = parts[0]
     spark, layout = first_pending.spark, first.layout(first_pending.spark)
     outcomes: dict[int, ExportCounts | RmqError] = {}
@@ -380,7 +375,7 @@ def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[in
 
 
 def _commit(attempts: Mapping[int, CommitAttempt], written_files: Mapping[int, Sequence[TaskFiles]]) -> CommitResult:
-    """Commit the files of the tasks of some turns."""
+    """Commit the files of the tasks of several attempts."""
     written = [task for tasks in written_files.values() for task in tasks]
     files = [file for task in written for file in task.files]
     result = CommitResult(sum(file.rows for file in files), len(files), committed=True)

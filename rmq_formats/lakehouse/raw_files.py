@@ -1,4 +1,4 @@
-"""Lands raw rows without Spark's row format: each task scans a split of the log, writes Parquet files directly."""
+"""Raw export without Spark's row format: each task scans a split of the log and writes Parquet files."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ _MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are object
 
 
 class TaskRows(Protocol):
-    """Rows of one task, which reads them where it runs."""
+    """Rows of one task, read by the task itself."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read the rows."""
@@ -42,7 +42,7 @@ class StoreRows:
 
     Attributes:
         store: root of the store.
-        read: which rows.
+        read: options of the read.
         task: the split.
     """
 
@@ -51,7 +51,6 @@ class StoreRows:
     task: Task
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See ``TaskRows``."""
         yield from read_task(self.store, self.task, replace(self.read, columns=tuple(columns)))
 
 
@@ -60,11 +59,11 @@ class FilesTask:
     """Task that writes files.
 
     Attributes:
-        rows: what it reads.
-        columns: of the rows, as their source has them.
-        broker: whose rows they are, where the table has those of several.
-        left_out: topics that are not landed.
-        layout: of the files.
+        rows: rows to read.
+        columns: columns of the rows, as their source names them.
+        broker: broker of the rows, in a table of several brokers; else None.
+        excluded_topics: topics that are not exported.
+        layout: layout of the files.
     """
 
     rows: TaskRows
@@ -79,9 +78,9 @@ class TaskFiles:
     """Files and counts of one task.
 
     Attributes:
-        files: in the order in which they were closed.
-        bytes: of the messages, in the log.
-        damaged: stretches and bodies that are no message.
+        files: files in the order in which they were closed.
+        bytes: bytes of the messages in the log.
+        damaged: number of damaged ranges and bodies.
         last_offset: the largest physical offset; None if there are no rows.
     """
 
@@ -92,7 +91,7 @@ class TaskFiles:
 
 
 def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
-    """Run the tasks that write files of this layout; nobody sees these before the table's log names them.
+    """Run the tasks that write files. No reader sees the files before the table's log names them.
 
     Raises:
         StoreError: a file that cannot be read or written, or was written where the driver does not see it.
@@ -107,15 +106,15 @@ def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout)
 def write_files_of_brokers(
     spark: SparkSession, tasks: Sequence[Sequence[FilesTask]], layout: Layout
 ) -> list[list[TaskFiles] | RmqError]:
-    """Run the tasks of several brokers as one job, in turns; one that fails spoils its own broker's rows alone.
+    """Run the interleaved tasks of several brokers as one job; a failed task fails its own broker only.
 
     Args:
         spark: the session.
-        tasks: of each broker.
-        layout: of the files of all.
+        tasks: tasks of each broker.
+        layout: layout of all files.
 
     Returns:
-        For each broker what its tasks wrote, or the error of one of them; its files are deleted then.
+        For each broker the files of its tasks, or the error of one task, whose broker's files are deleted.
     """
     numbered = [[(number, task) for task in broker_tasks] for number, broker_tasks in enumerate(tasks)]
     interleaved = mixed(numbered)
@@ -136,7 +135,7 @@ def write_files_of_brokers(
 
 
 def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
-    """Run a task; what is wrong with its broker is a result, so that the others' tasks go on."""
+    """Run a task; return an error of its broker, so that the tasks of the other brokers go on."""
     number, files_task = task
     try:
         return number, write_task(files_task)
@@ -147,7 +146,7 @@ def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
 
 
 def check_visible(files: Sequence[WrittenFile], place: TableFileStore) -> None:
-    """Check that files are where the table's log will look for them: an executor may lack the table's mount.
+    """Check that the driver sees the files that tasks have written: an executor may lack the table's mount.
 
     Raises:
         StoreError: naming one that is not there, or has another size.

@@ -1,4 +1,4 @@
-"""Records that a run hands to an export: its selection up to an offset, as a DataFrame or as scan tasks."""
+"""Pending records of a store's log: a selection up to a physical offset, as a DataFrame or as scan tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from rmq_formats.spark.options.read import commitlog_options
 
 @dataclass(frozen=True, slots=True)
 class PendingRecords:
-    """The records of a selection that begin before a physical offset.
+    """Records of a selection that begin before a physical offset.
 
     Attributes:
         spark: the session.
-        selection: which messages.
-        options: of the source, beyond those of the selection.
-        end: the offset.
-        topics: how many there may be, for the size of files.
-        log: they are of.
+        selection: selection of the messages.
+        options: options of the source, in addition to those of the selection.
+        end: physical offset before which the records begin.
+        topics: largest possible number of topics, which decides the size of files.
+        log: log of the records.
     """
 
     spark: SparkSession
@@ -37,32 +37,26 @@ class PendingRecords:
     log: StoreLog
 
     def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
-        """See ``PendingMessages``."""
         return table.start_attempt(self.end, self.log)
 
     def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
-        """See ``PendingMessages``."""
         return self.frame(attempt.begin)
 
     def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
-        """See ``PendingMessages``."""
         begin = min(table.resume_offset() for table in tables)
         return self.frame(max(begin, self.selection.starting_physical_offset))
 
     def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
-        """See ``PendingMessages``."""
         return F.col("physical_offset") >= attempt.begin
 
     def expected_messages(self, attempt: CommitAttempt) -> int | None:  # noqa: ARG002 # a range of bytes does not tell
-        """See ``PendingMessages``."""
         return None
 
     def frame(self, first: int) -> DataFrame:
-        """Read the records that begin at ``first`` or behind it as a DataFrame."""
+        """Read the records that begin at ``first`` or after it as a DataFrame."""
         return self.selection.batch(self.spark, first, self.end, self._with_splits(first))
 
     def tasks(self, attempt: CommitAttempt) -> tuple[list[StoreRows], int]:
-        """See ``PendingMessages``."""
         first = attempt.begin
         read_options = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
         plan = plans_of(read_options)[0].plan

@@ -1,4 +1,4 @@
-"""Runs exports: as one batch of what is there, or as a stream of micro batches while a log grows."""
+"""Exports of one store: a batch up to the log's end, or a stream of micro batches while the log grows."""
 
 import logging
 import signal
@@ -34,8 +34,8 @@ class Bounds:
 
     Attributes:
         ending_physical_offset: exclusive; None is the log's end.
-        fail_on_data_loss: whether what was deleted before it was exported is an error.
-        topics: number of topics at most, for the size of files.
+        fail_on_data_loss: whether bytes that were deleted before they were exported are an error.
+        topics: largest possible number of topics, which decides the size of files.
     """
 
     ending_physical_offset: int | None = None
@@ -48,12 +48,12 @@ class RunProgress:
     """Progress of a run: offsets and counts.
 
     Attributes:
-        start: physical offset where it began.
-        end: where it stands.
+        start: physical offset where the run began.
+        end: physical offset up to which the run has exported.
         missing_bytes: bytes of the log that were deleted before they were exported.
         leftover_bytes: bytes after the log's end with messages that no queue has, if the export includes them.
         counts: counts by export.
-        batches: micro batches that landed something.
+        batches: number of micro batches with pending rows.
     """
 
     start: int = 0
@@ -70,16 +70,16 @@ class RunProgress:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where it began and where it stands, as members of a JSON report."""
+        """Offsets where the run began and ended, as members of the JSON report."""
         return {"starting_physical_offset": self.start, "ending_physical_offset": self.end}
 
 
 class ExportRun:
-    """Exports of one store that run together.
+    """Run of the exports of one store.
 
     Args:
         spark: the session.
-        store: the store's root.
+        store: root of the store.
         exports: the exports.
         bounds: see ``Bounds``.
     """
@@ -93,10 +93,10 @@ class ExportRun:
         self.progress = RunProgress(counts={export.name: ExportCounts() for export in exports})
 
     def check(self, log: StoreLog) -> None:
-        """Refuse what does not fit, before anything is written; then set where the run begins.
+        """Refuse tables and logs that do not fit, before anything is written; then set where the run begins.
 
         Raises:
-            StoreError: a table of another store, a log that was cut off, or a part of it that is gone.
+            StoreError: a table of another store, a log that was cut off, or one with deleted bytes that are pending.
         """
         for export in self._exports:
             export.check()
@@ -118,7 +118,7 @@ class ExportRun:
             )  # fmt: skip
 
     def begin(self, log: StoreLog) -> int:
-        """Return the physical offset where the first of the exports stands."""
+        """Return the smallest physical offset at which an export resumes."""
         return min(self._begin_offset(export, log) for export in self._exports)
 
     def _begin_offset(self, export: Export, log: StoreLog) -> int:
@@ -130,7 +130,7 @@ class ExportRun:
         )
 
     def _held_end(self, export: Export, log: StoreLog) -> int:
-        """Return where the export stands; where it has not begun, but one of the cluster has, where that one stands."""
+        """Return the offset up to which messages are committed, by an export of the store or else of the cluster."""
         begin, first = self._begin_offset(export, log), export.selection.starting_physical_offset
         if export.resume_offset() >= 0:
             return begin
@@ -138,7 +138,7 @@ class ExportRun:
         return max(first, min(begin, pulled_end)) if pulled_end else begin
 
     def end(self, log: StoreLog) -> int:
-        """Return the physical offset where the export ends, by the bounds."""
+        """Return the physical offset where the run ends, by its bounds."""
         requested_end = self._bounds.ending_physical_offset
         return log.end if requested_end is None else min(log.end, requested_end)
 
@@ -157,10 +157,10 @@ class ExportRun:
             export.prepare()
 
     def export_up_to(self, log: StoreLog, end: int) -> ExportCounts:
-        """Land the rows not landed yet of the records that begin before ``end``, in all exports; returns their counts.
+        """Commit the pending rows of records that begin before ``end``, in all exports; return their counts.
 
         Raises:
-            StoreError: the log ends before; nothing is landed.
+            StoreError: the log ends before; nothing is committed.
         """
         missing_bytes, counts, has_pending = 0, ExportCounts(), False
         for export in self._exports:
@@ -173,7 +173,7 @@ class ExportRun:
         return counts
 
     def pending_records(self, export: Export, log: StoreLog, end: int) -> tuple[PendingRecords, int] | None:
-        """Return what an export is to land up to ``end``, and the bytes of it that are gone; None if it is nothing.
+        """Return the records that an export has to commit up to ``end``, and the number of missing bytes; None if none.
 
         Raises:
             StoreError: the log ends before, or is not the one that was exported.
@@ -183,7 +183,7 @@ class ExportRun:
         begin = self._begin_offset(export, log)
         if begin > end or (begin == end and export.selection.from_offset is None):
             return None
-        if end > log.end:  # records written there later would be taken for landed
+        if end > log.end:  # records written there later would be taken for committed
             raise StoreError(
                 f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
                 "the log was cut off, or it is another store's; give another --checkpoint"
@@ -194,30 +194,30 @@ class ExportRun:
         return records, missing_bytes
 
     def count(self, export: Export, added: ExportCounts) -> ExportCounts:
-        """Count what an export has landed."""
+        """Add the counts of an export to the progress of the run."""
         self.progress.counts[export.name] += added
         return added
 
     def record_progress(self, end: int, missing_bytes: int, *, has_pending: bool) -> None:
-        """Note that all exports stand at ``end``, with so many bytes gone, and whether anything was to be landed."""
+        """Record that all exports have reached ``end``, the missing bytes, and whether rows were pending."""
         progress = self.progress
         progress.missing_bytes += missing_bytes
         progress.batches += has_pending
         progress.end = max(progress.end, end)
 
     def batch(self, log: StoreLog) -> None:
-        """Land all records up to the log's end, as one batch."""
+        """Commit all records up to the log's end, as one batch."""
         self.export_up_to(log, self.end(log))
 
     def stream(self, checkpoint: ExportCheckpoint, interval: str | None, limits: dict[str, str]) -> None:
-        """Land records as they come, until the query ends or a signal stops it.
+        """Commit records as they arrive, until the query ends or a signal stops it.
 
-        A micro batch is a range of the log. Its rows are read from where the table stands, not from where the
-        checkpoint stands, which may be lost, or behind the table, or ahead of it.
+        A micro batch is a range of the log. Its rows are read from the progress of the table, not from the checkpoint.
+        The checkpoint may be lost, or differ from the progress in either direction.
 
         Args:
-            checkpoint: of the query.
-            interval: between micro batches, as ``10 seconds``; None ends the query with what is there now.
+            checkpoint: checkpoint of the query.
+            interval: time between micro batches, as ``10 seconds``; None ends the query at the current end of the log.
             limits: options of the source that bound a micro batch.
         """
         self.export_up_to(
@@ -232,7 +232,7 @@ class ExportRun:
 
             def export_batch(_frame: DataFrame, batch_id: int) -> None:
                 with commit_lock:
-                    if not stopped.is_set():  # else the next run lands it: it begins where the table stands
+                    if not stopped.is_set():  # else the next run exports it, from the table's progress
                         log, end = snapshot_log(self._store), checkpoint.batch_end(batch_id)
                         _log_batch(batch_id, self.export_up_to(log, end), log.end - end)
 
@@ -249,11 +249,11 @@ class ExportRun:
 
 
 def repeat(export_round: Callable[[], bool], interval_s: float | None) -> None:
-    """Land round after round.
+    """Export round after round.
 
     Args:
-        export_round: lands a round; returns whether more is there already.
-        interval_s: between rounds that leave nothing, until a signal; None ends with the first of these.
+        export_round: exports one round; returns whether more is pending.
+        interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first such round.
     """
     if interval_s is None:
         while export_round():
@@ -277,7 +277,7 @@ def _await(query: StreamingQuery, stopped: threading.Event, commit_lock: threadi
         while not stopped.is_set() and not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
             pass
     finally:
-        with commit_lock:  # waits for the batch that is being landed, so that the report includes it
+        with commit_lock:  # waits for the batch that is being committed, so that the report includes it
             pass
         query.stop()
 

@@ -23,20 +23,20 @@ class ExcludedTopics:
     """Topics that are not exported, such as system topics.
 
     Attributes:
-        names: whole names.
-        prefix: of names.
+        names: names of topics.
+        prefix: prefix of the names of further topics.
     """
 
     names: tuple[str, ...]
     prefix: str
 
     def is_included(self) -> Column:
-        """Return the condition under which a row stays; a damaged stretch, which has no topic, stays."""
+        """Return the condition that a row is exported; a damaged range, which has no topic, is exported."""
         topic = F.col("topic")
         return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
 
     def excludes(self, topic: str) -> bool:
-        """Return whether a topic is left out."""
+        """Return whether a topic is excluded."""
         return topic in self.names or topic.startswith(self.prefix)
 
     def included_mask(self, topics: pa.Array) -> pa.Array:
@@ -49,11 +49,11 @@ class ExcludedTopics:
 
 @dataclass(frozen=True, slots=True)
 class BrokerKey:
-    """Broker of one of several stores, or of a running cluster, that are exported into one table.
+    """Broker of one of several stores, or of a running cluster, in a table of several brokers.
 
     Attributes:
         cluster: name of its cluster.
-        name: of the broker.
+        name: name of the broker.
         table_id: identifier of the clusters in the table.
     """
 
@@ -63,7 +63,7 @@ class BrokerKey:
 
     @property
     def id(self) -> str:
-        """Identifier of the broker in transaction identifiers: names may hold any character."""
+        """Identifier of the broker in application ids: names may contain any character."""
         return f"{quote(self.cluster, safe='')}/{quote(self.name, safe='')}"
 
 
@@ -72,19 +72,18 @@ class ExportSelection:
     """Selected messages of one store.
 
     Attributes:
-        store: the store's root.
-        store_id: identifier of the store: offsets of two stores must not be confused.
-        topics: their names; None is all but those that are left out.
-        left_out: RocketMQ's own topics; None if they are asked for.
+        store: root of the store.
+        store_id: identifier of the store in application ids: the offsets of two stores must not be confused.
+        topics: names of topics; None is all topics that are not excluded.
+        excluded_topics: RocketMQ's own topics; None if system topics are exported.
         include: which records of the log, as the source's option; None is its default.
         starting_timestamp: smallest store time, as the source's option; None is any.
         ending_timestamp: one past the largest; None is any.
         starting_physical_offset: of the first record.
         queue_bounds: the source's options that bound queues, by name, each JSON by topic and queue.
-        from_offset: physical offset from which on what is missing in the tables is landed again; None is where they
-            stand.
-        broker: whose messages they are, where a table has those of several; None where it has those of one store.
-        with_tier: whether they are those of a store and its tier, told apart by their places in queues alone.
+        from_offset: physical offset from which missing rows are exported again (backfill); None resumes.
+        broker: broker of the messages, in a table of several brokers; None in a table of one store.
+        with_tier: whether the messages are those of a store and its tier, which queue offsets identify.
     """
 
     store: str
@@ -108,12 +107,12 @@ class ExportSelection:
 
     @property
     def lock_id(self) -> str:
-        """Transaction identifier that all exports of the store into a table set, so that one commits at a time."""
+        """Application id that all exports of the store set, so that they commit one by one."""
         return f"{APP_PREFIX}{self.store_id if self.broker is None else self.broker.id}"
 
     @property
     def app_id(self) -> str:
-        """Transaction identifier of this selection; its version is the physical offset where the export ended."""
+        """Application id of the selection; its version is the physical offset up to which it is committed."""
         choice = _join_topics(self.topics) if self.topics is not None else "*" if self.excluded_topics else "**"
         choice += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
         choice += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
@@ -145,13 +144,13 @@ class ExportSelection:
 
 
 def _join_topics(topics: Sequence[str]) -> str:
-    """Join names so that no other ones give the same text; identifiers in tables that are there stay as they are."""
+    """Join names so that no other names give the same text; ids in existing tables must not change."""
     is_plain = not any("|" in topic for topic in topics)
     return "|".join(topics) if is_plain else f"|{json.dumps(topics)}"  # no name is empty, so only these begin so
 
 
 def store_identifier(store: str, store_id: str | None) -> str:
-    """Return a store's identifier in tables: the one that was given, else its absolute path or URI."""
+    """Return the identifier of a store in tables: ``--store-id`` if given, else the absolute path or the URI."""
     if store_id:
         return store_id
     return store if "://" in store else str(Path(store).resolve())

@@ -1,4 +1,4 @@
-"""Snapshot of a store's CommitLog for an export: its ends, its deleted ranges, its topics, marks of its content."""
+"""Snapshot of a store's CommitLog for an export: its end, deleted ranges, topics and fingerprints."""
 
 import json
 import zlib
@@ -26,16 +26,16 @@ _FINGERPRINT: Final = ("physical_offset", "crc32_from", "crc32")
 
 @dataclass(frozen=True, slots=True)
 class StoreLog:
-    """A store's CommitLog as it was at one moment.
+    """CommitLog of a store, as it was at one moment.
 
     Attributes:
-        store: the store's root.
-        storage: where it is.
-        root: the root in that storage.
-        segments: in log order.
-        end: physical offset one past the last sound record.
-        torn: bytes behind it that no broker is writing.
-        leftover_bytes: bytes behind it that an earlier recovery has left; a broker overwrites them.
+        store: root of the store.
+        storage: storage of the log.
+        root: root of the store within the storage.
+        segments: segments in log order.
+        end: physical offset after the last sound record.
+        torn: number of bytes after ``end`` that no broker is writing.
+        leftover_bytes: number of bytes after ``end`` that an earlier recovery has left; a broker overwrites them.
     """
 
     store: str
@@ -51,7 +51,7 @@ class StoreLog:
         return missing_ranges(self.segments, begin, end)
 
     def fingerprint(self, end: int) -> str | None:
-        """Describe the log's last bytes before an offset, as JSON for a commit; None if they are deleted."""
+        """Return a checksum of the last bytes before an offset, as JSON for a commit; None if the bytes are deleted."""
         for segment in self.segments:
             if segment.start_offset < end <= segment.end_offset:
                 begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
@@ -59,15 +59,15 @@ class StoreLog:
         return None
 
     def reread_if_shorter(self, end: int) -> "StoreLog":
-        """Return this snapshot, or one of now if it ends before an offset: the log may have grown since."""
+        """Return this snapshot, or a new one if it ends before an offset: the log may have grown."""
         return self if end <= self.end + self.torn else snapshot_log(self.store)
 
     def matches(self, end: int, fingerprint: str | None) -> bool:
-        """Return whether it reaches an offset, and has the bytes that a mark, if there is one, tells of."""
+        """Return whether the log reaches an offset, and has the bytes of a fingerprint; None is any bytes."""
         return end <= self.end + self.torn and (fingerprint is None or self.differing_range(fingerprint) is None)
 
     def differing_range(self, fingerprint: str) -> tuple[int, int] | None:
-        """Return the range of bytes that differ from those of a mark; None if they are the same, or deleted."""
+        """Return the range of bytes that differ from a fingerprint; None if they are equal, or deleted."""
         try:
             end, begin, known = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
         except (ValueError, TypeError, KeyError):  # another program's metadata
@@ -82,7 +82,7 @@ class StoreLog:
             return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
 
     def known_topics(self) -> frozenset[str]:
-        """Topics that the store's queues and configuration name; others may be in the log."""
+        """List the topics of the store's queues and configuration; the log may contain others."""
         topics = set(named_topics(self.storage, self.root))
         path = f"{paths.config_dir(self.root)}/topics.json"
         if self.storage.exists(path):
@@ -92,7 +92,7 @@ class StoreLog:
 
 
 def fingerprint_end(fingerprint: str | None) -> int:
-    """Return the physical offset of a mark; -1 if it is none."""
+    """Return the physical offset of a fingerprint; -1 for other metadata."""
     try:
         return int(json.loads(fingerprint or "")[_FINGERPRINT[0]])
     except (ValueError, TypeError, KeyError):  # another program's metadata
@@ -100,10 +100,10 @@ def fingerprint_end(fingerprint: str | None) -> int:
 
 
 def snapshot_log(store: str) -> StoreLog:
-    """Take a snapshot of the log as it is now.
+    """Take a snapshot of a store's log.
 
     Args:
-        store: the store's root.
+        store: root of the store.
 
     Raises:
         StoreNotFoundError: there is none.
@@ -118,13 +118,13 @@ def snapshot_log(store: str) -> StoreLog:
 
 
 def check_topics(spark: SparkSession, logs: Sequence[StoreLog], known: frozenset[str], topics: tuple[str, ...]) -> None:
-    """Refuse topics that no store has; the logs are scanned for those that neither queues nor config name.
+    """Refuse topics that no store has; a topic that neither queues nor configuration name is searched in the logs.
 
     Args:
         spark: session that scans.
-        logs: of the stores.
-        known: their ``known_topics``, which are computed anew at each call.
-        topics: topics asked for.
+        logs: logs of the stores.
+        known: the stores' ``known_topics``, which are computed at each call.
+        topics: topics to export.
 
     Raises:
         OptionError: naming them.
@@ -143,18 +143,18 @@ def check_topics(spark: SparkSession, logs: Sequence[StoreLog], known: frozenset
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
-    """Refuse a log that is not the one that was exported, or one that ends before that.
+    """Refuse a log that is not the exported one, or that ends before the exported offset.
 
     Args:
-        log: the log now.
-        exported_end: physical offset up to which the table holds it; -1 if it holds nothing.
-        fingerprint: of the log when it was exported; None if none is known.
-        table: its path.
+        log: current log.
+        exported_end: physical offset up to which the table contains the log; -1 if it contains nothing.
+        fingerprint: fingerprint of the log when it was exported; None if it is unknown.
+        table: path of the table.
 
     Raises:
         StoreError: it was cut off, or is another store's.
     """
-    log = log.reread_if_shorter(exported_end)  # another exporter may have landed what was written since
+    log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
     if exported_end > log.end + log.torn:
         raise StoreError(
             f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported_end}: "

@@ -1,6 +1,6 @@
-"""Interface of a table format to exports: what a table holds, and transactions that add to it.
+"""Port between exports and table formats: snapshots of a table, transactions, and attempts to commit.
 
-Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``exactly_once`` decides over it.
+Delta's and Iceberg's logs implement the port. ``exactly_once`` commits rows exactly once through it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ class TableSpec:
     """Partitions, clustering and properties of a table when it is created.
 
     Attributes:
-        partitions: columns that it is partitioned by.
-        clusters: columns that OPTIMIZE clusters it by; there are no partitions then.
-        properties: table properties, beyond the store's identifier; those of an existing table have to be these.
-        initial_properties: other table properties, of a new table alone.
-        comment: of a new table.
-        stats: columns with minimum and maximum of each file in Delta's log.
+        partitions: partition columns.
+        clusters: columns that OPTIMIZE clusters the table by; a clustered table has no partitions.
+        properties: table properties, beyond the owner's; an existing table must have these values.
+        initial_properties: further properties of a new table; an existing table may have others.
+        comment: comment of a new table.
+        stats: columns whose minimum and maximum in each file are in Delta's log.
     """
 
     partitions: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Counts of what a transaction has added.
+    """Rows and files that a transaction has added.
 
     Attributes:
-        rows: of the table.
-        files: of the table.
-        committed: False if there was nothing to do.
+        rows: rows added to the table.
+        files: files added to the table.
+        committed: False if nothing was pending.
     """
 
     rows: int = 0
@@ -76,24 +76,24 @@ class TableSnapshot(Protocol):
         ...
 
     def commit(self, version: int) -> TableCommit | None:
-        """Return what a commit says that led to this version; None if it was cleaned up."""
+        """Read a commit that led to this version; None if it was cleaned up."""
         ...
 
 
 class TableTransaction(Protocol):
-    """Transaction that adds rows and sets transaction versions, atomically; or fails, where another was faster."""
+    """Transaction that adds rows and sets transaction versions atomically; it fails if another writer was faster."""
 
     @property
     def snapshot(self) -> TableSnapshot:
-        """Version of the table that the transaction reads."""
+        """Table version that the transaction reads."""
         ...
 
     def watch(self, app_id: str) -> None:
-        """Let the commit fail if the version of ``app_id`` changes meanwhile."""
+        """Fail the commit if another writer changes the version of ``app_id`` meanwhile."""
         ...
 
     def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
-        """Write the rows, and commit them with ``metadata`` and what ``versions`` gives then.
+        """Write the rows, then commit them with the result of ``versions()`` and with ``metadata``.
 
         Raises one of the log's ``conflicts``.
         """
@@ -102,7 +102,7 @@ class TableTransaction(Protocol):
     def append_files(
         self, files: Sequence[str], metrics: Mapping[str, int], versions: Mapping[str, int], metadata: str | None
     ) -> None:
-        """Commit files that were written already, as ``WrittenFile.action`` has them; see ``append``."""
+        """Commit files that tasks have written, described by ``WrittenFile.action``; raises as ``append``."""
         ...
 
 
@@ -172,42 +172,43 @@ class TableLog(Protocol):
         ...
 
     def former_columns(self) -> dict[str, str | None]:
-        """List the columns that were renamed, by their former paths, with the path now, and dropped ones with None."""
+        """Map the former path of each renamed column to its current path, and that of each dropped column to None."""
         ...
 
     def storable_schema(self, schema: StructType) -> StructType:
-        """Return the columns as the format keeps them, which may lack a type. Raises StoreError."""
+        """Return the columns as the format stores them: it may lack a type. Raises StoreError."""
         ...
 
     def partition_columns(self) -> list[str]:
-        """Return the names of the columns that the table is partitioned by."""
+        """Return the names of the partition columns."""
         ...
 
     def missing_file(self) -> str | None:
-        """Return one of the newest version's data files that is gone; None if those that are looked at are there.
+        """Return a data file of the newest version that does not exist; None if all files checked exist.
 
-        A few are, so that the cost does not grow with the table. Raises StoreError: the log cannot be read.
+        Only a few files are checked, so that the cost does not grow with the table. Raises StoreError if the log is
+        unreadable.
         """
         ...
 
     def other_table(self) -> str | None:
-        """Describe another table in this one's directory; None if there is no other table. Raises StoreError."""
+        """Describe another table in the directory of this table; None without one. Raises StoreError."""
         ...
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        """Create the table; nothing happens if another was faster. Raises StoreError."""
+        """Create the table, unless another writer was faster. Raises StoreError."""
         ...
 
     def add_columns(self, schema: StructType) -> None:
-        """Add the columns that the table lacks, within structs too."""
+        """Add the columns that the table lacks, also within structs."""
         ...
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
-        """Return how tasks write the table's files; None if the rows have to go through Spark's own writer."""
+        """Return how tasks write the files of the table; None if Spark's own writer has to write the rows."""
         ...
 
     def begin_transaction(self) -> TableTransaction:
-        """Begin a transaction on the newest version; commit it, or drop it."""
+        """Begin a transaction on the newest version. A transaction that is not committed changes nothing."""
         ...
 
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame | None:
@@ -242,15 +243,15 @@ class TableLog(Protocol):
         ...
 
     def compact(self, time_column: str) -> None:
-        """Write small files together, up to the target size, messages in the order of the column ``time_column``."""
+        """Compact small files up to the target size, with messages in the order of the column ``time_column``."""
         ...
 
     def vacuum(self, hours: int) -> None:
-        """Delete files that have been in no version for ``hours``, and versions that only they were of."""
+        """Delete files that no version has had for ``hours``, and the versions that only these files made up."""
         ...
 
     def fsync(self) -> None:
-        """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
+        """Sync the file system of the table to disk, if this machine has it; see ``sync_file_system``."""
         ...
 
 

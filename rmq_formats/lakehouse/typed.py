@@ -133,7 +133,7 @@ def _avro_columns(spark: SparkSession, text: str) -> StructType:
 
 
 class TypedExport:
-    """Export of one topic to its typed table, and of what does not decode to the dead letters.
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
 
     Args:
         spark: the session.
@@ -221,7 +221,6 @@ class TypedExport:
             self._dead_letters.check(self._dead_columns)
 
     def check_log(self, log: StoreLog) -> None:
-        """See ``Export``."""
         self._table.check_log(log)
         if self._dead_letters is not None:
             self._dead_letters.check_log(log)
@@ -238,13 +237,12 @@ class TypedExport:
 
     @property
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
-        """See ``Export``."""
         return [self._table] if self._dead_letters is None else [self._table, self._dead_letters]
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """See ``Export``. Bodies are decoded once, for both tables."""
         table, start_rows = self._table, records.start_attempt(self._table)
-        attempt = start_rows(table.log.begin_transaction())  # which is dropped: it tells what will be counted
+        attempt = start_rows(table.log.begin_transaction())  # dropped: the attempt shows which rows to count
         decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()
         try:
             attempt_rows = decoded.where(F.lit(False) if attempt is None else records.belongs_to_attempt(attempt))
@@ -267,7 +265,7 @@ class TypedExport:
 
             if self._topic.key:
                 merge = MergeRows(self._key, self._order, self._deletes)
-                # The newest message of a table with deletions may have no row: that it is gone tells nothing.
+                # The newest message of a table with deletions may have no row, so a missing row proves nothing.
                 last_row = None if self._deletes else counted[4]
                 table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
                 messages = counted[0]
@@ -285,7 +283,7 @@ class TypedExport:
     def _with_undecoded_versions(
         self, attempt: CommitAttempt | None, decoded: DataFrame, records: PendingMessages
     ) -> CommitAttempt | None:
-        """Add to a turn which messages are undecoded after it: none where dead letters have them."""
+        """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
         if attempt is None:
             return None
         state = Undecoded()
@@ -301,7 +299,6 @@ class TypedExport:
         return replace(attempt, undecoded_versions=state.versions(self._table.app_id))
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """See ``Export``."""
         log, app_id = self._table.log, self._table.app_id
         undecoded = Undecoded.of_snapshot(log.snapshot(), app_id) if log.exists() else Undecoded()
         if not undecoded.count:
@@ -317,7 +314,7 @@ class TypedExport:
         return undecoded.count
 
     def _has_dead_letters(self) -> bool:
-        """Return whether the dead letters have landed as far as the rows."""
+        """Return whether the dead letters are committed as far as the rows."""
         if self._dead_letters is None:
             return False
         app_ids = (self._table.app_id, self._table.queues_id)
@@ -361,7 +358,7 @@ class TypedExport:
         )
 
     def _with_changes(self, attempted: DataFrame) -> tuple[DataFrame, Column]:
-        """Add the columns ``VALUE`` and ``DELETED`` to decoded rows, and return what says why a row is none.
+        """Add the columns ``VALUE`` and ``DELETED`` to decoded rows; return the reason why a row is a dead letter.
 
         A tombstone is a row with nothing but its key.
         """
@@ -381,12 +378,12 @@ class TypedExport:
         return changed.withColumn(VALUE, value), reason
 
     def _table_columns(self, value: Column) -> dict[str, Column]:
-        """Return the table's columns by name, over those of the message and a decoded body."""
+        """Map the names of the table's columns to expressions over a message and its decoded body."""
         metadata = {self._names[name]: F.col(name) for name in self._metadata}
         return {**metadata, **{field.name: value[field.name] for field in self._body.columns}}
 
     def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
-        """Select the table's columns of decoded rows that a condition holds of."""
+        """Select the table's columns of the decoded rows that meet a condition."""
         sound = decoded.where(F.col("reason").isNull() & owed)
         columns = self._table_columns(F.col("value"))
         if self._deletes:

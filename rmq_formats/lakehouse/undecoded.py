@@ -1,7 +1,7 @@
-"""Undecoded messages of a typed table: a state of the table, which each run reports until somebody has dealt with it.
+"""Undecoded messages of a typed table: a state of the table, reported by each run until somebody resolves it.
 
-A commit that passes over messages sets two transaction versions: how many there are, and the physical offset of the
-first. So a run that finds nothing new still knows of them.
+A commit that skips messages sets two transaction versions: how many messages are undecoded, and the physical offset of
+the first one. So even a run without pending rows reports them.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ class Undecoded:
     """Undecoded messages of a selection.
 
     Attributes:
-        count: how many.
-        first: physical offset of the first of them; 0 if there is none.
+        count: number of undecoded messages.
+        first: physical offset of the first one; 0 without any.
     """
 
     count: int = 0
@@ -28,20 +28,20 @@ class Undecoded:
 
     @classmethod
     def of_snapshot(cls, snapshot: TableSnapshot, app_id: str) -> "Undecoded":
-        """Read what a version of a table says of a selection."""
+        """Read the undecoded messages of a selection from a snapshot."""
         if snapshot.version < 0:
             return cls()
         count = snapshot.transaction_version(app_id + _COUNT)
         return cls(count, max(0, snapshot.transaction_version(app_id + _FIRST))) if count > 0 else cls()
 
     def versions(self, app_id: str) -> Mapping[str, int]:
-        """Return the transaction versions that say it."""
+        """Return the transaction versions that record the undecoded messages."""
         return {app_id + _COUNT: self.count, app_id + _FIRST: self.first}
 
     def after(self, attempt: CommitAttempt, table: ExactlyOnceTable, added: "Undecoded") -> "Undecoded":
-        """Return the state after a turn in which some messages were undecoded.
+        """Return the undecoded messages after an attempt in which some messages did not decode.
 
-        Messages that land again are counted anew, where the turn has all of those that were undecoded before.
+        A backfill counts its messages anew, if its range contains all messages that were undecoded before.
         """
         if not self.count or (table.is_backfill and attempt.begin <= self.first):
             return added
@@ -51,7 +51,7 @@ class Undecoded:
 
 
 def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:
-    """Commit which messages of a table's selection are undecoded, and no rows. Raises StoreError."""
+    """Commit the undecoded messages of a table's selection, without rows. Raises StoreError."""
     selection = table.selection
 
     def start(transaction: TableTransaction) -> CommitAttempt:

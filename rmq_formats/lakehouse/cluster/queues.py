@@ -1,10 +1,10 @@
-"""How far the queues of a broker have landed in a table, beside how far its store has.
+"""Progress of a broker's queues in a table, beside the progress of its store.
 
-Two facts hold of a broker, each with a transaction version of its own, and both stay true whatever lands next: all
-records of its log before a physical offset have landed (``exactly_once``), and of each queue all messages below an
-offset.
-A commit of pulled messages notes the offsets of the queues; its version is their sum, which grows with each message.
-So an export of the cluster goes on where one of the store ended, and back: within a queue physical offsets grow.
+A broker has two facts, each with a transaction version of its own. All records of its log before a physical offset are
+committed (``exactly_once``), and of each queue all messages below a queue offset. Both facts stay true, whichever
+export commits next. A commit of pulled messages records the offsets of the queues as metadata. Its transaction version
+is the sum of the offsets, which grows with each message. So an export of the cluster continues after an export of the
+store, and the other way round: within a queue physical offsets grow.
 """
 
 import json
@@ -32,13 +32,13 @@ _RECONCILED_OFFSET: Final = "heeded"
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a broker's messages have landed.
+    """Offsets up to which the messages of a broker are committed.
 
     Attributes:
-        physical_offset: before which all records have landed, by exports of the store; 0 if there were none.
-        offsets: by topic and queue, below which all messages have landed, by exports of the cluster.
-        heeded: physical offset before which nothing is owed behind ``offsets``.
-        pulled_end: physical offset behind which no message was pulled.
+        physical_offset: physical offset before which exports of the store have committed all records; 0 without any.
+        offsets: queue offset, by topic and queue, below which exports of the cluster have committed all messages.
+        reconciled_offset: physical offset of the store's progress that ``offsets`` already account for.
+        pulled_end: physical offset after all messages that were pulled.
     """
 
     physical_offset: int = 0
@@ -48,10 +48,10 @@ class QueueProgress:
 
 
 def queue_progress(table: ExactlyOnceTable) -> QueueProgress:
-    """Find how far a broker's messages have landed in the newest version of its table.
+    """Read the progress of a broker's queues from the newest version of its table.
 
     Raises:
-        StoreError: the table does not hold what has landed in it.
+        StoreError: the table does not contain the messages that were committed.
     """
     return _decode_progress(table, table.progress(table.queues_id), table.progress())
 
@@ -81,7 +81,7 @@ def _decode_progress(table: ExactlyOnceTable, queues: ExportProgress, store: Exp
 
 
 def encode_progress(offsets: Mapping[tuple[str, int], int], reconciled_offset: int, pulled_end: int) -> str:
-    """Build the note of a commit."""
+    """Encode the progress of queues as metadata of a commit."""
     queues: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(offsets.items()):
         queues.setdefault(topic, {})[str(number)] = offset
@@ -90,18 +90,18 @@ def encode_progress(offsets: Mapping[tuple[str, int], int], reconciled_offset: i
 
 @dataclass(frozen=True, slots=True)
 class PendingQueueMessages:
-    """Messages of a broker's queues that an export is to land; see ``raw.PendingMessages``.
+    """Pending messages of a broker's queues; see ``raw.PendingMessages``.
 
     Attributes:
         spark: the session.
-        broker: whose queues they are.
-        reader: reads them.
-        begins: of each table, by its path, the offset that each queue is to be landed from.
-        ends: one past the last.
-        planned_progress: of each table the progress by which the begins were found.
-        heeded: of each table the physical offset before which nothing is owed behind the ends.
-        pulled_end: physical offset behind which nothing of it is.
-        topics: how many there may be, for the size of files.
+        broker: broker of the queues.
+        reader: reads the messages.
+        begins: first pending offset of each queue, by the path of the table.
+        ends: offset after the last pending message of each queue.
+        planned_progress: progress by which ``begins`` were found, by the path of the table.
+        reconciled_offset: physical offset of the store's progress that ``ends`` account for, by the path of the table.
+        pulled_end: physical offset after all pending messages.
+        topics: largest possible number of topics, which decides the size of files.
     """
 
     spark: SparkSession
@@ -115,7 +115,6 @@ class PendingQueueMessages:
     topics: int
 
     def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
-        """See ``PendingMessages``."""
         return lambda transaction: self._start(table, transaction)
 
     def _start(self, table: ExactlyOnceTable, transaction: TableTransaction) -> CommitAttempt | None:
@@ -154,20 +153,16 @@ class PendingQueueMessages:
         return CommitAttempt(transaction, 0, 0, needs_dedup, queues_id, versions, metadata, table.broker_id, spans)
 
     def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
-        """See ``PendingMessages``."""
         return self.reader.tasks(attempt.spans)
 
     def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
-        """See ``PendingMessages``."""
         return self._frame(attempt.spans)
 
     def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
-        """See ``PendingMessages``."""
         firsts = {queue: min(self.begins[table.path][queue] for table in tables) for queue in self.ends}
         return self._frame([Span(queue, first, self.ends[queue]) for queue, first in sorted(firsts.items())])
 
     def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
-        """See ``PendingMessages``."""
         condition = F.lit(False)
         for span in attempt.spans:
             is_queue = (F.col("topic") == span.queue.topic) & (F.col("queue_id") == span.queue.queue_id)
@@ -175,7 +170,7 @@ class PendingQueueMessages:
         return condition
 
     def expected_messages(self, attempt: CommitAttempt) -> int | None:
-        """See ``PendingMessages``: a broker that has deleted some has said so; files at rest do not."""
+        """See ``PendingMessages``: a broker reports deleted messages, files at rest do not."""
         return None if self.reader.has_physical_offsets else sum(span.end - span.begin for span in attempt.spans)
 
     def _frame(self, spans: Sequence[Span]) -> DataFrame:
@@ -186,5 +181,5 @@ class PendingQueueMessages:
 
 
 def queue_key(queue: ClusterQueue) -> tuple[str, int]:
-    """Return the topic and number by which a queue's offset is noted."""
+    """Return topic and queue id, by which the offset of a queue is recorded."""
     return queue.topic, queue.queue_id

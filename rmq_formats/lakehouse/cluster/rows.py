@@ -49,18 +49,16 @@ class PulledSpans:
 
     @property
     def has_physical_offsets(self) -> bool:
-        """A broker's messages have places of their own."""
+        """A broker's messages have unique physical offsets."""
         return True
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[SpanRows], int]:
-        """See ``SpanReader``."""
         options = replace(self.options, access=self.access)
         return [SpanRows(span, options) for span in spans], sum(
             span.end - span.begin for span in spans
         ) * _MESSAGE_BYTES
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
-        """See ``SpanReader``."""
         names: dict[str, list[str]] = {}
         for span in spans:
             names.setdefault(span.queue.topic, []).append(span.queue.name)

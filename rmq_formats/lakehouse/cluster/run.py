@@ -1,4 +1,4 @@
-"""Runs exports by queue offsets: each round takes the queues' ends of now, lands up to there, and commits."""
+"""Exports by queue offsets: each round commits the messages up to the current ends of the queues."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 @dataclass(frozen=True, slots=True)
 class ClusterExportOptions:
-    """What is exported of a cluster.
+    """Options of an export by queue offsets.
 
     Attributes:
-        source: its queues.
-        topics: those of all exports together; None is all but those that are left out.
-        left_out: RocketMQ's own topics; None if they are asked for.
-        options: of the source ``rmq``, beyond what the exports select.
+        source: queues to export.
+        topics: topics of all exports together; None is all topics that are not excluded.
+        excluded_topics: RocketMQ's own topics; None if system topics are exported.
+        options: options of the source ``rmq``, in addition to those of the exports.
         table_id: identifier of the clusters in the table; None is made of their names.
-        max_messages: of a round; None is no limit.
-        follows: whether rounds take what has come since the first one.
+        max_messages: largest number of messages of a round; None is no limit.
+        follows: whether later rounds export messages that arrived after the first round.
     """
 
     source: QueueSource
@@ -43,14 +43,14 @@ class ClusterExportOptions:
 
 @dataclass(slots=True)
 class BrokerExport:
-    """The export of one broker of the cluster, and what has come of it.
+    """Exports of one broker of the cluster, and their results.
 
     Attributes:
         broker: the broker.
-        exports: into the common tables, in the same order for all brokers.
-        counts: counts, by export.
-        missing: offset ranges that the broker had deleted before they were exported: queue, from, up to where.
-        error: what has ended it.
+        exports: exports to the common tables, in the same order for all brokers.
+        counts: counts by export.
+        missing: offset ranges that the broker had deleted before they were exported: queue, begin, end.
+        error: error that has ended the exports; None without one.
     """
 
     broker: BrokerKey
@@ -77,12 +77,12 @@ class BrokerExport:
 
 
 class ClusterRun:
-    """Exports of the brokers of a cluster that run together.
+    """Run of the exports of all brokers of a cluster.
 
     Args:
         spark: the session.
-        options: what is exported.
-        make_exports: gives the exports of a broker.
+        options: options of the run.
+        make_exports: makes the exports of a broker.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ClusterRun:
         return sum((part.total for part in self.parts), ExportCounts())
 
     def prepare(self) -> None:
-        """Find the brokers, refuse tables that do not fit, and create them.
+        """Find the brokers, refuse tables that do not fit, and create missing tables.
 
         Raises:
             ClusterError: the cluster does not answer, or lacks a topic.
@@ -124,11 +124,11 @@ class ClusterRun:
             export.prepare()
 
     def export_round(self) -> bool:
-        """Land what the queues have now, at most ``max_messages`` for each table; returns whether more is left.
+        """Commit the queues' current messages, at most ``max_messages`` for each table; return whether more remain.
 
         Raises:
-            ClusterError: the cluster does not answer, messages are gone, or a queue was made anew.
-            StoreError: a table cannot be written, or nothing could be landed of any broker.
+            ClusterError: the cluster does not answer, messages were deleted, or a topic was recreated.
+            StoreError: a table cannot be written, or the exports of all brokers failed.
         """
         for part in self.parts:
             part.error = None
@@ -169,7 +169,7 @@ class ClusterRun:
         return topics
 
     def _find_brokers(self, link: ExportLink, names: Iterable[str]) -> None:
-        """Make the exports of brokers that are not known yet."""
+        """Make the exports of new brokers."""
         new_names = sorted(set(names) - self.brokers.keys())
         if not new_names:
             return
@@ -295,5 +295,5 @@ def _of_broker(offsets: plan.Offsets, broker: str) -> plan.Offsets:
 
 
 def check_queue_options(options: ClusterExportOptions, selection: ExportSelection) -> None:
-    """Refuse options that cannot be used, before a session is started. Raises OptionError."""
+    """Refuse unusable options before a session is started. Raises OptionError."""
     options.source.options({**options.options, **dict(selection.queue_bounds)}, ["-"])

@@ -1,4 +1,4 @@
-"""What an export by queue offsets reads: the queues of a running cluster, or those of a store and its tier."""
+"""Sources of exports by queue offsets: the queues of a running cluster, or those of a store and its tier."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,15 +28,15 @@ class ExportLink(QueueLink, Protocol):
         ...
 
     def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:
-        """List messages within ranges of queues that are known to be gone: queue, from, up to where."""
+        """List the ranges of deleted messages within ranges of queues: queue, begin, end."""
         ...
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
-        """Find the first message of each queue that begins at a physical offset or behind it."""
+        """Find the first message of each queue that begins at a physical offset or after it."""
         ...
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
-        """Return a physical offset that the messages below a queue offset lie before; 0 if places tell nothing."""
+        """Return a physical offset after all messages below a queue offset; 0 if physical offsets are not unique."""
         ...
 
 
@@ -45,7 +45,7 @@ class SpanReader(Protocol):
 
     @property
     def has_physical_offsets(self) -> bool:
-        """Whether rows are told apart by their physical offsets."""
+        """Whether physical offsets identify rows."""
         ...
 
     def tasks(self, spans: Sequence[Span]) -> tuple[Sequence[TaskRows], int]:
@@ -62,7 +62,7 @@ class QueueSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in errors."""
+        """Name of the source in errors."""
         ...
 
     def link(self) -> AbstractContextManager[ExportLink]:
@@ -74,7 +74,7 @@ class QueueSource(Protocol):
         ...
 
     def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> SpanReader:
-        """Make the reader of ranges, by parsed options and by the same as they were given."""
+        """Make the reader of ranges, from parsed options and from the same options as text."""
         ...
 
 
@@ -82,7 +82,6 @@ class ClusterQueues(ClusterLink):
     """Connection to the queues of a running cluster."""
 
     def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:  # noqa: ARG002 # what it has, it has whole
-        """See ``ExportLink``."""
         return ()
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
@@ -99,8 +98,8 @@ class ClusterSource:
     """The queues of a running cluster.
 
     Attributes:
-        namesrv: its name servers.
-        access: credentials and TLS, by the options' names; those that files have are read once.
+        namesrv: name servers of the cluster.
+        access: credentials and TLS, by the options' names; files are read once.
     """
 
     namesrv: str
@@ -113,24 +112,20 @@ class ClusterSource:
 
     @property
     def name(self) -> str:
-        """See ``QueueSource``."""
         return f"cluster of the name server {self.namesrv}"
 
     def link(self) -> AbstractContextManager[ExportLink]:
-        """See ``QueueSource``."""
         return ClusterQueues(self.namesrv, None, self.access)
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
-        """See ``QueueSource``."""
         return read_options({**read, "subscribe": ",".join(topics)})
 
     def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> PulledSpans:
-        """See ``QueueSource``."""
         return PulledSpans(options, self.access, read)
 
 
 def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], physical_offset: int) -> Offsets:
-    """Find the first message of each queue that begins at a physical offset or behind it; its end if none does.
+    """Find the first message of each queue that begins at a physical offset or after it; else the queue's end.
 
     Args:
         link: to the cluster.

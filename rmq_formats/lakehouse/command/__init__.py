@@ -1,1 +1,1 @@
-"""What ``jobs/export_delta.py`` is made of: its arguments and their values, exports of several stores, its reports."""
+"""Parts of ``jobs/export_delta.py``: its arguments and their values, exports of several stores, its reports."""

@@ -25,7 +25,7 @@ def pairs_of(arguments: argparse.Namespace, option: str) -> dict[str, str]:
 
 
 def typed_topics(arguments: argparse.Namespace) -> list[TypedTopic]:
-    """Load the topics of the spec; its file is read once a run, so that what was checked is what is done."""
+    """Load the topics of the spec. Its file is read once a run, so that checks and export see the same topics."""
     if arguments.typed is None:
         return []
     if arguments.typed_topics is None:
@@ -54,7 +54,7 @@ def check_queues(arguments: argparse.Namespace) -> None:
 
 
 def queues_of(arguments: argparse.Namespace, name: str) -> dict[Queue, int]:
-    """Parse a bound of queues; none where a word says that all is wanted."""
+    """Parse a bound of queues; empty for words that mean all messages."""
     if name.endswith("timestamp"):
         return parsed(arguments, name, values.times) or {}
     if name == "starting_offsets" and (getattr(arguments, name) or "").strip().lower() == "latest":

@@ -95,5 +95,5 @@ def export_parser() -> JobParser:
 
 
 def maintenance(arguments: argparse.Namespace) -> Maintenance:
-    """Build what is done after the export from the arguments. Raises OptionError."""
+    """Build the maintenance after the export from the arguments. Raises OptionError."""
     return Maintenance(arguments.optimize, arguments.retention, arguments.vacuum)

@@ -42,7 +42,7 @@ class ExportCheckpoint:
             raise StoreError(f"{self.path}: a checkpoint of {owner}, not of {store_id}; give another --checkpoint")
 
     def claim(self, store_id: str) -> None:
-        """Mark a checked directory as the store's, once; a kill leaves a whole mark or none.
+        """Mark a checked directory as the store's, once; the mark is written atomically.
 
         Raises:
             StoreError: it cannot be marked.

@@ -14,7 +14,7 @@ Report = tuple[dict[str, Any], int]
 
 
 def report_of_cluster(arguments: argparse.Namespace, run: ClusterRun, undecoded: int, seconds: float) -> Report:
-    """Report on the export of a running cluster, or of a store with its tier; ``undecoded`` are those of all runs."""
+    """Report on the export of a running cluster, or of a store with its tier; ``undecoded`` counts all runs."""
     parts = [part.counts for part in run.parts]
     source = (
         {"namesrv": arguments.namesrv}
@@ -50,7 +50,7 @@ def report_of_stores(arguments: argparse.Namespace, run: StoresRun, undecoded: i
 
 
 def report_of_store(arguments: argparse.Namespace, run: ExportRun, torn: int, undecoded: int, seconds: float) -> Report:
-    """Report on the export of one store, whose log has so many torn bytes."""
+    """Report on the export of one store with ``torn`` torn bytes."""
     progress = run.progress
     source_fields = {"store": arguments.store[0]} | _destination(arguments) | progress.offsets
     exports = {name: counts.messages for name, counts in progress.counts.items()}
@@ -81,7 +81,7 @@ def _report(
     seconds: float,
     by_broker: Mapping[str, Any],
 ) -> Report:
-    """Build the report: what was exported, its counts, and those of what was not there, which are findings."""
+    """Build the report: the export, its counts, and the counts of missing data, which are findings."""
     report = {
         "job": f"export_{arguments.format}",
         **source_fields,

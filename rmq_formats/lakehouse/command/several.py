@@ -26,10 +26,10 @@ class StoreExports:
     Attributes:
         store: the store.
         broker: its broker.
-        exports: into the common tables, in the same order for all stores.
-        run: of these exports.
+        exports: exports to the common tables, in the same order for all stores.
+        run: run of these exports.
         log: as it was when the run began; None if it could not be read.
-        error: what has ended them.
+        error: error that has ended the exports; None without one.
     """
 
     store: BrokerStore
@@ -55,12 +55,12 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
     """Name the brokers of stores that are exported into one table.
 
     Args:
-        stores: the stores, as ``find_stores`` gives them.
-        cluster: name of the cluster of those that do not tell theirs; None is the one that all others tell.
+        stores: stores, as ``find_stores`` returns them.
+        cluster: cluster name of stores without one; None is the name that all other stores have.
         table_id: identifier of the clusters in the table; None is made of their names.
 
     Raises:
-        OptionError: a store does not tell its cluster.
+        OptionError: the cluster of a store is unknown.
     """
     clusters = {store.cluster for store in stores if store.cluster}
     default_cluster = cluster or (next(iter(clusters)) if len(clusters) == 1 else None)
@@ -75,7 +75,7 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
 
 
 def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | str]:
-    """Take snapshots of the logs of several stores; of one that cannot be read, the error's text.
+    """Take snapshots of the logs of several stores; an unreadable log gives its error's text.
 
     Raises:
         StoreError: none of them can be read.
@@ -105,10 +105,10 @@ def make_parts(
     Args:
         spark: the session.
         stores: the stores.
-        brokers: of each.
-        logs: of each, or why it cannot be read.
-        bounds: of all.
-        make_exports: gives the exports of a broker, whose store is at a path.
+        brokers: broker of each store.
+        logs: log of each store, or the reason why it is unreadable.
+        bounds: bounds of all exports.
+        make_exports: makes the exports of a broker with a store at a path.
     """
     parts = []
     for store, broker, log in zip(stores, brokers, logs, strict=True):
@@ -120,11 +120,11 @@ def make_parts(
 
 
 class StoresRun:
-    """Exports of several stores that run together.
+    """Run of the exports of several stores.
 
     Args:
-        parts: the stores that can be read, and those that cannot.
-        appeared: gives those that have come since, whose paths are not the given ones; their logs are not read yet.
+        parts: stores, readable or not.
+        find_new: finds stores outside a list of paths; their logs are not read yet.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class StoresRun:
         self._running[0].run.prepare()
 
     def follow_round(self, max_bytes: int | None) -> bool:
-        """Land what the logs have now, see ``land``: also of those that could not be read before, and of new ones."""
+        """Export one round, see ``export_round``, with new stores and stores that were unreadable before."""
         self._add_new_stores()
         logs = snapshot_logs([part.store for part in self.parts])
         for part, log in zip(self.parts, logs, strict=True):
@@ -177,7 +177,7 @@ class StoresRun:
         return self.export_round(max_bytes)
 
     def _add_new_stores(self) -> None:
-        """Take stores that have come since; what is wrong with them does not stop the others."""
+        """Add stores that have appeared; an error of theirs does not stop the other stores."""
         try:
             new_parts = self._find_new({part.store.path for part in self.parts})
             for part in new_parts:
@@ -192,13 +192,13 @@ class StoresRun:
         self.parts += new_parts
 
     def export_round(self, max_bytes: int | None = None) -> bool:
-        """Land the records up to the logs' ends, table after table; returns whether more is left.
+        """Commit the records up to the logs' ends, table after table; return whether more remain.
 
         Args:
-            max_bytes: of each log, beyond where its exports stand; None is no limit.
+            max_bytes: largest number of bytes of each log; None is no limit.
 
         Raises:
-            StoreError: a table cannot be written, or nothing could be landed of any store.
+            StoreError: a table cannot be written, or the exports of all stores failed.
         """
         log_ends = {part.broker: part.run.end(part.log) for part in self._running if part.log is not None}
         ends = dict(log_ends)

@@ -1,1 +1,1 @@
-"""Delta tables: their log, their files, their place, and what only Delta can do."""
+"""Delta tables: log, files, location, and what only Delta supports."""

@@ -1,4 +1,4 @@
-"""Columns of a Delta table by what their files call them, which stays when their owner renames them."""
+"""Columns of a Delta table by their physical names in files, which stay when the owner renames a column."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +46,7 @@ def former_columns(schema: StructType, exported: Mapping[str, str]) -> dict[str,
 
 
 def exported_columns(property_: str | None, version: int, lines: Callable[[int], list[bytes] | None]) -> dict[str, str]:
-    """Return the columns that a table has had: those that exports have made, or else those that its log tells of.
+    """Return the columns that the table has had: those recorded by exports, or else those in its commits.
 
     Args:
         property_: ``COLUMNS_PROPERTY`` of the table; None if it has none.

@@ -1,6 +1,7 @@
-"""Has something hold while Delta commits by itself: new tables and columns, merges, deletions, compactions, vacuums.
+"""Commit hook: runs a context manager around the commits that Delta makes itself.
 
-Delta has no such hook but the observer of its transactions, which its own tests instrument them by.
+These are commits of CREATE, ALTER, MERGE, DELETE, OPTIMIZE and VACUUM. Delta's only hook is the observer of
+transactions that its own tests use.
 
 Source: ``OptimisticTransactionImpl#commitImpl``, ``TransactionExecutionObserver`` of Delta 4.4.
 """
@@ -25,12 +26,12 @@ CommitGuard = Callable[[], AbstractContextManager[None]]
 def commit_hook(
     spark: SparkSession, commit_guard: CommitGuard, versions: Mapping[str, int] | None = None
 ) -> Iterator[None]:
-    """Have ``commit_guard`` hold during each commit that Delta makes in this thread.
+    """Run ``commit_guard`` around each commit that Delta makes in this thread.
 
     Args:
         spark: the session.
-        commit_guard: where it raises a StoreError, there is no commit, and the error is raised here.
-        versions: transaction versions that the first commit sets beside those of its own, by application id.
+        commit_guard: context of a commit; a StoreError of it prevents the commit, and is raised here.
+        versions: transaction versions that the first commit sets in addition to its own, by application id.
     """
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
@@ -53,11 +54,11 @@ class _Observer:
 
     def __init__(self, jvm: Any, commit_guard: CommitGuard, versions: dict[str, int]) -> None:
         self.error: StoreError | None = None
-        self._jvm, self._committing, self._versions = jvm, commit_guard, versions
+        self._jvm, self._commit_guard, self._versions = jvm, commit_guard, versions
         self._entered = ExitStack()
 
     def leave(self) -> None:
-        """Leave what was entered; nothing happens if that was done."""
+        """Leave the guard, if it was entered."""
         self._entered.close()
 
     def startingTransaction(self, begin: Any) -> Any:  # noqa: N802 # Delta's names
@@ -72,7 +73,7 @@ class _Observer:
     def beginDoCommit(self) -> None:  # noqa: N802
         self.leave()
         try:
-            self._entered.enter_context(self._committing())
+            self._entered.enter_context(self._commit_guard())
         except StoreError as error:
             self.error = error
             raise

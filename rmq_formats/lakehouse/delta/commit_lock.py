@@ -1,7 +1,7 @@
-"""Lets one export at a time commit to a Delta table in this machine's file system.
+"""Commit lock: one export at a time commits to a Delta table in this machine's file system.
 
-Delta leaves it to Hadoop that a version's file is created only if it is absent, and Hadoop looks there first and
-renames then, which replaces what has come in between: of two processes one could lose its commit, and nobody is told.
+Delta relies on Hadoop to create the file of a version only if it is absent. Hadoop checks first and renames then, and
+the rename replaces a file that another process has created meanwhile. So a commit could be lost without any error.
 
 Source: ``HDFSLogStore#writeInternal``, ``AbstractFileSystem#renameInternal``, ``RawLocalFileSystem#rename``.
 """
@@ -23,13 +23,13 @@ _POLL_S: Final = 0.02
 
 @contextmanager
 def commit_lock(table: Path) -> Iterator[None]:
-    """Hold the lock of a table's log; a killed process holds it no more.
+    """Hold the lock of a table's log; the lock of a killed process is released.
 
     Args:
         table: its directory.
 
     Raises:
-        StoreLockedError: another export does, for too long.
+        StoreLockedError: another export holds the lock for too long.
         StoreError: the log cannot be written, or its file system has no locks.
     """
     path = table / "_delta_log" / LOCK_NAME

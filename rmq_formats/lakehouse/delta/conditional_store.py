@@ -1,8 +1,8 @@
-"""Has S3 itself decide which of two commits of a Delta table comes first, where Hadoop's S3A can put conditionally.
+"""Log store for S3 that creates the file of a Delta version by a conditional put, if Hadoop's S3A supports that.
 
-Delta 4.4 has no log store that asks S3 for it. S3A has had such puts since Hadoop 3.4.2, for who asks for them by an
-option of the file; and a log store is a class of Java. Its source is beside this module, and is compiled in the driver
-by Janino, with which Spark compiles its own queries.
+Delta 4.4 has no such log store. S3A supports conditional puts since Hadoop 3.4.2, by an option of the file. A log store
+is a Java class: its source is beside this module, and Janino, Spark's own compiler of queries, compiles it in the
+driver.
 
 Source: ``org.apache.hadoop.fs.Options.CreateFileOptionKeys``, ``LogStoreProvider`` and ``DelegatingLogStore`` of Delta.
 """
@@ -31,7 +31,7 @@ def puts_conditionally(spark: SparkSession, table: str) -> bool:
 
 
 def install(spark: SparkSession, scheme: str) -> bool:
-    """Have Delta use the log store for a scheme, in all sessions of this driver; returns False if that cannot be."""
+    """Make Delta use the log store for a scheme, in all sessions of this driver; return False if that fails."""
     jvm: Any = spark._jvm
     try:
         _define(jvm)

@@ -16,7 +16,7 @@ _WRITER_DEMANDS: Final = (
 
 
 def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, str], auto_compact: str) -> bool:
-    """Return whether a table asks no more of a writer than Parquet files: no constraints or column mapping.
+    """Return whether a table needs plain Parquet files only: no constraints, no column mapping.
 
     Args:
         protocol: action of the table's log.

@@ -21,7 +21,7 @@ def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFiles:
-    """What Delta asks of files; see ``TableFiles``."""
+    """Delta's rules for files; see ``TableFiles``."""
 
     def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
         """Leave out the columns of the partitions: they are in no file."""
@@ -33,7 +33,7 @@ class DeltaFiles:
         return text or None
 
     def is_counted(self, leaf: str) -> bool:
-        """Leave out bodies and values of maps, whose bounds tell nothing."""
+        """Leave out bodies and values of maps, whose bounds are useless."""
         return leaf != "body" and not leaf.endswith(MAP_VALUE)
 
     def action(self, file: FinishedFile) -> str:
@@ -60,7 +60,7 @@ _COMMITS: Final = 10  # looked at: the newest may have added none, as one that o
 
 
 def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int) -> list[str]:
-    """List the files of the newest commit that has added some which the table still has.
+    """List the files of the newest commit that added files which the table still contains.
 
     Args:
         actions: gives the lines of a commit; None if it was cleaned up.

@@ -1,4 +1,4 @@
-"""Where a Delta table is: at a path, or in a catalog of Spark's, such as a Hive metastore."""
+"""Location of a Delta table: a path, or a name in a catalog of Spark's, such as a Hive metastore."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rmq_formats.spark.versions import unfit_library
 
 
 class DeltaLocation:
-    """Place of one table.
+    """Location of one table.
 
     Args:
         spark: the session.
@@ -35,7 +35,7 @@ class DeltaLocation:
         """Return the path of the table; None if its catalog has none of that name.
 
         Raises:
-            StoreError: the catalog cannot be asked, lacks the schema, or has something else of that name.
+            StoreError: the catalog does not answer, lacks the schema, or has another object of that name.
         """
         if not self._path:
             try:
@@ -61,7 +61,7 @@ class DeltaLocation:
         return DeltaTable.forPath(self._spark, self.directory())
 
     def directory(self) -> str:
-        """Return where the table is, or will be. Raises as ``path``."""
+        """Return the directory of the table, which need not exist yet. Raises as ``path``."""
         path = self.path()
         if path is not None:
             return path
@@ -72,7 +72,7 @@ class DeltaLocation:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what Spark, or Java below it, says of an error."""
+    """Return the first line of an error of Spark, or of Java below it."""
     java = getattr(error, "java_exception", None)
     if java is None:
         return str(error).strip().splitlines()[0]

@@ -1,10 +1,10 @@
-"""Keeps exporters on S3 from overwriting each other's commits: by a log store that puts conditionally, or by a lease.
+"""Guards against lost Delta commits on S3: a log store with conditional puts, or a lease for one writer.
 
-A commit creates the file of its version if nobody else has. Delta 4.4 has no log store that lets S3 decide that:
-``S3SingleDriverLogStore``, its default there, looks first and puts then, and of two drivers that look at the same time
-one overwrites the other's commit. Nor does S3A by itself: ``create`` without overwriting is a look and a put, too. So
-the log store of ``conditional_store`` takes the place of the default. Where S3A is too old for it, or has it switched
-off, or another log store of that kind was chosen, a lease lets one exporter in.
+A commit creates the file of its version only if no other writer has. Delta's default log store for S3,
+``S3SingleDriverLogStore``, checks first and puts then: one of two drivers overwrites the commit of the other.
+``create`` of S3A without overwriting is a check and a put, too. So the log store of ``conditional_store`` replaces the
+default. A lease admits one writer if S3A is too old, has the option switched off, or another unsafe log store was
+chosen.
 
 Source: ``io.delta.storage.S3SingleDriverLogStore``, ``S3AFileSystem#innerCreateFile`` of Hadoop 3.5.
 """
@@ -40,14 +40,14 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 @contextmanager
 def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
-    """Hold the leases of those tables that have room for one driver; gives a function that raises if one is lost.
+    """Hold the leases of the tables that are safe for one driver only; yield a function that raises if a lease is lost.
 
     Args:
         spark: the session.
         tables: paths of the tables.
 
     Raises:
-        StoreLockedError: another export writes into one of them.
+        StoreLockedError: another export writes to one of the tables.
         StoreError: the object store cannot be read or written.
     """
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ def _has_room_for_one(spark: SparkSession, table: str) -> bool:
 
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Tell what the object store says as an error of ours."""
+    """Translate errors of the object store to StoreError."""
     try:
         yield
     except Py4JJavaError as error:
@@ -91,7 +91,7 @@ def translate_errors(path: str) -> Iterator[None]:
 
 
 class _Leases:
-    """Lease objects of one table, by Hadoop's file system; the ``Notes`` of ``object_lease``."""
+    """Lease objects of one table in Hadoop's file system; implements ``Notes`` of ``object_lease``."""
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         jvm: Any = spark._jvm

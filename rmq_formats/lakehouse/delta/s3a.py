@@ -1,6 +1,6 @@
-"""Has tasks write the files of Delta tables at ``s3a://`` themselves, with the settings of Hadoop's S3A.
+"""Settings of Hadoop's S3A for tasks that write the files of Delta tables at ``s3a://`` themselves.
 
-What S3A is told and ``pyarrow.fs`` has no like of, such as encryption, leaves the files to Spark's writer.
+Spark's writer writes the files if S3A has settings without an equivalent in ``pyarrow.fs``, such as encryption.
 
 Source: ``org.apache.hadoop.fs.s3a.Constants`` of Hadoop 3.5.
 """
@@ -38,7 +38,7 @@ class S3Connection:
 
 
 def connection(files: Any) -> S3Connection | None:
-    """Return how tasks open the object store of a Hadoop file system; None if it is left to Spark's writer.
+    """Return how tasks open the object store of a Hadoop file system; None if Spark's writer has to write.
 
     Args:
         files: the Java object of Hadoop's file system, which has the bucket's own settings.
@@ -70,7 +70,7 @@ def connection(files: Any) -> S3Connection | None:
 
 
 def _credentials(conf: Any, providers: str) -> dict[str, str] | None:
-    """Return keys, or nothing where each machine has its own; None if other providers are asked for."""
+    """Return the keys; empty if each machine has its own; None for other providers."""
     kinds = {name.strip().rpartition(".")[2] for name in providers.split(",") if name.strip()}
     if not kinds <= _KEYS | _ENVIRONMENT:
         return None

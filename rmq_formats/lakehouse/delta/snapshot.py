@@ -15,16 +15,13 @@ class DeltaSnapshot:
 
     @property
     def version(self) -> int:
-        """Version of the table; -1 if there is none."""
         return -1 if self._snapshot is None else int(self._snapshot.version())
 
     def transaction_version(self, app_id: str) -> int:
-        """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
         version = self._snapshot.transactions().get(app_id)
         return int(version.get()) if version.isDefined() else -1
 
     def app_ids(self) -> list[str]:
-        """List all application ids that have a transaction version."""
         keys = self._snapshot.transactions().keysIterator()
         app_ids = []
         while keys.hasNext():

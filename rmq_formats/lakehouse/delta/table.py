@@ -1,7 +1,7 @@
-"""Transaction log of a Delta table through Delta's Scala API: versions, properties and atomic appends.
+"""Log of a Delta table through Delta's Scala API: versions, properties and atomic commits.
 
-Delta's writer can skip a transaction that was committed already, but cannot make a commit depend on what else was
-committed since rows were chosen. Its own transactions can, but only in Scala: this module calls those.
+Delta's writer can skip a transaction that was committed before. It cannot make a commit depend on what was committed
+since rows were selected. Delta's own transactions can, in Scala only: this module calls them.
 """
 
 import json
@@ -87,11 +87,9 @@ class DeltaTableLog:
         self._torn_commits_checked = False  # for what a loss of power has torn
 
     def exists(self) -> bool:
-        """See ``TableLog``."""
         return self._location.path() is not None and bool(self._snapshot().version() >= 0)
 
     def snapshot(self) -> DeltaSnapshot:
-        """Return the newest version."""
         delta_snapshot = None if self._location.path() is None else self._snapshot()
         return DeltaSnapshot(delta_snapshot, self.commit)
 
@@ -140,11 +138,9 @@ class DeltaTableLog:
             return None
 
     def configuration(self) -> dict[str, str]:
-        """Return the table's properties."""
         return _text_map(self._snapshot().metadata().configuration())
 
     def schema(self) -> StructType:
-        """Return the table's schema."""
         return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
 
     def former_columns(self) -> dict[str, str | None]:
@@ -156,7 +152,6 @@ class DeltaTableLog:
         return former_columns(self.schema(), exported)
 
     def partition_columns(self) -> list[str]:
-        """Return the names of the columns that the table is partitioned by."""
         names = self._snapshot().metadata().partitionColumns()
         return [str(names.apply(at)) for at in range(names.size())]
 
@@ -172,7 +167,7 @@ class DeltaTableLog:
         return schema
 
     def missing_file(self) -> str | None:
-        """See ``TableLog``: looks at the first and the last file of the newest commit that has added some."""
+        """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
         files, directory = self._files(), str(self._log().dataPath())
         newest_paths = newest_files(self._lines, int(self._snapshot().version()))
         absolute = self._jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
@@ -180,7 +175,6 @@ class DeltaTableLog:
         return next((str(path) for path in paths if not files.exists(path)), None)
 
     def other_table(self) -> str | None:
-        """See ``TableLog``."""
         return self._directory().other_table()
 
     def _directory(self) -> DeltaDirectory:
@@ -189,7 +183,6 @@ class DeltaTableLog:
         return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path(), is_uniform)
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        """See ``TableLog``."""
         self._directory().check_new(self._location.table)
         table_properties = dict(properties)
         if table_properties.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
@@ -224,7 +217,6 @@ class DeltaTableLog:
         return True
 
     def add_columns(self, schema: StructType) -> None:
-        """Add the columns that the table lacks, within structs too."""
         columns = ", ".join(missing(self.schema(), schema))
         exported = self.configuration().get(COLUMNS_PROPERTY)
         with commit_hook(self._spark, self.commit_guard):
@@ -235,7 +227,7 @@ class DeltaTableLog:
                 self._spark.sql(f"ALTER TABLE {self._location.sql} SET TBLPROPERTIES ('{COLUMNS_PROPERTY}' = {value})")
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
-        """Return how tasks write files; None if the table, or its file system, asks more of its writers."""
+        """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
         if table_spec.clusters or not self.is_plain():
             return None
         path, connect = self.local_path(), None
@@ -247,7 +239,6 @@ class DeltaTableLog:
         return Layout(path, DeltaFiles(), table_spec.partitions, table_spec.stats, codec, connect=connect)
 
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame:
-        """Read some columns of a version's rows."""
         frame = self._spark.read.format("delta").option("versionAsOf", version).load(self._location.directory())
         return frame.select(*map(column, columns))
 
@@ -271,20 +262,17 @@ class DeltaTableLog:
         *,
         is_backfill: bool,
     ) -> None:
-        """See ``TableLog``."""
         keyed.upsert(
             self._spark, self, self._location, self.commit_guard, start, rows, merge, last_row, is_backfill=is_backfill
         )
 
     def begin_transaction(self) -> "DeltaTransaction":
-        """Begin a transaction on the newest version; commit it, or drop it."""
         sessions = self._jvm.org.apache.spark.sql.SparkSession
         sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
         self._snapshot()
         return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
 
     def delete_older(self, time_column: str, days: int) -> None:
-        """See ``TableLog``."""
         with commit_hook(self._spark, self.commit_guard):
             self._location.open().delete(column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
         self.fsync()
@@ -297,21 +285,19 @@ class DeltaTableLog:
         self.fsync()  # before files that no version has any more are deleted
 
     def vacuum(self, hours: int) -> None:
-        """See ``TableLog``."""
         self._directory().check_vacuum(self._location.table)
         with commit_hook(self._spark, self.commit_guard):  # its history has the begin and the end of it
             self._location.open().vacuum(hours)
 
     @contextmanager
     def commit_guard(self) -> Iterator[None]:
-        """Hold what a commit needs: what it names is forced, and no other export of this machine commits meanwhile."""
+        """Sync the data files to disk, then hold the commit lock, for the duration of a commit."""
         self.fsync()
         path = self.local_path()
         with nullcontext() if path is None else commit_lock(Path(path)):
             yield
 
     def fsync(self) -> None:
-        """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
         path = self.local_path()
         if path is not None and Path(path).is_dir():
             sync_file_system(Path(path))
@@ -333,7 +319,7 @@ class DeltaTableLog:
 
 
 class DeltaTransaction:
-    """Delta transaction that watches transaction versions, appends rows and sets versions, atomically.
+    """Delta transaction that watches transaction versions, adds rows and sets versions atomically.
 
     The commit fails if another writer has set one of the versions watched.
     """
@@ -345,11 +331,9 @@ class DeltaTransaction:
 
     @property
     def snapshot(self) -> DeltaSnapshot:
-        """Version of the table that the transaction reads."""
         return DeltaSnapshot(self._transaction.snapshot(), self._table.commit)
 
     def watch(self, app_id: str) -> None:
-        """Let the commit fail if the version of ``app_id`` changes meanwhile."""
         self._transaction.txnVersion(app_id)
 
     def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
@@ -368,17 +352,6 @@ class DeltaTransaction:
     def append_files(
         self, files: Sequence[str], metrics: Mapping[str, int], versions: Mapping[str, int], metadata: str | None
     ) -> None:
-        """Commit files that were written already.
-
-        Args:
-            files: ``add`` actions of the table's log, as JSON.
-            metrics: metrics for the table's history, by Delta's names.
-            versions: by application id.
-            metadata: user metadata.
-
-        Raises:
-            one of CONFLICTS: see ``append``.
-        """
         from_json = getattr(getattr(self._jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
         actions = self._jvm.java.util.ArrayList()
         for file in files:

@@ -1,8 +1,8 @@
-"""Sets aside commits of a Delta table's log that a loss of power has torn.
+"""Quarantine of Delta commits that a loss of power has torn.
 
-Delta renames a commit's file into place without forcing it. So the newest ones may have come back empty, as zeros, or
-cut off: then the table cannot be read, or has rows without the transaction version that says that they have landed.
-None of these commits was acknowledged, for an export ends when its commit is forced, and the next one lands its rows.
+Delta renames the file of a commit into place without fsync. So the newest commits may come back empty, as zeros, or cut
+off. Then the table is unreadable, or has rows without the transaction version of their commit. An export ends after the
+fsync of its commit, so no torn commit was acknowledged, and the next export commits its rows again.
 
 Source: ``HDFSLogStore``, ``AbstractFileSystem#renameInternal`` and ``ChecksumFileSystem`` of Hadoop.
 """
@@ -36,12 +36,12 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 
 def quarantine_torn_commits(table: Path) -> None:
-    """Move the newest commits of a table away, back to the last one that is whole; with a warning for each.
+    """Move the newest commits of a table away, back to the last whole one, with a warning for each.
 
-    It is done under a lock, so that no other export moves what a third one has written in its place.
+    A lock keeps other exports from moving commits that a third export has written instead.
 
     Args:
-        table: its directory; nothing happens if it has no log.
+        table: directory of the table; without a log nothing happens.
 
     Raises:
         StoreLockedError: another export is doing so.
@@ -69,7 +69,7 @@ def _stays_torn(log: Path) -> bool:
 
 
 def _torn_files(log: Path) -> list[Path]:
-    """List the files to move, where the newest commit is torn, or its checkpoint; the commit is the last of them."""
+    """List the files to move, if the newest commit or its checkpoint is torn; the commit is the last of them."""
     try:
         names = [path.name for path in log.iterdir()]
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _is_readable(checkpoint: Path) -> bool:
 
 
 def _sidecars(checkpoint: Path) -> list[tuple[str, int]]:
-    """Read a checkpoint; returns the names and sizes of its sidecar files. Raises what says that it is torn."""
+    """Read a checkpoint; return names and sizes of its sidecar files. Raises errors of a torn file."""
     if checkpoint.suffix == ".json":
         actions = map(json.loads, checkpoint.read_bytes().splitlines())
         sidecars = [action["sidecar"] for action in actions if "sidecar" in action]
@@ -124,7 +124,7 @@ def _read(path: Path) -> None:
 
 
 def _quarantine(torn: Sequence[Path], quarantine: Path) -> None:
-    """Move what is torn, with what depends on it."""
+    """Move the torn files, and delete what depends on them."""
     log = torn[-1].parent
     _log.warning("%s: was torn by a loss of power, and is set aside in %s", torn[-1], quarantine)
     hint = log / "_last_checkpoint"  # without it Delta looks for the last one
@@ -140,10 +140,10 @@ def _quarantine(torn: Sequence[Path], quarantine: Path) -> None:
 
 
 def is_whole(commit: Path) -> bool:
-    """Return whether a commit is as it was written, as far as that can be told.
+    """Return whether a commit is as it was written, as far as it can be checked.
 
-    Each line has to be JSON. Hadoop's checksums decide, where they are there; else a commit of an export has to have
-    as many files as it says.
+    Each line has to be JSON. Hadoop's checksums decide if they exist; else a commit of an export must have as many
+    files as its metrics count.
     """
     data = commit.read_bytes()
     try:
@@ -165,9 +165,9 @@ def _matches(data: bytes, sums: bytes) -> bool:
 
 
 def _has_its_files(actions: list[dict[str, Any]]) -> bool:
-    """Return whether a commit of an export has the files that it tells of; that of another program counts as whole.
+    """Return whether a commit of an export has the files that it counts; other programs' commits count as whole.
 
-    What an export sets stands in front of its files: a part of a commit has it, or changes nothing.
+    An export's transaction versions precede its files: the first part of a commit either has them, or changes nothing.
     """
     if not any(action["txn"]["appId"].startswith(APP_PREFIX) for action in actions if "txn" in action):
         return True

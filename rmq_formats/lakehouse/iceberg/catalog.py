@@ -1,6 +1,6 @@
-"""Catalogs of Iceberg tables: an SQLite file beside the table, or one that pyiceberg is configured for, such as REST.
+"""Catalogs of Iceberg tables: an SQLite file beside the table, or a catalog of pyiceberg's configuration, such as REST.
 
-The catalog's row of a table is what a commit compares and swaps; without one Iceberg has no safe commit on a disk.
+A commit compares and swaps the catalog's row of a table. Without a catalog Iceberg has no safe commit on a disk.
 """
 
 import logging
@@ -42,11 +42,11 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 
 class IcebergLocation:
-    """Where one table is: its catalog, its name there, its directory.
+    """Location of one table: its catalog, its name there, its directory.
 
     Args:
         table: path of the table's directory, or ``catalog.namespace.table``.
-        options: properties of a catalog that is named, beyond those that pyiceberg's own configuration has.
+        options: properties of a named catalog, in addition to pyiceberg's own configuration.
     """
 
     def __init__(self, table: str, options: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class IcebergLocation:
         return table
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
-        """Create the table; nothing happens if another was faster.
+        """Create the table, unless another writer was faster.
 
         Args:
             schema: of it.
@@ -161,7 +161,7 @@ class IcebergLocation:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Tell errors of the catalog in a line."""
+        """Translate errors of the catalog to a StoreError of one line."""
         try:
             yield
         except (NoSuchTableError, RESTError, RequestException, SQLAlchemyError, OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Versions of an Iceberg table that nobody reads any more, and files that no version has.
+"""Expiry of Iceberg snapshots, and deletion of files that no snapshot refers to.
 
-A snapshot expires when it has not been the table's newest for some time: its own age says nothing, for it may have been
-the newest one until a moment ago. pyiceberg expires snapshots and leaves their files.
+A snapshot expires some time after it stopped being the newest one. Its own age does not count: it may have been the
+newest one until a moment ago. pyiceberg expires snapshots and keeps their files.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,7 +28,7 @@ def expirable_snapshots(metadata: TableMetadata, before_ms: int, kept: Collectio
     Args:
         metadata: of the table.
         before_ms: the time, in ms since 1970.
-        kept: identifiers of snapshots that stay; those of branches and tags stay as well.
+        kept: ids of further snapshots to keep, beside those of branches and tags.
     """
     kept_ids = {*kept, *(ref.snapshot_id for ref in metadata.refs.values())}
     log = metadata.snapshot_log
@@ -72,9 +72,9 @@ def check_directory(table: Table) -> None:
 
 
 def delete_unused(table: Table, before_ms: int) -> None:
-    """Delete files of a table's directory that no snapshot has, and that were written before a time.
+    """Delete files of a table's directory that no snapshot refers to, and that were written before a time.
 
-    They are told apart by their names, which have a UUID, not by their paths: of the same place there are several.
+    Files are compared by their names, which contain a UUID: a path may be written in several ways.
 
     Args:
         table: as it is after snapshots have expired.

@@ -1,6 +1,6 @@
-"""Files of Iceberg tables: columns with the table's field ids, and data files of a manifest with their metrics.
+"""Files of Iceberg tables: columns with the table's field ids, and data files of manifests with their metrics.
 
-Tasks make these of footers that they have just written, so that the driver opens no file.
+Tasks derive the metrics from footers that they have just written, so that the driver opens no file.
 """
 
 import json
@@ -43,11 +43,11 @@ _BOUNDS: Final = ("lower_bounds", "upper_bounds")
 
 @dataclass(frozen=True, slots=True)
 class IcebergFiles:
-    """What Iceberg asks of files; see ``TableFiles``.
+    """Iceberg's rules for files; see ``TableFiles``.
 
     Attributes:
         schema: the table's schema, as Iceberg's JSON.
-        properties: those of the table that choose metrics.
+        properties: properties of the table that choose metrics.
     """
 
     schema: str
@@ -96,7 +96,7 @@ def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
         schema: of the table.
 
     Raises:
-        StoreError: the table has other partitions than those that the file was written for.
+        StoreError: the table's partition spec has changed since the file was written.
     """
     description = json.loads(action)
     names = [field.name for field in spec.fields]

@@ -45,7 +45,7 @@ class TableFileSystem:
 
 
 class ForcedFileIO(PyArrowFileIO):
-    """pyiceberg's files of this machine, forced when they are closed: a power cut takes none that was committed."""
+    """File IO of pyiceberg that syncs files to disk on close, so that no power cut loses committed files."""
 
     def new_output(self, location: str) -> PyArrowFile:
         """Return a file to write."""
@@ -62,7 +62,7 @@ class _ForcedFile(PyArrowFile):
 
 
 class _ForcedStream(OutputStream):
-    """Stream that forces its file and the names that lead to it when it is closed."""
+    """Stream that syncs its file and the directories above it to disk when it is closed."""
 
     def __init__(self, stream: OutputStream, path: Path) -> None:
         self._stream, self._path = stream, path

@@ -1,7 +1,7 @@
-"""Upserts rows into an Iceberg table with one row a key: files that have rows to replace are written anew by tasks.
+"""Upsert into an Iceberg table with a key by copy on write: tasks rewrite the files with rows to replace.
 
-Copy on write: a snapshot takes these files out and the new ones in, with the versions of the transaction. The driver
-sees bounds of keys and names of files, and no row of the table.
+A snapshot removes these files and adds the new ones, with the transaction versions of the export. The driver sees
+bounds of keys and names of files, but no row of the table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class MergeResult:
 
     Attributes:
         added: files that tasks have written.
-        removed: files whose rows are in these, or have given way.
+        removed: files whose rows are in ``added``, or were replaced.
     """
 
     added: tuple[WrittenFile, ...] = ()
@@ -129,7 +129,7 @@ def _literal(value: Any) -> Literal[Any]:
 
 
 def _replace_rows(existing: DataFrame, fresh: DataFrame, key: Sequence[KeyColumn]) -> DataFrame:
-    """Put new rows in the place of those with their keys, and beside the others."""
+    """Replace rows by new rows with the same key, and add the other new rows."""
     new_names = {name.lower(): name for name in fresh.columns}
     new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_NEW_ROW), *_keys(key))
     same = [F.expr(part.sql()) == F.col(f"{_NEW_KEY}{at}") for at, part in enumerate(key)]

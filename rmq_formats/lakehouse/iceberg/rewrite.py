@@ -1,6 +1,6 @@
-"""Files of an Iceberg table that are written anew: without rows that are too old, or many small ones as one.
+"""Rewrite of Iceberg files: without rows that are too old, or several small files as one.
 
-A plan says which files a commit takes out and which rows of them it puts in again. The driver sees bounds of files;
+A plan names the files that a commit removes, and the rows of them that it adds again. The driver sees bounds of files;
 tasks read and write rows, each its own files, without a shuffle.
 """
 
@@ -32,10 +32,10 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What of a table's snapshot is written anew.
+    """Files of a snapshot to rewrite.
 
     Attributes:
-        parts: files that are taken out, with their delete files; a task writes the rows of each part.
+        parts: files to remove, with their delete files; a task rewrites the rows of each part.
         dropped: files that are taken out, and of which no row stays.
         row_filter: condition of the rows that stay; None is all.
     """
@@ -56,7 +56,7 @@ class RewriteResult:
 
     Attributes:
         added: no version of the table has them yet.
-        replaced_tasks: files whose rows are in these, or are gone.
+        replaced_tasks: files whose rows are in ``added``, or are deleted.
     """
 
     added: tuple[WrittenFile, ...]
@@ -87,9 +87,9 @@ def older_rows(table: Table, time_column: str, before: datetime) -> Plan:
 
 
 def small_files(table: Table, time_column: str) -> Plan:
-    """Plan to write small files together, those of a partition up to the target size, by their first ``time_column``.
+    """Plan to compact small files, per partition up to the target size, ordered by their first ``time_column``.
 
-    A file with delete files is written anew by itself at least. Those of former partitions stay.
+    A file with delete files is rewritten even alone. Files of former partition specs stay.
     """
     by_partition: dict[str, list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
@@ -104,7 +104,7 @@ def small_files(table: Table, time_column: str) -> Plan:
 
 
 def rewrite(spark: SparkSession, table: Table, layout: Layout, plan: Plan) -> RewriteResult:
-    """Have tasks write what a plan says. Raises StoreError."""
+    """Rewrite the files of a plan in tasks. Raises StoreError."""
     if not plan.parts:
         return RewriteResult((), tuple(plan.replaced_tasks))
     reader = reader_of(table, from_arrow_schema(table.schema().as_arrow()), plan.row_filter)
@@ -131,7 +131,7 @@ def _content(task: FileScanTask) -> tuple[str, frozenset[str]]:
 
 
 def _is_all_before(table: Table, file: DataFile, time_column: str, bound_us: int) -> bool:
-    """Return whether the bounds say that no row stays; a null has no time, and stays."""
+    """Return whether the bounds prove that all rows are before a time; rows without a time stay."""
     field_id = table.schema().find_field(time_column).field_id
     upper_bound_us = _bound(table, file.upper_bounds, time_column)
     return (

@@ -1,7 +1,7 @@
-"""Reads rows of an Iceberg table's files in Spark tasks: no JVM of Iceberg, and no row in the driver.
+"""Rows of an Iceberg table's files, read in Spark tasks: without a JVM of Iceberg, and without rows in the driver.
 
-pyiceberg's own reader makes empty lists of those that are null, where they have records in them; what is written anew
-must not change so. So files are read by Arrow, and given the table's columns by their ids.
+pyiceberg's own reader turns null lists of records into empty lists, but a rewrite must not change values. So Arrow
+reads the files, and columns are matched by their field ids.
 """
 
 import pickle
@@ -29,7 +29,7 @@ from rmq_formats.lakehouse.iceberg.files import FIELD_ID
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.spark.versions import arrow_schema
 
-FILE: Final = "_file"  # Iceberg's own name of the column that tells a row's file
+FILE: Final = "_file"  # Iceberg's own name of the column with the path of a row's file
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _column(rows: pa.RecordBatch, path: str | None, name: str | None, kind: pa.D
 
 
 def _name_in_file(file: pa.Schema, field: NestedField, path: str) -> str | None:
-    """Return what a file calls a column of the table; None if it does not have it. Raises StoreError."""
+    """Return the name of a table column in a file; None if the file lacks it. Raises StoreError."""
     has_ids = any(_id(column) is not None for column in file)
     for column in file:
         if _id(column) == field.field_id or (not has_ids and column.name == field.name):
@@ -123,7 +123,7 @@ def rows_of(
     spark: SparkSession, table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] | None = None,
     *, with_file: bool = False,
 ) -> DataFrame:  # fmt: skip
-    """Read rows of a table's files, without those that delete files hide.
+    """Read rows of a table's files, without rows hidden by delete files.
 
     Args:
         spark: the session.
@@ -145,7 +145,7 @@ def rows_of(
 
 
 def reader_of(table: Table, columns: StructType, row_filter: pc.Expression | None = None) -> FileReader:
-    """Return what tasks read a table's files by; see ``FileReader``."""
+    """Return the reader that tasks use for a table's files; see ``FileReader``."""
     files = TableFileSystem.of(table.location(), table.io)
     return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), row_filter)
 

@@ -1,4 +1,4 @@
-"""One version of an Iceberg table, and what the snapshots that led to it say of exports."""
+"""Version of an Iceberg table, and the transaction versions in the snapshots that led to it."""
 
 from typing import Final
 
@@ -41,7 +41,6 @@ class IcebergSnapshot:
         return -1 if value is None else _number(value)
 
     def app_ids(self) -> list[str]:
-        """List all application ids that have a transaction version."""
         properties = {} if self._table is None else self._table.properties
         return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
 
@@ -50,7 +49,7 @@ class IcebergSnapshot:
         return False
 
     def commit(self, version: int) -> TableCommit | None:
-        """Return what a snapshot says that led to this version; None if it has expired."""
+        """Read a snapshot that led to this version; None if it has expired."""
         snapshot = self._line.get(version)
         if snapshot is None:  # of another branch, or one that was rolled back
             return None if 0 < version < self._oldest else TableCommit("", None, {}, None)
@@ -63,9 +62,10 @@ class IcebergSnapshot:
         return TableCommit("append", None, versions, summary.get(LOG_FINGERPRINT))
 
     def since_last_export(self) -> list[Snapshot]:
-        """List the snapshots from this version back to the last that says where an export stands; none if none does.
+        """List the snapshots from this version back to the last one with progress of an export; empty without any.
 
-        Where a selection was rolled back, back to its last one, too: nothing else tells that it was.
+        If a selection was rolled back, the list also reaches back to its last commit, the only evidence of the
+        rollback.
         """
         line = list(self._line.values())
         least_positions = [0] if line else []

@@ -1,8 +1,8 @@
-"""Log of an Iceberg table through pyiceberg: snapshots, properties and atomic appends, without a JVM.
+"""Log of an Iceberg table through pyiceberg: snapshots, properties and atomic commits, without a JVM.
 
-Each commit says in its snapshot's summary where the export's selections stand, and in the same transaction sets the
-same as table properties. The summary tells what the content has, the properties what had landed at any time: after a
-rollback the two differ. ``commit`` of a table with another snapshot than was read fails, whatever was committed.
+Each commit records the progress of its selections in the summary of its snapshot, and in the same transaction as table
+properties. The summary is the progress of the content, the properties are the progress ever committed: a rollback makes
+them differ. A commit fails if the table has another snapshot than the one that was read.
 """
 
 import time
@@ -58,19 +58,15 @@ class IcebergTableLog:
         self._spark, self._location = spark, location
 
     def exists(self) -> bool:
-        """Return whether the table exists. Raises StoreError."""
         return self._location.load() is not None
 
     def snapshot(self) -> IcebergSnapshot:
-        """Return the newest version."""
         return IcebergSnapshot(self._location.load())
 
     def configuration(self) -> dict[str, str]:
-        """Return the table's properties."""
         return dict(self._table().properties)
 
     def schema(self) -> StructType:
-        """Return the table's columns."""
         return from_arrow_schema(self._table().schema().as_arrow())
 
     def former_columns(self) -> dict[str, str | None]:
@@ -90,7 +86,7 @@ class IcebergTableLog:
         return _partitions(self._table())
 
     def missing_file(self) -> str | None:
-        """See ``TableLog``: looks at the first and the last file of the oldest manifest, and of the newest one."""
+        """See ``TableLog``: checks the first and last file of the oldest and of the newest manifest."""
         table = self._table()
         current = table.current_snapshot()
         with self._location.translate_errors():
@@ -104,27 +100,22 @@ class IcebergTableLog:
         return None
 
     def other_table(self) -> str | None:
-        """See ``TableLog``."""
         with self._location.translate_errors():
             return self._location.other_table(self._table())
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
-        """See ``TableLog``."""
         defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
         defaults |= dict([METRICS_OF_BODY]) if "body" in schema.fieldNames() else {}
         self._location.create(_schema(schema, self._location.table), table_spec.partitions, {**defaults, **properties})
 
     def add_columns(self, schema: StructType) -> None:
-        """Add the columns that the table lacks, within structs too."""
         with self._location.translate_errors(), self._table().update_schema(case_sensitive=False) as update:
             update.union_by_name(_schema(schema, self._location.table))
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout:
-        """Return how tasks write the table's files."""
         return table_layout(self._table(), self._location.table, table_spec.partitions, codec)
 
     def begin_transaction(self) -> "IcebergTransaction":
-        """See ``TableLog``."""
         return IcebergTransaction(self._location, self._table())
 
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame | None:
@@ -150,7 +141,6 @@ class IcebergTableLog:
         *,
         is_backfill: bool,
     ) -> None:
-        """See ``TableLog``."""
         del is_backfill  # a merge sets the progress in any case
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
@@ -162,16 +152,14 @@ class IcebergTableLog:
         commit_with_retry(self._location.table, self, [start], write)
 
     def delete_older(self, time_column: str, days: int) -> None:
-        """See ``TableLog``."""
         before = cutoff(_now_s(), days)
         self._rewrite(lambda table: older_rows(table, time_column, before))
 
     def compact(self, time_column: str) -> None:
-        """See ``TableLog``."""
         self._rewrite(lambda table: small_files(table, time_column))
 
     def _rewrite(self, make_plan: Callable[[Table], Plan]) -> None:
-        """Write files anew; where the table has changed meanwhile, commit them if it still has the old ones."""
+        """Rewrite files; after a lost race commit them if the table still contains the old files."""
         name = self._location.table
         for _ in range(ATTEMPTS):
             table = self._table()
@@ -191,7 +179,6 @@ class IcebergTableLog:
         raise StoreError(f"{name}: lost {ATTEMPTS} races against other writers; its files are as they were")
 
     def vacuum(self, hours: int) -> None:
-        """See ``TableLog``."""
         before_ms = int((_now_s() - hours * 3600) * 1000)
         with self._location.translate_errors():
             check_directory(self._table())
@@ -212,7 +199,6 @@ class IcebergTableLog:
         )
 
     def fsync(self) -> None:
-        """Force what was written, to the disk."""
         fsync_table(self._table(), self._location.table)
 
     def _table(self) -> Table:
@@ -223,21 +209,19 @@ class IcebergTableLog:
 
 
 class IcebergTransaction:
-    """Transaction that appends files and sets versions; fails if the table has another snapshot than it has read."""
+    """Transaction that adds files and sets versions; it fails if the table has another snapshot than it has read."""
 
     def __init__(self, location: IcebergLocation, table: Table) -> None:
         self._location, self._table = location, table
 
     @property
     def snapshot(self) -> IcebergSnapshot:
-        """Version of the table that the transaction reads."""
         return IcebergSnapshot(self._table)
 
     def watch(self, app_id: str) -> None:
         """Do nothing: the commit fails if there was any other commit."""
 
     def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], metadata: str | None) -> CommitResult:
-        """Let tasks write the rows, and commit them. Raises one of the log's ``conflicts``."""
         layout = table_layout(self._table, self._location.table, tuple(_partitions(self._table)), _CODEC)
         files = write_frame(frame, layout)
         self.append_files([file.action for file in files], {}, versions(), metadata)
@@ -250,7 +234,7 @@ class IcebergTransaction:
 
         Raises:
             CommitFailedException: another writer has committed meanwhile; the files written belong to no version.
-            StoreError: the catalog does not tell whether it has committed.
+            StoreError: the state of the commit is unknown to the catalog.
         """
         del metrics
         self._commit_export(files, (), versions, metadata)
@@ -263,7 +247,7 @@ class IcebergTransaction:
         versions: Mapping[str, int],
         metadata: str | None,
     ) -> CommitResult:
-        """Let tasks write what ``merge`` of ``keyed`` says, and commit it. Raises as ``append_files``."""
+        """Write the files of a merge in tasks, see ``keyed.merge``, and commit them. Raises as ``append_files``."""
         layout = table_layout(self._table, self._location.table, tuple(_partitions(self._table)), _CODEC)
         with self._location.translate_errors():
             merged = merge(spark, self._table, layout, frame, rows)
@@ -271,10 +255,10 @@ class IcebergTransaction:
         return CommitResult(sum(file.rows for file in merged.added), len(merged.added), committed=True)
 
     def replace(self, rewritten: RewriteResult) -> bool:
-        """Put files in the place of others; returns False if the table does not have these as they were any more.
+        """Replace files by others; return False if the table has changed these files meanwhile.
 
-        The snapshot says of the log what the last export's says, so that that one may expire. Table properties stay:
-        a table that was rolled back is one still. Raises as ``append_files``.
+        The snapshot repeats the metadata of the last export's snapshot, so that the latter may expire. Table properties
+        stay: a table that was rolled back still shows it. Raises as ``append_files``.
         """
         if not rewritten.fits(self._table):
             return False
@@ -308,7 +292,7 @@ class IcebergTransaction:
         properties: Mapping[str, str],
     ) -> None:
         table = self._table
-        # pyiceberg would append again, on top of what another export has landed meanwhile.
+        # pyiceberg would append again, after the rows that another export has committed meanwhile.
         without_retries = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": without_retries})
         added = [data_file(file, table.spec(), table.schema()) for file in files]
@@ -333,14 +317,14 @@ class IcebergTransaction:
 
 
 def fsync_table(table: Table, name: str) -> None:
-    """Force what the file system of a table's directory has written; an object store keeps what it has taken."""
+    """Sync the file system of a table's directory to disk; an object store needs no sync."""
     directory = local_path(table.metadata.location, name)
     if directory is not None and directory.is_dir():
         sync_file_system(directory)
 
 
 def table_layout(table: Table, name: str, partitions: tuple[str, ...], codec: str) -> Layout:
-    """Return how tasks write the files of a table, whose directory is made."""
+    """Create the directory of a table's data files, and return how tasks write them."""
     location = table.metadata.location
     directory = local_path(location, name)
     connect, data = None, f"{location.rstrip('/')}/{_DATA}"
@@ -374,7 +358,7 @@ def _schema(schema: StructType, name: str) -> Schema:
 
 
 def _has_data(manifest: ManifestFile) -> bool:
-    """Return whether a manifest has data files that are in its snapshot; those of formats before 2 may not tell."""
+    """Return whether a manifest has data files of its snapshot; manifests of formats before 2 may lack the counts."""
     counts = manifest.added_files_count, manifest.existing_files_count
     return manifest.content == ManifestContent.DATA and any(count is None or count > 0 for count in counts)
 

@@ -1,4 +1,4 @@
-"""The queues of a store and its tier: which messages each has, in which of both."""
+"""Queues of a store and its tier: the offsets of the messages that each of them has."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,13 +30,13 @@ _NO_TIMES: Final = "--tier takes no times: queue offsets choose messages that mo
 
 @dataclass(frozen=True, slots=True)
 class QueueRanges:
-    """The messages of one queue, by queue offsets; ends are exclusive.
+    """Messages of one queue in the CommitLog and in the tier, by queue offsets; ends are exclusive.
 
     Attributes:
-        tier_begin: of the first that the tier has.
-        tier_end: of those that the tier has.
-        log_begin: of the first that the CommitLog still has; ``log_end`` where it has none any more.
-        log_end: of those that the ConsumeQueue has; 0 where there is none.
+        tier_begin: offset of the tier's first message.
+        tier_end: offset after the tier's last message.
+        log_begin: offset of the first message in the CommitLog; ``log_end`` without any.
+        log_end: offset after the last message of the ConsumeQueue; 0 without a ConsumeQueue.
     """
 
     tier_begin: int
@@ -46,7 +46,7 @@ class QueueRanges:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """First offset, and one past the last: of both together."""
+        """First offset, and the offset after the last message, of CommitLog and tier together."""
         if self.log_begin < self.log_end:
             return (self.tier_begin if self.tier_begin < self.tier_end else self.log_begin), self.log_end
         end = max(self.tier_end, self.log_end)
@@ -54,7 +54,7 @@ class QueueRanges:
 
     @property
     def gap(self) -> tuple[int, int]:
-        """Offsets that neither has: behind the tier's, and before the log's, or up to the queue's end."""
+        """Offsets that neither has: after the tier's end, and before the log's begin or up to the queue's end."""
         if self.tier_begin >= self.tier_end:
             return 0, 0
         return min(self.tier_end, self.log_begin), self.log_begin
@@ -62,7 +62,7 @@ class QueueRanges:
 
 @dataclass(frozen=True)
 class TierQueues:
-    """Queues of a store and its tier, as they were when they were first asked for; see ``sources.ExportLink``.
+    """Queues of a store and its tier, as they were at the first look-up; see ``sources.ExportLink``.
 
     Attributes:
         store: root of the store, a path or URI.
@@ -119,12 +119,10 @@ class TierQueues:
         return {topic: frozenset(numbers) for topic, numbers in queue_ids.items()}
 
     def clusters(self) -> dict[str, str]:
-        """See ``ExportLink``."""
         cluster, name = self.broker
         return {name: cluster}
 
     def topics(self) -> list[str]:
-        """See ``QueueLink``."""
         return sorted(self._topics)
 
     def queues(self, topic: str) -> list[ClusterQueue]:
@@ -134,7 +132,6 @@ class TierQueues:
         return [ClusterQueue(topic, self.broker[1], queue_id) for queue_id in sorted(self._topics[topic])]
 
     def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
-        """See ``QueueLink``."""
         return {queue: self._queue_ranges(queue).bounds for queue in queues}
 
     def gaps(self, begins: Offsets, ends: Offsets) -> list[Gap]:
@@ -148,21 +145,20 @@ class TierQueues:
         return gaps_
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
-        """See ``QueueLink``. Raises OptionError where a time is asked for."""
+        """See ``QueueLink``. Raises OptionError for any time."""
         if times_ms:
             raise OptionError(_NO_TIMES)
         return {}
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:  # noqa: ARG002
-        """See ``QueueLink``: no group's offsets are asked for here."""
+        """See ``QueueLink``: offsets of groups are never read here."""
         return dict.fromkeys(queues)
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``physical_end_of``
-        """See ``ExportLink``."""
         return {queue: low for queue, (low, _) in bounds.items()}
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
-        """See ``ExportLink``: places in the tier are others than in the log."""
+        """See ``ExportLink``: physical offsets in the tier are not those of the log."""
         return 0
 
     def log_range(self) -> tuple[Storage, Sequence[Segment], int, int]:

@@ -36,20 +36,17 @@ class TierSource:
 
     @property
     def name(self) -> str:
-        """See ``QueueSource``."""
         return f"{self.store} and {self.tier}"
 
     def link(self) -> AbstractContextManager[ExportLink]:
-        """See ``QueueSource``: looks anew."""
+        """See ``QueueSource``: reads the queues again."""
         return TierQueues(self.store, self.tier)
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
-        """See ``QueueSource``."""
         range_options = {name: value for name, value in read.items() if name in {*_CHOICE, *_BY_TIME}}
         return read_options({**range_options, **_NO_CLUSTER, "subscribe": ",".join(topics)})
 
     def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> "TieredSpans":  # noqa: ARG002
-        """See ``QueueSource``."""
         body_options = {name: value for name, value in read.items() if name in {"columns", "decompress"}}
         return TieredSpans(self.store, self.tier, body_options)
 
@@ -61,7 +58,7 @@ class TieredSpans:
     Attributes:
         store: root of the store.
         tier: the broker's ``tieredStoreFilePath``.
-        read: options of the source ``rmq_commitlog``: columns, and what is done to bodies.
+        read: options of the source ``rmq_commitlog``: columns, and decompression of bodies.
     """
 
     store: str
@@ -70,7 +67,7 @@ class TieredSpans:
 
     @property
     def has_physical_offsets(self) -> bool:
-        """A record's place in the tier is another one than in the log, and than other queues' records have."""
+        """A record's physical offset in the tier is not that in the log, and not unique among queues."""
         return False
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
@@ -87,7 +84,7 @@ class TieredSpans:
         return spark.read.format("rmq_commitlog").options(**self._options(spans)).load(self.store)
 
     def _force(self) -> None:
-        """Force the log before it is read: no loss of power takes back then what has landed."""
+        """Sync the log to disk before it is read, so that no power cut loses exported messages."""
         storage, segments, begin, end = TierQueues(self.store, self.tier).log_range()
         force_log(storage, segments, begin, end)
 
