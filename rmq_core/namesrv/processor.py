@@ -222,11 +222,11 @@ class NamesrvProcessor:
             )
             what = f"broker {broker.broker_name} was registered on another connection"
             raise ResponseError(ResponseCode.NO_PERMISSION, what)
-        self.forget([broker], "unregistered")
+        self.unregister([broker], "unregistered")
         return request.response()
 
-    def forget(self, brokers: list[BrokerId], why: str) -> None:
-        """Unregister brokers that are gone."""
+    def unregister(self, brokers: list[BrokerId], why: str) -> None:
+        """Unregister brokers, and send notices to the rest of their groups."""
         for broker in brokers:
             _log_broker(broker, why)
         self._send_notices(self.routes.unregister(brokers))
@@ -237,25 +237,25 @@ class NamesrvProcessor:
                 self._notify(notice)
 
     def query_data_version(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Tell whether a broker's topics have changed since its registration: QUERY_DATA_VERSION (322)."""
+        """Answer if a broker's topics have changed since its registration: QUERY_DATA_VERSION (322)."""
         broker = read_fields(request, BrokerId)
         version = decode_body(request.body, DataVersion, is_request=True)
         changed = self.routes.is_changed(broker.cluster_name, broker.broker_addr, version)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
-        known = self.routes.data_version(broker.cluster_name, broker.broker_addr)
-        body = b"" if known is None else encode_body(known)
+        registered = self.routes.data_version(broker.cluster_name, broker.broker_addr)
+        body = b"" if registered is None else encode_body(registered)
         return request.response(ext_fields={"changed": str(changed).lower()}, body=body)
 
     def broker_heartbeat(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Keep a broker registered: BROKER_HEARTBEAT (904)."""
+        """Record a broker's heartbeat: BROKER_HEARTBEAT (904)."""
         broker = read_fields(request, BrokerHeartbeat)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
         return request.response()
 
     def get_member_group(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Return a master and its slaves: GET_BROKER_MEMBER_GROUP (901)."""
-        wanted = read_fields(request, BrokerMembersOf)
-        group = self.routes.member_group(wanted.cluster_name, wanted.broker_name)
+        fields = read_fields(request, BrokerMembersOf)
+        group = self.routes.member_group(fields.cluster_name, fields.broker_name)
         return request.response(body=encode_body(BrokerMembers(broker_member_group=group)))
 
     def get_cluster_info(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -297,7 +297,7 @@ class NamesrvProcessor:
             order = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
             route = structs.replace(route, order_topic_conf=UNSET if order is None else order)
         zone = zones.wanted_zone(request.ext_fields)
-        return request.response(body=encode_body(route if zone is None else zones.in_zone(route, zone)))
+        return request.response(body=encode_body(route if zone is None else zones.filter_by_zone(route, zone)))
 
     def register_topic(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Register a topic's queues: REGISTER_TOPIC_IN_NAMESRV (217)."""
@@ -307,9 +307,9 @@ class NamesrvProcessor:
 
     def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Delete a topic: DELETE_TOPIC_IN_NAMESRV (216)."""
-        wanted = read_fields(request, DeleteTopicInNamesrv)
-        self.routes.delete_topic(wanted.topic, wanted.cluster_name)
-        log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": wanted.topic})
+        fields = read_fields(request, DeleteTopicInNamesrv)
+        self.routes.delete_topic(fields.topic, fields.cluster_name)
+        log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": fields.topic})
         return request.response()
 
     def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:

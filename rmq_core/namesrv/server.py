@@ -1,4 +1,4 @@
-"""The running name server: request handlers behind a remoting server, and the expiry of brokers."""
+"""Name server process: request handlers on a remoting server, and the expiry of brokers."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class NameServer(Service):
         self._server = RemotingServer(
             self.processor.handlers(),
             limits=config.limits,
-            on_disconnect=self._forget_connection,
+            on_disconnect=self._on_disconnect,
             tls=config.tls.server(),
         )
         self._client = RemotingClient(limits=ClientLimits(connect_timeout_s=_NOTICE_TIMEOUT_S), tls=config.tls.client())
@@ -80,17 +80,17 @@ class NameServer(Service):
     def _scan(self) -> None:
         """Unregister brokers whose heartbeats have expired, periodically."""
         for broker, connections in self.processor.routes.expired(self._clock_ms()):
-            self.processor.forget([broker], "expired")
+            self.processor.unregister([broker], "expired")
             for connection in connections:
                 if isinstance(connection, Connection):
                     connection.abort()
         interval_s = self.processor.config.scan_not_active_broker_interval_ms / 1000
         self._scan_timer = asyncio.get_running_loop().call_later(interval_s, self._scan)
 
-    def _forget_connection(self, connection: Connection) -> None:
-        brokers = self.processor.routes.lose(connection)
+    def _on_disconnect(self, connection: Connection) -> None:
+        brokers = self.processor.routes.disconnect(connection)
         if brokers:
-            self.processor.forget(brokers, "lost its connection")
+            self.processor.unregister(brokers, "lost its connection")
 
     async def _send_notices(self) -> None:
         """Send notices one after the other, so that none overtakes an earlier one."""

@@ -143,9 +143,9 @@ def test_a_broker_is_lost_with_the_last_connection_that_it_registered_on() -> No
     register(routes, broker("a"), topics(), connection=old)
     register(routes, broker("b"), topics(), connection=old)
     register(routes, broker("a"), topics(), connection=new)
-    assert routes.lose(old) == [identity(broker("b"))]
-    assert routes.lose(object()) == []
-    assert routes.lose(new) == [identity(broker("a"))]
+    assert routes.disconnect(old) == [identity(broker("b"))]
+    assert routes.disconnect(object()) == []
+    assert routes.disconnect(new) == [identity(broker("a"))]
 
 
 def test_a_broker_is_unregistered_on_no_connection_beside_another_that_registered_it() -> None:
@@ -157,7 +157,7 @@ def test_a_broker_is_unregistered_on_no_connection_beside_another_that_registere
         register(routes, broker("a"), topics(), connection=second)
         assert not routes.may_unregister(first, "a0:10911")
         assert not routes.may_unregister(second, "a0:10911")
-        assert routes.lose(first) == []
+        assert routes.disconnect(first) == []
         assert routes.may_unregister(second, "a0:10911")
         assert not routes.may_unregister(first, "a0:10911")
         first, second = second, first

@@ -1,1 +1,1 @@
-"""Routes that a name server knows: topics, the brokers that have them, and who sees which; no network."""
+"""Routes of a name server: topics, their brokers, and zones; no network."""

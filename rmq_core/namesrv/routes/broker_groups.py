@@ -57,30 +57,30 @@ class BrokerGroup:
         self.zone = zone
         leads_now = bool(self.addresses) and broker_id < min(self.addresses)
         self.addresses = {
-            known_id: known for known_id, known in self.addresses.items() if known != address or known_id == broker_id
+            other_id: other for other_id, other in self.addresses.items() if other != address or other_id == broker_id
         } | {broker_id: address}
         return leads_now
 
     def leave(self, broker_id: int, address: str) -> bool:
         """Remove a broker; return whether it had the least id."""
         led = self.addresses.get(broker_id) == address and broker_id == min(self.addresses)
-        self.addresses = {known_id: known for known_id, known in self.addresses.items() if known != address}
+        self.addresses = {other_id: other for other_id, other in self.addresses.items() if other != address}
         return led
 
     @property
     def has_master(self) -> bool:
-        """Whether the master is registered."""
+        """Return True if the master is registered."""
         return MASTER_ID in self.addresses
 
     def is_prime_slave(self, broker_id: int) -> bool:
-        """Tell whether a slave has the least id, so that it stands for the master."""
+        """Return True if a slave has the least id, so that it acts as master."""
         return broker_id != MASTER_ID and broker_id == min(self.addresses)
 
     def notice(self, *, offline_broker_addr: str | None = None, ha_broker_addr: str | None = None) -> MinBrokerIdNotice:
         """Build the notice of a changed least id: to all brokers, or to all but the new one."""
         least = min(self.addresses)
         to_all = offline_broker_addr is not None or len(self.addresses) == 1
-        recipients = tuple(address for one, address in self.addresses.items() if to_all or one != least)
+        recipients = tuple(address for broker_id, address in self.addresses.items() if to_all or broker_id != least)
         return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:

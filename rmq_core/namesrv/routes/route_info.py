@@ -104,11 +104,11 @@ class RouteInfo:
         )  # fmt: skip
         topics = body.topic_config_serialize_wrapper
         group = self._groups.get(name)
-        known = None if group is None else group.addresses.get(broker_id)
-        if known is not None and known != address and self._is_newer((cluster, known), topics.data_version):
+        current = None if group is None else group.addresses.get(broker_id)
+        if current is not None and current != address and self._is_newer((cluster, current), topics.data_version):
             self._live.pop((cluster, address), None)
             return Registered()
-        if known is None and len(topics.topic_config_table) == 1:
+        if current is None and len(topics.topic_config_table) == 1:
             return None
         if group is None:
             group = self._groups[name] = BrokerGroup(name, cluster)
@@ -116,7 +116,9 @@ class RouteInfo:
         leads_now = group.join(broker_id, address, acting_master=broker.enable_acting_master, zone=zone)
         is_prime_slave = broker.enable_acting_master is not None and group.is_prime_slave(broker_id)
         if broker_id == MASTER_ID or is_prime_slave:
-            self._take_topics(broker, body, is_first=known is None, read_only=is_prime_slave and group.acting_master)
+            self._register_topics(
+                broker, body, is_first=current is None, read_only=is_prime_slave and group.acting_master
+            )
         expiry_ms = DEFAULT_EXPIRY_MS if broker.heartbeat_timeout_millis is None else broker.heartbeat_timeout_millis
         before = self._live.get((cluster, address))
         connections = {} if before is None else before.connections
@@ -138,11 +140,11 @@ class RouteInfo:
         return Registered(live_master.ha_server_addr, master, notice)
 
     def _is_newer(self, live: tuple[str, str], version: DataVersion) -> bool:
-        """Tell whether the registered broker has a later state than one that claims its place."""
-        known = self._live.get(live)
-        return known is not None and known.data_version.state_version > version.state_version
+        """Return True if the registered broker has a later state than a broker that claims its id."""
+        registered = self._live.get(live)
+        return registered is not None and registered.data_version.state_version > version.state_version
 
-    def _take_topics(
+    def _register_topics(
         self, broker: RegisterBroker, body: RegisterBrokerBody, *, is_first: bool, read_only: bool
     ) -> None:
         """Register the topics of a master, or of the slave that stands for it."""
@@ -163,7 +165,7 @@ class RouteInfo:
     def unregister(self, brokers: Iterable[BrokerId]) -> list[MinBrokerIdNotice]:
         """Unregister brokers, and topics without brokers; return the notices to send to their groups."""
         notices = []
-        gone, left = set(), set()
+        deleted, shrunk = set(), set()
         for broker in brokers:
             name = broker.broker_name
             self._live.pop((broker.cluster_name, broker.broker_addr), None)
@@ -173,27 +175,27 @@ class RouteInfo:
                 continue
             led = group.leave(broker.broker_id, broker.broker_addr)
             if group.addresses:
-                left.add(name)
+                shrunk.add(name)
                 if led and group.acting_master:
                     notices.append(group.notice(offline_broker_addr=broker.broker_addr))
                 continue
             del self._groups[name]
-            gone.add(name)
+            deleted.add(name)
             names = self._clusters.get(broker.cluster_name, {})
             names.pop(name, None)
             if not names:
                 self._clusters.pop(broker.cluster_name, None)
-        for topic in list(self._topics) if gone else ():
-            self._remove_queues(topic, gone)
+        for topic in list(self._topics) if deleted else ():
+            self._remove_queues(topic, deleted)
         without_master = [
-            name for name in left - gone if self._groups[name].acting_master and not self._groups[name].has_master
+            name for name in shrunk - deleted if self._groups[name].acting_master and not self._groups[name].has_master
         ]
         for name in without_master:
             self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
         return notices
 
-    def lose(self, connection: object) -> list[BrokerId]:
-        """Note that a connection has ended; list the brokers that are left without any that registered them."""
+    def disconnect(self, connection: object) -> list[BrokerId]:
+        """Remove a connection that has ended; list the brokers without any registered connection left."""
         lost = []
         for live in self._live.values():
             if connection in live.connections:
@@ -203,7 +205,7 @@ class RouteInfo:
         return lost
 
     def may_unregister(self, connection: object, address: str) -> bool:
-        """Whether no other connection has registered what is registered with an address.
+        """Return True if no other connection has registered the broker of an address.
 
         A broker that has connected again unregisters once its former connection has ended. Who repeats the words of a
         registration never does while the broker is there.
@@ -231,7 +233,7 @@ class RouteInfo:
         return None if live is None else live.data_version
 
     def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
-        """Tell whether a broker's topics have another version than the one that it registered."""
+        """Return True if a broker's topics have another version than at its registration."""
         return self.data_version(cluster, address) != version
 
     def cluster_info(self) -> ClusterInfo:

@@ -1,4 +1,4 @@
-"""Zone-aware routes: keeps the brokers of a client's zone.
+"""Zone-aware routes: only the brokers of a client's zone.
 
 Source: ``ZoneRouteRPCHook``.
 """
@@ -21,19 +21,19 @@ def wanted_zone(fields: Mapping[str, str]) -> str | None:
     return zone if zone.strip() and fields.get(ZONE_MODE, "").lower() == "true" else None
 
 
-def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Keep only the brokers of a zone, and those without a master, wherever they are."""
-    kept = [
+def filter_by_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """Filter a route to the brokers of a zone, and to those without a master, wherever they are."""
+    brokers = [
         broker
         for broker in route.broker_datas
         if MASTER_ID not in broker.broker_addrs or (broker.zone_name or "").lower() == zone.lower()
     ]
-    away = {broker.broker_name: broker for broker in route.broker_datas if broker not in kept}
-    addresses = {address for broker in away.values() for address in broker.broker_addrs.values()}
+    removed = {broker.broker_name: broker for broker in route.broker_datas if broker not in brokers}
+    addresses = {address for broker in removed.values() for address in broker.broker_addrs.values()}
     return msgspec.structs.replace(
         route,
-        broker_datas=kept,
-        queue_datas=[queue for queue in route.queue_datas if queue.broker_name not in away],
+        broker_datas=brokers,
+        queue_datas=[queue for queue in route.queue_datas if queue.broker_name not in removed],
         filter_server_table={
             address: servers for address, servers in route.filter_server_table.items() if address not in addresses
         },
