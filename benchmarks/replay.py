@@ -11,7 +11,7 @@ from benchmarks.broker import build_peer, java_broker, our_broker
 from benchmarks.measure import Figure
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from rmq_core.replay.choice import chosen
+from rmq_core.replay.choice import build_choice
 from rmq_core.replay.run import Replay, count, send
 from rmq_formats.generate import generate_store
 from rmq_formats.read.query import Query
@@ -47,7 +47,7 @@ def per_second(store: Path, namesrv: str) -> float:
                 await asyncio.sleep(0.1)
 
     run(make_topic())
-    replay = Replay(str(store), "bench", chosen(Query(), None, None), namesrv)
+    replay = Replay(str(store), "bench", build_choice(Query(), None, None), namesrv)
     begin, begin_cpu_s = time.perf_counter(), psutil.Process().cpu_times()
     found = count(replay)
     run(send(replay, found))

@@ -22,7 +22,7 @@ from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
 from rmq_core.replay.checkpoint import ReplayCheckpoint
-from rmq_core.replay.choice import Choice, backlog_of, chosen
+from rmq_core.replay.choice import Choice, build_choice, limit_to_backlog
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, send
 from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
@@ -139,8 +139,8 @@ def choice_of(given: argparse.Namespace) -> Choice:
     """Build the choice of messages from the arguments. Raises OptionError, StoreError."""
     query = _read(given).query
     if given.group is not None:
-        query = backlog_of(given.store, given.group, query)
-    return chosen(query, given.sql, _ids(given.msg_ids))
+        query = limit_to_backlog(given.store, given.group, query)
+    return build_choice(query, given.sql, _ids(given.msg_ids))
 
 
 def _read(given: argparse.Namespace) -> ReadOptions:

@@ -12,7 +12,7 @@ _FILE = "replay.json"
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far a replay is.
+    """Progress of a replay.
 
     Attributes:
         replay: what tells this replay from another.
@@ -39,14 +39,14 @@ class ReplayCheckpoint:
         self._replay = replay
 
     def load(self) -> ReplayProgress | None:
-        """Return the progress of the runs before; None if this is the first.
+        """Load the progress of the runs before; None before the first run.
 
         Raises:
             StoreError: it cannot be read, or is that of another replay.
         """
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            progress = ReplayProgress(found["replay"], int(found["next_physical_offset"]), int(found["messages"]))
+            values = json.loads(self._path.read_text(encoding="utf-8"))
+            progress = ReplayProgress(values["replay"], int(values["next_physical_offset"]), int(values["messages"]))
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -34,12 +34,12 @@ class Choice:
     ids: frozenset[str] | None = None
 
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that ``filtered`` needs."""
+        """Return the columns that ``filter_rows`` needs."""
         needed = ["properties"] if self.sql is not None else []
         return (*needed, "msg_id", "uniq_key") if self.ids is not None else tuple(needed)
 
 
-def chosen(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
+def build_choice(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
     """Build a choice; without topics or queues it covers all user topics.
 
     Raises:
@@ -55,7 +55,7 @@ def chosen(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
     return Choice(query, sql, ids)
 
 
-def backlog_of(store: str, group: str, query: Query) -> Query:
+def limit_to_backlog(store: str, group: str, query: Query) -> Query:
     """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
     Args:
@@ -72,8 +72,8 @@ def backlog_of(store: str, group: str, query: Query) -> Query:
         raise OptionError(f"--group {group}: {store} has no offsets of this group for the wanted topics")
     bounds: dict[Queue, QueueBounds] = dict(query.bounds)
     for queue, offset in offsets.items():
-        known = bounds.get(queue, QueueBounds())
-        bounds[queue] = replace(known, first_offset=max(known.first_offset, offset, MIN_LONG))
+        queue_bounds = bounds.get(queue, QueueBounds())
+        bounds[queue] = replace(queue_bounds, first_offset=max(queue_bounds.first_offset, offset, MIN_LONG))
     if not query.reads_queues:
         query = replace(query, topics=frozenset(topic for topic, _ in offsets))
     return replace(query, bounds=bounds)
@@ -89,16 +89,16 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     }
 
 
-def filtered(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
+def filter_rows(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
     """Filter batches by the choice's expression and ids; a batch may become empty."""
     for batch in batches:
         rows = batch
         if choice.ids is not None:
             ids = pa.array(sorted(choice.ids), pa.string())
-            keep = pc.or_(
+            matches = pc.or_(
                 pc.is_in(rows["msg_id"], value_set=ids), pc.fill_null(pc.is_in(rows["uniq_key"], value_set=ids), False)
             )
-            rows = rows.filter(keep)
+            rows = rows.filter(matches)
         if choice.sql is not None and rows.num_rows:
             rows = rows.filter(fulfilled(compile_expression(choice.sql), rows["properties"]))
         yield rows

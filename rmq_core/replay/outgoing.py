@@ -38,13 +38,13 @@ COLUMNS: Final = (
     "sys_flag",
     "record_error",
 )
-_KEPT_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_MASK
+_COPIED_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_MASK
 _BROKER_BYTES: Final = 1024  # of properties that the new broker adds: region, trace, cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the property RMQ_ORIGIN says of the messages of a store.
+    """Identity of a store's messages in the property RMQ_ORIGIN.
 
     Attributes:
         store_id: the store's name.
@@ -55,7 +55,7 @@ class Origin:
     by_queue: bool = False
 
     def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, ...]:
-        """Return binary columns, each of a row's length, whose bytes behind each other are STORE@PLACE."""
+        """Return binary columns, each of a row's length, which join to STORE@PLACE."""
         store = _repeat(f"{self.store_id}@", rows.num_rows)
         if not self.by_queue:
             return store, _text(rows["physical_offset"])
@@ -66,7 +66,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """Messages of one queue, one behind the other.
+    """Batch of messages of one queue.
 
     Attributes:
         topic: of the store.
@@ -100,7 +100,7 @@ class Outgoing:
     refused: int
 
 
-def outgoing(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing:
+def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing:
     """Encode rows.
 
     Args:
@@ -113,12 +113,12 @@ def outgoing(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing
         property_entries(ORIGIN, join(*origin.places(rows))),
     )
     body_bytes, property_bytes = lengths(rows["body"]), lengths(properties)
-    able = (body_bytes > 0) & (property_bytes <= MAX_PROPERTIES_BYTES - _BROKER_BYTES)
-    able &= body_bytes + property_bytes <= MAX_BODY_BYTES - 64  # a batch is one body to a broker
-    refused = int(rows.num_rows - able.sum())
+    is_sendable = (body_bytes > 0) & (property_bytes <= MAX_PROPERTIES_BYTES - _BROKER_BYTES)
+    is_sendable &= body_bytes + property_bytes <= MAX_BODY_BYTES - 64  # a batch is one body to a broker
+    refused = int(rows.num_rows - is_sendable.sum())
     if refused:
-        keep = pa.array(able)
-        rows, properties = rows.filter(keep), properties.filter(keep)
+        sendable = pa.array(is_sendable)
+        rows, properties = rows.filter(sendable), properties.filter(sendable)
     messages = encode_messages(rows["body"], properties, np.asarray(rows["flag"]))
     batches = list(_batches(rows, messages, batch_bytes))
     return Outgoing(batches, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
@@ -126,7 +126,7 @@ def outgoing(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing
 
 def _batches(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[QueueBatch]:
     _, lanes = distinct_rows([rows["topic"], rows["queue_id"]], rows.num_rows)
-    kinds: NDArray[np.int32] = np.asarray(rows["sys_flag"]) & np.int32(_KEPT_FLAGS)
+    kinds: NDArray[np.int32] = np.asarray(rows["sys_flag"]) & np.int32(_COPIED_FLAGS)
     for row, data, count in chunks_by_lane(messages, lanes, batch_bytes, kinds):
         yield QueueBatch(rows["topic"][row].as_py(), rows["queue_id"][row].as_py(), int(kinds[row]), data, count)
 

@@ -22,8 +22,8 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.replay.checkpoint import ReplayCheckpoint
-from rmq_core.replay.choice import Choice, filtered
-from rmq_core.replay.outgoing import COLUMNS, Origin, QueueBatch, outgoing
+from rmq_core.replay.choice import Choice, filter_rows
+from rmq_core.replay.outgoing import COLUMNS, Origin, QueueBatch, encode_rows
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.log_end import readable_segments
@@ -69,7 +69,7 @@ class Replay:
 
     @property
     def origin(self) -> Origin:
-        """What RMQ_ORIGIN says of each message: its place in the log, or in its queue, which a tier does not change."""
+        """Origin of each message: its physical offset; with a tier, its queue offset, which a tier preserves."""
         return Origin(self.store_id, by_queue=self.logs.kind is not LogKind.COMMITLOG)
 
 
@@ -106,7 +106,7 @@ def count(replay: Replay) -> Counts:
     counts = Counts(begin=0 if progress is None else progress.next_physical_offset, end=_log_end(replay))
     columns = {"topic", "queue_id", "size", "record_error", *replay.choice.columns()}
     for rows in read_chosen(replay.store, *read_plan(replay, counts, tuple(columns)), replay.choice):
-        sound = _sound(rows, counts)
+        sound = _filter_sound(rows, counts)
         firsts, groups = distinct_rows([sound["topic"], sound["queue_id"]], sound.num_rows)
         for row, messages in zip(firsts.tolist(), np.bincount(groups).tolist(), strict=True):
             queue = sound["topic"][row].as_py(), sound["queue_id"][row].as_py()
@@ -116,12 +116,12 @@ def count(replay: Replay) -> Counts:
     return counts
 
 
-async def send(replay: Replay, found: Counts) -> Counts:
+async def send(replay: Replay, counts: Counts) -> Counts:
     """Send the messages that were counted.
 
     Args:
         replay: what and where to.
-        found: what ``count`` has found.
+        counts: what ``count`` has found.
 
     Returns:
         What is stored at the target.
@@ -135,17 +135,17 @@ async def send(replay: Replay, found: Counts) -> Counts:
     async with BulkSender(
         replay.namesrv, _GROUP, batch_bytes=BATCH_BYTES, options=options, credentials=credentials
     ) as sender:
-        targets = await _targets(replay, sender, found)
+        targets = await _targets(replay, sender, counts)
         await sender.check_access()
-        return await _Pass(replay, sender, targets, found).run()
+        return await _SendPass(replay, sender, targets, counts).run()
 
 
-async def _targets(replay: Replay, sender: BulkSender, found: Counts) -> dict[str, Sequence[MessageQueue]]:
+async def _targets(replay: Replay, sender: BulkSender, counts: Counts) -> dict[str, Sequence[MessageQueue]]:
     """Resolve the queues of each target topic; ClusterError where there is no such topic."""
-    wanted = {topic: replay.to_topic or topic for topic, _ in found.by_queue}
+    target_of = {topic: replay.to_topic or topic for topic, _ in counts.by_queue}
     targets: dict[str, Sequence[MessageQueue]] = {}
     missing = []
-    for target in sorted(set(wanted.values()) | ({replay.to_topic} if replay.to_topic else set())):
+    for target in sorted(set(target_of.values()) | ({replay.to_topic} if replay.to_topic else set())):
         try:
             targets[target] = await sender.queues(target)
         except NoRouteError:
@@ -154,21 +154,21 @@ async def _targets(replay: Replay, sender: BulkSender, found: Counts) -> dict[st
         raise ClusterError(
             f"no topic {', '.join(missing)} at the name server {replay.namesrv}: create it, or give --to-topic"
         )
-    return {topic: targets[target] for topic, target in wanted.items()}
+    return {topic: targets[target] for topic, target in target_of.items()}
 
 
-class _Pass:
+class _SendPass:
     """One pass over the log that sends."""
 
     def __init__(
-        self, replay: Replay, sender: BulkSender, targets: dict[str, Sequence[MessageQueue]], found: Counts
+        self, replay: Replay, sender: BulkSender, targets: dict[str, Sequence[MessageQueue]], counts: Counts
     ) -> None:
         self._replay = replay
         self._sender = sender
         self._targets = targets
-        self._sent = Counts(begin=found.begin, end=found.end)
-        self._open: deque[_Batch] = deque()
-        self._acknowledged = found.begin  # everything before it is stored
+        self._sent = Counts(begin=counts.begin, end=counts.end)
+        self._unfinished: deque[_Batch] = deque()
+        self._acknowledged = counts.begin  # everything before it is stored
         progress = None if replay.checkpoint is None else replay.checkpoint.load()
         self._messages_before = 0 if progress is None else progress.messages  # of the runs before
         self._begin_s = self._saved_s = time.monotonic()
@@ -188,18 +188,18 @@ class _Pass:
         return sent
 
     async def _send(self, rows: pa.RecordBatch) -> None:
-        sound = _sound(rows, self._sent)
+        sound = _filter_sound(rows, self._sent)
         step = max(1, (self._replay.rate or 0) // _PACES_PER_S) if self._replay.rate else max(1, sound.num_rows)
         for begin in range(0, sound.num_rows, step):
             part = sound.slice(begin, step)
             batch = _Batch(part["physical_offset"][part.num_rows - 1].as_py() + 1)
-            self._open.append(batch)
-            made = await asyncio.to_thread(outgoing, part, self._replay.origin, BATCH_BYTES)
-            self._sent.refused += made.refused
-            for piece in made.batches:
+            self._unfinished.append(batch)
+            encoded = await asyncio.to_thread(encode_rows, part, self._replay.origin, BATCH_BYTES)
+            self._sent.refused += encoded.refused
+            for piece in encoded.batches:
                 await self._put(piece, batch)
-            self._sent.messages += made.messages
-            self._sent.bytes += made.record_bytes
+            self._sent.messages += encoded.messages
+            self._sent.bytes += encoded.record_bytes
             batch.is_whole = True
             self._advance()
             await self._pace()
@@ -208,10 +208,10 @@ class _Pass:
     async def _put(self, piece: QueueBatch, batch: "_Batch") -> None:
         queues = self._targets[piece.topic]
         queue = queues[piece.queue_id % len(queues)]
-        batch.left += 1
+        batch.unanswered += 1
 
         def done() -> None:
-            batch.left -= 1
+            batch.unanswered -= 1
             self._advance()
 
         await self._sender.put(queue, piece.data, piece.messages, sys_flag=piece.sys_flag, done=done)
@@ -220,8 +220,8 @@ class _Pass:
 
     def _advance(self) -> None:
         """Advance the checkpoint over the leading answered batches: batches are answered in any order."""
-        while self._open and self._open[0].is_whole and self._open[0].left == 0:
-            self._acknowledged = self._open.popleft().end
+        while self._unfinished and self._unfinished[0].is_whole and self._unfinished[0].unanswered == 0:
+            self._acknowledged = self._unfinished.popleft().end
 
     async def _pace(self) -> None:
         if self._replay.rate is not None:
@@ -241,12 +241,12 @@ class _Batch:
 
     Attributes:
         end: one past the physical offset of the last of them.
-        left: pieces that are not answered yet.
+        unanswered: pieces that are not answered yet.
         is_whole: whether all of its pieces have been sent.
     """
 
     end: int
-    left: int = 0
+    unanswered: int = 0
     is_whole: bool = False
 
 
@@ -273,17 +273,17 @@ def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple
 def read_chosen(store: str, tasks: Iterable[Task], options: ReadOptions, choice: Choice) -> Iterator[pa.RecordBatch]:
     """Yield the chosen records of some tasks, in log order; a batch may be empty."""
     for task in tasks:
-        yield from filtered(read_task(store, task, options), choice)
+        yield from filter_rows(read_task(store, task, options), choice)
 
 
-def _sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+def _filter_sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
     sound = rows.filter(pc.is_null(rows["record_error"]))
     counts.damaged += rows.num_rows - sound.num_rows
     return sound
 
 
 def _log_end(replay: Replay) -> int:
-    """Find where the log ends; where messages in no queue are replayed, where the leftovers behind it end."""
+    """Find the end of the log, or of the leftovers after the log if messages in no queue are replayed."""
     storage, root = open_storage(replay.store)
     is_unqueued = replay.choice.query.included is Include.UNQUEUED
     return frozen_end(storage, (commitlog_segments if is_unqueued else readable_segments)(storage, root))

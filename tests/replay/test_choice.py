@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_core.broker.tables import names
-from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
-from rmq_core.replay.outgoing import COLUMNS, ORIGIN, Origin, outgoing
+from rmq_core.replay.choice import USER_TOPICS, Choice, build_choice, filter_rows
+from rmq_core.replay.outgoing import COLUMNS, ORIGIN, Origin, encode_rows
 from rmq_formats.arrow.schema import COMMITLOG, schema_of
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from rmq_formats.codecs.properties import decode_properties
@@ -33,7 +33,7 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
     schema = pa.schema([("row", pa.int64()), COMMITLOG.field("properties")])
     columns = {"row": range(len(rows)), "properties": [list(row.items()) for row in rows]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema)
-    (found,) = filtered(iter([batch]), Choice(Query(), sql))
+    (found,) = filter_rows(iter([batch]), Choice(Query(), sql))
     holds = compile_expression(sql)
     assert found["row"].to_pylist() == [number for number, row in enumerate(rows) if holds(row)]
 
@@ -45,7 +45,7 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
      *((topic, False) for topic in sorted(SYSTEM_TOPICS))],
 )  # fmt: skip
 def test_without_topics_it_is_all_that_are_users_own(topic: str, wanted: bool) -> None:
-    query = chosen(Query(), None, None).query
+    query = build_choice(Query(), None, None).query
     assert query.topic_pattern == USER_TOPICS
     assert query.wants_topic(topic) is wanted
 
@@ -58,7 +58,7 @@ def test_system_topics_are_those_of_the_broker() -> None:
 
 def test_an_expression_that_is_none_is_told() -> None:
     with pytest.raises(OptionError, match="--sql 'a >': "):
-        chosen(Query(), "a >", None)
+        build_choice(Query(), "a >", None)
 
 
 def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties: str) -> dict[str, Any]:
@@ -71,22 +71,24 @@ def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties
 
 def test_batches_are_of_one_queue_and_one_flag_in_order() -> None:
     rows = [row(number % 2, number, b"%d" % number, FLAG_COMPRESSED * (number in (4, 6))) for number in range(12)]
-    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    made = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     assert [(one.queue_id, one.sys_flag, one.messages) for one in made.batches] == [
         (0, 0, 2), (0, FLAG_COMPRESSED, 2), (0, 0, 2), (1, 0, 6),
     ]  # fmt: skip
     assert [bytes(one.data).count(ORIGIN.encode()) for one in made.batches] == [2, 2, 2, 6]
     assert (made.messages, made.record_bytes, made.refused) == (12, 12 * 92 + 2, 0)
-    small = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1)
+    small = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1)
     assert [one.messages for one in small.batches] == [1] * 12
 
 
 def test_origin_is_that_of_this_replay_and_brokers_own_properties_are_left_out() -> None:
     one = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
-    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    made = encode_rows(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     block = bytes(made.batches[0].data)[20 + 1 + 2 :]
     assert decode_properties(block) == {"a": "b", "UNIQ_KEY": "k", ORIGIN: "s@77"}
-    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s", by_queue=True), 1 << 20)
+    made = encode_rows(
+        pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s", by_queue=True), 1 << 20
+    )
     assert decode_properties(bytes(made.batches[0].data)[20 + 1 + 2 :])[ORIGIN] == "s@T/0/82"
 
 
@@ -97,5 +99,5 @@ def test_what_no_broker_takes_is_counted() -> None:
         row(0, 2, b"x" * MAX_BODY_BYTES),
         row(0, 3, b"x"),
     ]
-    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    made = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     assert (made.refused, made.messages) == (3, 1)
