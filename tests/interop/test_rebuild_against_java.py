@@ -60,7 +60,7 @@ def check_broker_equal_to_java(store: Path, root: Path, queues: dict[str, bytes]
     config = config_of(root, index_entries=20, lmq_enabled=False)
     shutil.copytree(store / "commitlog", root / "commitlog")
     for without in [(), ("watermark", "abort"), ("watermark", "checkpoint")]:
-        start_without(config, without)
+        start_without(config, tuple(name for name in without if name == "abort" or (root / name).exists()))
         assert tree(root / "consumequeue") == queues
 
 

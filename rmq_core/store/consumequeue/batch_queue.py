@@ -202,6 +202,16 @@ class BatchQueue:
         self._end = row if self.files.files else 0
         self._know_ends()
 
+    def write_again(self, physical_offset: int) -> None:
+        """Write the units of records from a physical offset on again; see ``FileSequence.write_again``."""
+        self.files.write_again(self.find_physical(physical_offset) * BATCH_UNIT_BYTES, self._end * BATCH_UNIT_BYTES)
+
+    def trim_torn(self) -> None:
+        """Remove the last unit if a sector of it is lost: its last fields are never both zero."""
+        last = self.unit(self._end - 1)
+        if last is not None and last.compacted_offset == last.reserved == 0:
+            self.trim(last.row)
+
     def _know_ends(self) -> None:
         last, first = self.unit(self._end - 1), self.unit(self.first_stored)
         self.max_offset = 0 if last is None else last.end_offset

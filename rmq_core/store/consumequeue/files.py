@@ -19,6 +19,7 @@ from rmq_formats.errors import StoreSizeError
 
 _LEAST_OPEN: Final = 64
 _MOST_OPEN: Final = 16_384
+_AT_ONCE: Final = 1 << 20
 _LEVELS: Final = 4  # directories that hold a file's name: its queue's, its topic's, that of all topics, the store's
 _OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
 
@@ -182,6 +183,20 @@ class FileSequence:
             step = min(len(data) - done, self.file_bytes - position)
             self._open.write(file, data if step == len(data) else data[done : done + step], position)
             done += step
+
+    def write_again(self, offset: int, end: int) -> None:
+        """Write what stands between two offsets again, and have it forced, with the names of its files.
+
+        It may be in memory alone: a process wrote it that was killed, or an fsync has failed.
+        """
+        if offset < end and self.files:
+            self._open.new_directories.extend(map(str, Path(self.files[-1].path).parents[:_LEVELS]))
+        while offset < end:
+            data = bytes(self.read(offset, min(end - offset, _AT_ONCE)))
+            if not data:
+                return
+            self.write(data, offset)
+            offset += len(data)
 
     def _append_file(self, offset: int) -> ConsumeQueueFile:
         start = offset - offset % self.file_bytes

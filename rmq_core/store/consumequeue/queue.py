@@ -154,7 +154,7 @@ class ConsumeQueue:
         first = self.first_stored
         while queue_offset > first:
             begin = max(first, queue_offset - _UNITS_AT_ONCE)
-            data = b"".join(self._pieces(begin, queue_offset))
+            data = b"".join(self.pieces(begin, queue_offset))
             messages = np.flatnonzero(~is_pre_blank(np.frombuffer(data, dtype=UNIT_DTYPE)))
             if len(messages):
                 queue_offset = begin + int(messages[-1]) + 1
@@ -184,19 +184,27 @@ class ConsumeQueue:
         end = self.max_offset
         while end > self.first_stored:
             begin = max(self.first_stored, end - _UNITS_AT_ONCE)
-            units = np.frombuffer(b"".join(self._pieces(begin, end)), dtype=UNIT_DTYPE)
+            units = np.frombuffer(b"".join(self.pieces(begin, end)), dtype=UNIT_DTYPE)
             addresses = np.flatnonzero(units["tags_code"] <= EXT_MAX_ADDRESS)
             if len(addresses):
                 return int(units["tags_code"][addresses[-1]])
             end = begin
         return None
 
-    def _pieces(self, begin: int, end: int) -> list[bytes | memoryview]:
+    def pieces(self, begin: int, end: int) -> list[bytes | memoryview]:
+        """Read all units between two places, file by file."""
         pieces: list[bytes | memoryview] = []
         while begin < end:
             pieces.append(self.files.read(begin * UNIT_BYTES, (end - begin) * UNIT_BYTES))
             begin += len(pieces[-1]) // UNIT_BYTES
         return pieces
+
+    def write_again(self, physical_offset: int) -> None:
+        """Write the units of records from a physical offset on again; see ``FileSequence.write_again``."""
+        place = self.find_physical(physical_offset, self.first_stored)
+        self.files.write_again(place * UNIT_BYTES, self.max_offset * UNIT_BYTES)
+        if self.ext is not None:
+            self.ext.files.write_again(self.ext.files.start, self.ext.end)
 
     def restart(self, queue_offset: int) -> None:
         """Remove the units from a queue offset on, to be written anew from there."""

@@ -126,7 +126,7 @@ class UnitWriter:
         if isinstance(queue, BatchQueue):
             return self._put_batches(row, queue, units)
         before = queue.max_offset
-        if self._restarted is not None and row not in self._restarted:
+        if self._restarted is not None and self.follows and row not in self._restarted:
             self._restarted.add(row)
             queue.restart(queue_offset)
         count = 1
@@ -192,6 +192,24 @@ class UnitWriter:
         coded = zip(units, tags_codes, strict=True)
         packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in coded]
         queue.append(place, b"".join(packed))
+
+    def write(self, queue: ConsumeQueue, place: int, rows: Table) -> None:
+        """Write units at consecutive places of a queue, at or behind its end.
+
+        Args:
+            queue: theirs.
+            place: of the first.
+            rows: int64[n, ROW_COLUMNS], with these places.
+        """
+        from rmq_formats.kernels.units import encode_units  # noqa: PLC0415 # numba
+
+        is_light = rows[0, -1] == LIGHT_UNIT
+        if self._queues.is_ext and not is_light:
+            self._write(queue, place, [[0, *row] for row in rows.tolist()], has_ext=True)
+            return
+        image = np.empty(len(rows) * UNIT_BYTES, dtype=np.uint8)
+        encode_units(rows, place, image)
+        queue.append(place, image.tobytes())
 
     def _bit_map(self, topic: str, physical_offset: int) -> bytes:
         return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)

@@ -30,6 +30,7 @@ from rmq_formats.storage import store_variants
 
 if TYPE_CHECKING:
     from rmq_core.store.dispatch.kernel_dispatch import Table
+    from rmq_core.store.dispatch.queue_merge import QueueMerge
     from rmq_formats.scan.segment import FrameBatch
 
 
@@ -64,12 +65,16 @@ class Resume:
         keys_from: physical offset of the first record whose keys are written, but for its first ``keys_there``.
         keys_there: keys of that record that are in the Index already.
         restart: rewrite each ConsumeQueue from the first unit on that the log has for it.
+        merges: merge the units with those that stand, instead of appending them.
+        merge: with which they are then.
     """
 
     units_from: int = 0
     keys_from: int = 0
     keys_there: int = 0
     restart: bool = False
+    merges: bool = False
+    merge: "QueueMerge | None" = None
 
 
 class Dispatch:
@@ -235,7 +240,8 @@ class Dispatch:
         if len(units):
             self.timestamp_ms = collector.last_timestamp_ms(units)
         self._know_queues()
-        collector.place(units, collector.first_unit_from(units, resume.units_from), self.writer)
+        units = units[collector.first_unit_from(units, resume.units_from) :]
+        collector.place(units if resume.merge is None else resume.merge.take(units), 0, self.writer)
         if self._index is not None and last >= resume.keys_from:
             keys = collector.keys_from(keys, resume.keys_from, resume.keys_there)
             self._index.append(keys, last, self.timestamp_ms)

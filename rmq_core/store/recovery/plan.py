@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
-from rmq_core.store.consumequeue.batch_queue import BatchUnit
+from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
 from rmq_core.store.consumequeue.find_end import scan_all
 from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.dispatch.dispatch import Resume
@@ -129,10 +129,11 @@ class RecoveryPlanner:
         self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
         for queue in self._queues:
             scan_all(queue)
+            queue.write_again(self._files[0].start)
         self._queues.count_units()
         if self._index is not None:
             self._index.remove_from(0)
-        return Resume(restart=True)
+        return Resume(restart=True, merges=not self._config.slave)
 
     def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
         """Return the recovery of the original.
@@ -156,9 +157,14 @@ class RecoveryPlanner:
         last_end = self._queues.last_end()
         if crashed:
             start = self._first_after(checkpoint.min_timestamp_ms)
-            resume = Resume(units_from=start)
+            resume = Resume(units_from=start, merges=not self._config.slave)
             for queue in self._queues:  # what was written last may be half a unit
-                queue.trim(queue.find_physical(start, queue.first_stored))
+                if not resume.merges:
+                    queue.trim(queue.find_physical(start, queue.first_stored))
+                    continue
+                if isinstance(queue, BatchQueue):
+                    queue.trim_torn()
+                queue.write_again(start)
             self._queues.count_units()
             if self._index is not None:
                 kept = [file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files]

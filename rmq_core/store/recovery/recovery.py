@@ -170,14 +170,17 @@ class Recovery:
         self._log.adopt([], 0)
 
     def _scan(self, plan: RecoveryPlan) -> "RecoveryScan":
-        from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415 # numba, see ``kernel_loading``
+        from rmq_core.store.dispatch.queue_merge import QueueMerge  # noqa: PLC0415 # numba, see ``kernel_loading``
+        from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415
 
         buried = self._quarantine.buried(self._files)
-        writer = self._dispatch.writer
+        writer, resume = self._dispatch.writer, plan.resume
+        if resume.merges:
+            resume.merge = QueueMerge(self._queues, writer, max(resume.units_from, self._files[0].start))
 
         def feed(batch: "FrameBatch") -> None:
             writer.note_lost([*buried, *scan.damages])
-            self._dispatch.feed(batch, plan.resume)
+            self._dispatch.feed(batch, resume)
 
         scan = RecoveryScan(
             self._files, feed, flushed_until=plan.flushed_until, verify_crc=self._config.check_crc_on_recover,
@@ -185,6 +188,8 @@ class Recovery:
         )  # fmt: skip
         scan.run(plan.start)
         writer.note_lost([*buried, *scan.damages])
+        if resume.merge is not None:
+            resume.merge.finish(scan.end)
         return scan
 
     def _settle(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:

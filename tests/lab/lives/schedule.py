@@ -1,10 +1,15 @@
-"""A round: fifty stores live at the original, which then leaves each byte for byte; so do verify and repair."""
+"""A round: fifty stores live at the original, which then leaves each byte for byte; so do we.
+
+That is: verify has no error, our broker's start leaves the queues, and a repair leaves what it does not repair.
+"""
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
+from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.repair.job import repair_store
@@ -18,11 +23,13 @@ from tests.commitlog_walk_oracle import Frame, walk
 from tests.lab.lives.java import LifePlayers
 from tests.lab.lives.script import FAULT, Life, write_life
 from tests.lab.rounds import Round
+from tests.store.small_stores import opened
 from tests.verified_stores import flip_at, verify
 
 STORES: Final = 50
 _LOG: Final = "commitlog"
 _QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+_EXT: Final = "consumequeue_ext/"
 Files = dict[str, bytes]
 
 
@@ -41,6 +48,8 @@ def play(one: Round) -> None:
             one.case()
             write_config(life)
             _demand_sound(one, name, life.root)
+            if not life.has_rocksdb:
+                _demand_left_by_broker(one, name, life)
             sound[name] = life
         repaired = {name: life for name, life in sound.items() if _repair(one, name, life)}
         for life in repaired.values():
@@ -81,6 +90,30 @@ def _demand_sound(one: Round, name: str, root: Path) -> None:
     errors = [finding for finding in report.findings if finding.kind.severity is Severity.ERROR]
     texts = [f"{error.kind.code} {error.topic}/{error.queue_id} {error.detail}" for error in errors[:5]]
     one.demand(not errors, f"{name}: verify has {len(errors)} errors in a sound store: {texts}")
+
+
+def _demand_left_by_broker(one: Round, name: str, life: Life) -> None:
+    """Start our broker's store on a copy, which stopped in order or was killed: each queue stays as it is.
+
+    After a kill, records without a queue are dispatched, also those of topics that were deleted, as the original does.
+    """
+    for crashed in (False, True):
+        root = life.root.with_name(f"{name}.ours{crashed:d}")
+        shutil.copytree(life.root, root)
+        if crashed:
+            (root / "abort").write_text("1", encoding="utf-8")
+        config = StoreConfig.from_properties(life.settings | {"storePathRootDir": str(root)})
+        one.demand(opened(config, int(time.time() * 1000)).shutdown(), f"{name}: our store does not shut down")
+        old, new = _files(life.root), _files(root)
+        queues = {path.rpartition("/")[0] for path in old}
+        changed = [
+            path for path in sorted(old.keys() | new.keys())
+            if old.get(path) != new.get(path)
+            and not path.startswith(_EXT)  # it cuts what no unit names any more
+            and (not crashed or path.rpartition("/")[0] in queues)
+        ]  # fmt: skip
+        one.demand(not changed, f"{name}: our start {'after a kill ' * crashed}changes {changed[:5]}")
+        shutil.rmtree(root)
 
 
 def _repair(one: Round, name: str, life: Life) -> bool:
