@@ -8,7 +8,7 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants import rocksdb_config as codec
-from rmq_formats.convert.files import copy_file
+from rmq_formats.convert.files import copy_file, refuse_link_out
 from rmq_formats.read.broker_config import LIGHT_OFFSETS
 from rmq_formats.read.config_documents import (
     FORBIDDEN,
@@ -44,6 +44,7 @@ def copy_config(storage: Storage, root: str, new: Path, *, with_tables: bool, wi
     target = Path(paths.config_dir(str(new)))
     target.mkdir()
     for entry in storage.entries(config):
+        refuse_link_out(storage, config, entry.name)
         is_wanted = (with_tables or entry.name not in _TABLE_FILES) and (
             with_timers or not entry.name.startswith(TIMER_CHECKPOINT)
         )

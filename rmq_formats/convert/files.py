@@ -1,10 +1,12 @@
 """Copies files of a store into a new one: holes stay holes."""
 
+import os
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
 
+from rmq_formats.errors import StoreError
 from rmq_formats.storage.segments import OpenRange, Storage, opened
 
 _COPIED_BYTES: Final = 4 << 20
@@ -17,10 +19,25 @@ def copy_file(storage: Storage, path: str, target: Path, size_bytes: int, data_b
         file.truncate(size_bytes)
 
 
+def refuse_link_out(storage: Storage, directory: str, name: str) -> None:
+    """Refuse a link out of a directory: its target is none of the store's files, and would be in the copy.
+
+    Raises:
+        StoreError: there is one.
+    """
+    path = f"{directory}/{name}"
+    if not storage.is_local or not Path(path).is_symlink():
+        return
+    target = os.path.realpath(path)
+    if not Path(target).is_relative_to(os.path.realpath(directory)):
+        raise StoreError(f"{path}: a symbolic link out of the store (to {target!r}). Replace it by a file")
+
+
 def copy_tree(storage: Storage, path: str, target: Path) -> None:
     """Copy a directory with all that is in it."""
     target.mkdir()
     for entry in storage.entries(path):
+        refuse_link_out(storage, path, entry.name)
         if entry.is_directory:
             copy_tree(storage, f"{path}/{entry.name}", target / entry.name)
         else:

@@ -286,3 +286,11 @@ def test_what_cannot_be_listed_is_an_answer(store: Path, answers: Answers) -> No
     (answer, *_) = answers(store)
     assert answer["question"] == START
     assert "commitlog: cannot be listed (Too many levels of symbolic links)" in answer["seen"]
+
+
+def test_a_name_of_any_length_makes_no_endless_line(rmq: Rmq, store: Path) -> None:
+    offsets = json.dumps({"offsetTable": {f"Orders@{'g' * 100_000}": {"0": 99}}})
+    (store / "config/consumerOffset.json").write_text(offsets)
+    lines = rmq("doctor", store).stdout.splitlines()
+    assert max(map(len, lines)) < 1100
+    assert any("--json has all" in line for line in lines)

@@ -154,6 +154,16 @@ def test_what_cannot_be_in_rocksdb_is_refused(
     assert not list(tmp_path.glob("*.rmq-convert"))
 
 
+def test_a_link_out_of_the_store_is_not_copied(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden("mixed") / "store", tmp_path / "store"))
+    (tmp_path / "secret").write_text("of the operator's")
+    (store / "config" / "notes.json").symlink_to(tmp_path / "secret")
+    done = rmq("convert", store, "--to", "rocksdb", "--out", tmp_path / "new")
+    assert done.exit_code == 2
+    assert "notes.json: a symbolic link out of the store" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
 def test_java_opens_what_was_made_of_files(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:

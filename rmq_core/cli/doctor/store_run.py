@@ -28,6 +28,8 @@ _TAKES_CONFIG: Final = tuple(
     for name in ("verify", "repair", "rebuild", "inspect", "query", "dump", "offsets", "checkpoint", "convert")
 )
 
+_LINE_CHARACTERS: Final = 1000  # names in a store may have any length
+
 
 def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> int:
     """Answer the questions about a store. Returns the exit code. Raises RmqError."""
@@ -87,4 +89,7 @@ def show(root: str, answers: list[Answer], verification: str, console: Console) 
 
 def _print_line(console: Console, name: str, text: str, style: str = "") -> None:
     """Print a line that is not broken, so that a command can be copied."""
-    console.print(Text(f"  {name:<6}", style="dim").append(printable(text), style=style or "none"), soft_wrap=True)
+    text = printable(text)
+    if len(text) > _LINE_CHARACTERS:
+        text = f"{text[:_LINE_CHARACTERS]}… (--json has all)"
+    console.print(Text(f"  {name:<6}", style="dim").append(text, style=style or "none"), soft_wrap=True)
