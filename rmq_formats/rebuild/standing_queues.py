@@ -173,6 +173,7 @@ class StandingQueues:
         )  # fmt: skip
         if not files:
             return self._without_files(queue, rows)
+        files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
         ext = stored.ext(name)
         is_known = not is_deleted(name.topic, self.known_topics)
         check = QueueCheck(
@@ -265,7 +266,7 @@ class StandingQueues:
     def _carried(
         self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
     ) -> Iterator[CarriedFile]:
-        """Read files up to the queue's end: a running broker may have appended since they were compared."""
+        """Read files up to the queue's end: behind it a broker may have written before they were read."""
         for file in files:
             image = file.read().data[: max(0, end_bytes - file.start_offset)]
             yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)
