@@ -17,7 +17,7 @@ from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.rebuild.record_heads import RecordHeads
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.storage.store_variants import holds_rocksdb
 
 _MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
@@ -109,14 +109,16 @@ class QueueTree:
             (file.start_offset, file.size_bytes) for file in theirs
         ]:
             return False
-        return all(self._data(file) == other._data(twin) for file, twin in zip(own, theirs, strict=True))
+        return all(
+            np.array_equal(self._data(file), other._data(twin)) for file, twin in zip(own, theirs, strict=True)
+        )  # fmt: skip
 
     def fingerprint(self, name: QueueName) -> bytes:
         """Hash a queue's files, or its units in RocksDB."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files.get(name, ()):
             digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
-            digest.update(self._data(file))
+            digest.update(self._data(file).data)
         if name not in self._files:
             for column in (self.units(name) or _joined([], 0))[:4]:
                 digest.update(np.asarray(column, dtype=np.int64).tobytes())
@@ -133,23 +135,24 @@ class QueueTree:
             return _database_units(self._database, name)
         return None
 
-    def _data(self, file: Segment) -> bytes:
+    def _data(self, file: Segment) -> NDArray[np.uint8]:
         """Read a file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
         try:
             with opened(self._storage, file.path) as reader:
-                return read_range(reader, 0, min(reader.data_end(), _MAX_FILE_BYTES))
+                data = np.empty(min(reader.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
+                return data[: reader.read_into(0, data.data)]
         except StoreError:  # verify reports it
-            return b""
+            return np.empty(0, dtype=np.uint8)
 
     def _file_units(self, file: Segment) -> Units:
         data = self._data(file)
-        units = np.frombuffer(data + bytes(-len(data) % UNIT_BYTES), dtype=UNIT_DTYPE)
+        units = np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)
         offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
         own = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
         return own.select(~(is_unwritten(units) | is_pre_blank(units)))
 
     def _batch_units(self, file: Segment) -> Units:
-        units, _ = split_file(np.frombuffer(self._data(file), dtype=np.uint8))
+        units, _ = split_file(self._data(file))
         return Units(units["base_offset"].astype(np.int64), *_places(units), units["batch_size"].astype(np.int64), 0)
 
 
