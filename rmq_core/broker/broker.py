@@ -22,24 +22,24 @@ from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
-from rmq_core.broker.processors.acknowledge import Acknowledgements, after_write
+from rmq_core.broker.processors.acknowledge import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
 from rmq_core.broker.processors.broker_admin import BrokerAdmin
-from rmq_core.broker.processors.client_manage import Memberships
-from rmq_core.broker.processors.client_relay import Relays
+from rmq_core.broker.processors.client_manage import ClientManageProcessor
+from rmq_core.broker.processors.client_relay import Broker2Client
 from rmq_core.broker.processors.consumer_admin import ProgressAdmin
-from rmq_core.broker.processors.end_transaction import Transactions
+from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
 from rmq_core.broker.processors.group_admin import GroupAdmin
-from rmq_core.broker.processors.offsets import QueuePlaces
-from rmq_core.broker.processors.proxied_clients import ProxiedMembers
-from rmq_core.broker.processors.pull import Pulls
-from rmq_core.broker.processors.put_message import Storing
-from rmq_core.broker.processors.query_message import Lookups
-from rmq_core.broker.processors.queue_units import QueueUnitsAdmin
-from rmq_core.broker.processors.recall import Recalls
-from rmq_core.broker.processors.reply import Replies
-from rmq_core.broker.processors.send import Sends
-from rmq_core.broker.processors.send_back import SendBacks
+from rmq_core.broker.processors.offsets import OffsetProcessor
+from rmq_core.broker.processors.proxied_clients import ProxiedClientProcessor
+from rmq_core.broker.processors.pull import PullMessageProcessor
+from rmq_core.broker.processors.put_message import MessageWriter
+from rmq_core.broker.processors.query_message import QueryMessageProcessor
+from rmq_core.broker.processors.queue_units import QueryConsumeQueueProcessor
+from rmq_core.broker.processors.recall import RecallMessageProcessor
+from rmq_core.broker.processors.reply import ReplyMessageProcessor
+from rmq_core.broker.processors.send import SendMessageProcessor
+from rmq_core.broker.processors.send_back import SendBackProcessor
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.recovery_report import tell_recovery
@@ -228,8 +228,8 @@ class Broker(Service):
         self._dispatching = Dispatching(self.state.replication, store)
         self.state.dispatch = self._dispatching.run
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms, self.state.dispatch)
-        self._memberships = Memberships(self.state)
-        self._proxied = ProxiedMembers(self.state, self._memberships)
+        self._client_manager = ClientManageProcessor(self.state)
+        self._proxied_clients = ProxiedClientProcessor(self.state, self._client_manager)
         self.registration = Registration(self.state)
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
@@ -246,9 +246,9 @@ class Broker(Service):
         if guard is not None:
             handlers = {code: guard.signed(one) for code, one in handlers.items()}
         for code in _NAME_TOPICS:
-            handlers[code] = after_write(handlers[code], self.state.topics)
+            handlers[code] = respond_after_persist(handlers[code], self.state.topics)
         for code in _NAME_GROUPS:
-            handlers[code] = after_write(handlers[code], self.state.groups)
+            handlers[code] = respond_after_persist(handlers[code], self.state.groups)
         for code in _MAKE_TOPICS:
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:
@@ -283,28 +283,28 @@ class Broker(Service):
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
-        storing = Storing(state, levels)
+        writer = MessageWriter(state, levels)
         timed = TimerAdmin(state, self._timed)
-        acknowledgements = Acknowledgements(state, self._waiters, storing.failure)
+        responder = DurableResponder(state, self._waiters, writer.error_response)
         plain = {
-            **Sends(state, storing, acknowledgements, self.registration.after_change).handlers(),
-            **Replies(state, storing).handlers(),
-            **SendBacks(state, levels, acknowledgements).handlers(),
-            **Pulls(state, self._held).handlers(),
-            **self._pop.handlers(acknowledgements, self.registration.route),
-            **Lookups(state).handlers(),
-            **QueuePlaces(state).handlers(),
-            **QueueUnitsAdmin(state).handlers(),
+            **SendMessageProcessor(state, writer, responder, self.registration.after_change).handlers(),
+            **ReplyMessageProcessor(state, writer).handlers(),
+            **SendBackProcessor(state, levels, responder).handlers(),
+            **PullMessageProcessor(state, self._held).handlers(),
+            **self._pop.handlers(responder, self.registration.route),
+            **QueryMessageProcessor(state).handlers(),
+            **OffsetProcessor(state).handlers(),
+            **QueryConsumeQueueProcessor(state).handlers(),
             **TopicAdmin(state).handlers(),
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
-            **self._memberships.handlers(),
-            **self._proxied.handlers(),
+            **self._client_manager.handlers(),
+            **self._proxied_clients.handlers(),
             **GroupAdmin(state).handlers(),
             **BrokerAdmin(state, self._schedule, timed).handlers(),
             **timed.handlers(),
-            **Recalls(state, acknowledgements).handlers(),
-            **Relays(state).handlers(),
-            **Transactions(state, self.notes, acknowledgements).handlers(),
+            **RecallMessageProcessor(state, responder).handlers(),
+            **Broker2Client(state).handlers(),
+            **EndTransactionProcessor(state, self.notes, responder).handlers(),
             **AccessAdmin(self._accounts).handlers(),
         }
         return self._lite.handlers(plain, self.registration.route)
@@ -397,12 +397,12 @@ class Broker(Service):
         self._dispatching.cancel()
 
     def _disconnected(self, connection: Connection) -> None:
-        self._memberships.disconnected(connection)
-        self._proxied.disconnected(connection)
+        self._client_manager.disconnected(connection)
+        self._proxied_clients.disconnected(connection)
         self._lite.disconnected(connection)
 
     def _keep_house(self) -> None:
-        self._memberships.drop_silent()
+        self._client_manager.scan_inactive_clients()
         self.state.locks.drop_expired()
         self._pop.clean_order_info()
         self.store.clean(self._clock_ms())

@@ -12,7 +12,7 @@ from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.long_polling import PopLongPolling
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
-from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.pop import BatchAck, BatchAcks
@@ -42,13 +42,13 @@ class AckMessageProcessor:
 
     def __init__(
         self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo, polls: PopLongPolling,
-        acknowledgements: Acknowledgements,
+        responder: DurableResponder,
     ) -> None:  # fmt: skip
         self._state = state
         self._journal = journal
         self._orders = orders
         self._polls = polls
-        self._acknowledgements = acknowledgements
+        self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -208,8 +208,8 @@ class AckMessageProcessor:
 
     def _answer(self, request: RemotingCommand, answer: RemotingCommand, results: list[PutResult]) -> HandlerAnswer:
         """Respond after all appended records are as durable as messages must be."""
-        if results and self._acknowledgements.must_wait:
-            return self._acknowledgements.when_safe(request, answer, results[-1])
+        if results and self._responder.must_wait:
+            return self._responder.respond_when_durable(request, answer, results[-1])
         return answer
 
 

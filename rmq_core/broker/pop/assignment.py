@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
-from rmq_core.broker.processors.acknowledge import after_write
+from rmq_core.broker.processors.acknowledge import respond_after_persist
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.pending_changes import PendingChanges
@@ -69,7 +69,7 @@ class QueryAssignmentProcessor:
         """Return the handlers by request code."""
         return {
             RequestCode.QUERY_ASSIGNMENT: self.query,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: after_write(self.set_mode, self),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: respond_after_persist(self.set_mode, self),
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
         }
 

@@ -78,12 +78,12 @@ def parse_filter(state: BrokerState, topic: str, expression: str | None, kind: s
     """Parse the subscription expression of a request. Raises ResponseError."""
     check_expression_size(len(expression or ""), state.config)
     try:
-        subscribed = subscription(topic, expression, kind, 0)
-        if not is_tag_type(subscribed.expression_type) and not state.config.enable_property_filter:
+        subscription_data = subscription(topic, expression, kind, 0)
+        if not is_tag_type(subscription_data.expression_type) and not state.config.enable_property_filter:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
-        return filter_of(subscribed)
+        return filter_of(subscription_data)
     except (ValueError, SqlError) as error:
         raise ResponseError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"

@@ -9,7 +9,7 @@ from rmq_core.broker.pop.polling import PollingProcessor
 from rmq_core.broker.pop.pop_message import PopMessageProcessor
 from rmq_core.broker.pop.reader import PopReader
 from rmq_core.broker.pop.revive import PopReviveService, TimerBacklog
-from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Handler
 
@@ -35,11 +35,11 @@ class PopService:
         self._journal = PopJournal(state)
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 
-    def handlers(self, acknowledgements: Acknowledgements, route: Route) -> dict[int, Handler]:
+    def handlers(self, responder: DurableResponder, route: Route) -> dict[int, Handler]:
         """Return the handlers by request code.
 
         Args:
-            acknowledgements: of stored messages.
+            responder: delays responses until messages are durable.
             route: fetches a topic's route from the name servers.
         """
         reader = PopReader(self._state, self._journal, self.orders)
@@ -47,7 +47,7 @@ class PopService:
             **PopMessageProcessor(self._state, reader, self.polls).handlers(),
             **PollingProcessor(self._state, self.orders, self.polls).handlers(),
             **QueryAssignmentProcessor(self._state, route).handlers(),
-            **AckMessageProcessor(self._state, self._journal, self.orders, self.polls, acknowledgements).handlers(),
+            **AckMessageProcessor(self._state, self._journal, self.orders, self.polls, responder).handlers(),
         }
 
     def revive(self) -> None:

@@ -36,14 +36,14 @@ _STATES: Final = {ENABLED, DISABLED}
 
 
 class AccessAdmin:
-    """Handles requests that administer users and policies; without users, that is authentication, refuses them."""
+    """Handlers of requests that administer users and policies; refusals without authentication."""
 
     def __init__(self, accounts: Accounts | None) -> None:
         self._accounts = accounts
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
-        changing: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
+        """Return the handlers by request code."""
+        changes: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
             RequestCode.AUTH_CREATE_USER: self._create_user,
             RequestCode.AUTH_UPDATE_USER: self._update_user,
             RequestCode.AUTH_DELETE_USER: self._delete_user,
@@ -51,7 +51,7 @@ class AccessAdmin:
             RequestCode.AUTH_UPDATE_ACL: self._put_acl,
             RequestCode.AUTH_DELETE_ACL: self._delete_acl,
         }
-        asking: dict[int, Callable[[AccountTable, RemotingCommand], object]] = {
+        queries: dict[int, Callable[[AccountTable, RemotingCommand], object]] = {
             RequestCode.AUTH_GET_USER: self._get_user,
             RequestCode.AUTH_LIST_USER: self._list_users,
             RequestCode.AUTH_GET_ACL: self._get_acl,
@@ -59,53 +59,53 @@ class AccessAdmin:
         }
         accounts = self._accounts
         if accounts is None:
-            return dict.fromkeys([*changing, *asking], _not_enabled)
-        handlers = {code: _changing(accounts, change) for code, change in changing.items()}
-        return handlers | {code: _asking(accounts, ask) for code, ask in asking.items()}
+            return dict.fromkeys([*changes, *queries], _refuse_without_users)
+        handlers = {code: _change_handler(accounts, change) for code, change in changes.items()}
+        return handlers | {code: _query_handler(accounts, query) for code, query in queries.items()}
 
     def _create_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name, info = _user_of(request)
+        name, info = _read_user(request)
         if name in table.users:
             raise refusal("The user is existed")
         if not info.password:
             raise refusal("password can not be blank")
         kind = _parse(info.user_type, _TYPES, "user type") or NORMAL
-        if kind == SUPER and not _requester(table, request).is_super:
+        if kind == SUPER and not _get_requester(table, request).is_super:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
         table.put_user(name, User(password=info.password, user_type=kind))
 
     def _update_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name, info = _user_of(request)
+        name, info = _read_user(request)
         user = table.users.get(name)
         if user is None:
             raise refusal("The user is not exist")
         kind = _parse(info.user_type, _TYPES, "user type") or user.user_type
-        state = _parse(info.user_status, {one: one for one in _STATES}, "user status") or user.user_status
-        if SUPER in {kind, user.user_type} and not _requester(table, request).is_super:
+        state = _parse(info.user_status, {word: word for word in _STATES}, "user status") or user.user_status
+        if SUPER in {kind, user.user_type} and not _get_requester(table, request).is_super:
             raise refusal("The super user can only be update by super user")
-        _keep_a_super(table, name, is_left=kind == SUPER and state == ENABLED)
+        _require_super(table, name, remains_super=kind == SUPER and state == ENABLED)
         table.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
 
     def _delete_user(self, table: AccountTable, request: RemotingCommand) -> None:
-        name = _name_of(request)
+        name = _read_name(request)
         user = table.users.get(name)
-        if user is not None and user.is_super and not _requester(table, request).is_super:
+        if user is not None and user.is_super and not _get_requester(table, request).is_super:
             raise refusal("The super user can only be update by super user")
-        _keep_a_super(table, name, is_left=False)
+        _require_super(table, name, remains_super=False)
         table.remove_user(name)
 
     def _get_user(self, table: AccountTable, request: RemotingCommand) -> object:
-        name = _name_of(request)
+        name = _read_name(request)
         user = table.users.get(name)
-        return None if user is None else user_info(name, user, with_password=_requester(table, request).is_super)
+        return None if user is None else user_info(name, user, with_password=_get_requester(table, request).is_super)
 
     def _list_users(self, table: AccountTable, request: RemotingCommand) -> object:
-        wanted = request.ext_fields.get("filter", "")
-        is_super = _requester(table, request).is_super
+        name_filter = request.ext_fields.get("filter", "")
+        is_super = _get_requester(table, request).is_super
         return [
             user_info(name, user, with_password=is_super)
             for name, user in sorted(table.users.items())
-            if wanted in name
+            if name_filter in name
         ]
 
     def _put_acl(self, table: AccountTable, request: RemotingCommand) -> None:
@@ -133,16 +133,17 @@ class AccessAdmin:
 
     def _list_acls(self, table: AccountTable, request: RemotingCommand) -> object:
         fields = request.ext_fields
-        wanted = fields.get("resourceFilter", "")
-        found = [table.acl(name) for name in sorted(table.acls) if fields.get("subjectFilter", "") in f"User:{name}"]
+        resource_filter = fields.get("resourceFilter", "")
+        acls = [table.acl(name) for name in sorted(table.acls) if fields.get("subjectFilter", "") in f"User:{name}"]
         return [
             acl
-            for acl in found
-            if acl and any(wanted in (entry.resource or "") for one in acl.policies for entry in one.entries)
+            for acl in acls
+            if acl
+            and any(resource_filter in (entry.resource or "") for policy in acl.policies for entry in policy.entries)
         ]
 
 
-def _changing(accounts: Accounts, change: Callable[[AccountTable, RemotingCommand], None]) -> Handler:
+def _change_handler(accounts: Accounts, change: Callable[[AccountTable, RemotingCommand], None]) -> Handler:
     async def handle(request: RemotingCommand, connection: Connection) -> RemotingCommand:
         await accounts.change(lambda table: change(table, request))
         fields = request.ext_fields
@@ -158,20 +159,20 @@ def _changing(accounts: Accounts, change: Callable[[AccountTable, RemotingComman
     return handle
 
 
-def _asking(accounts: Accounts, ask: Callable[[AccountTable, RemotingCommand], object]) -> Handler:
+def _query_handler(accounts: Accounts, query: Callable[[AccountTable, RemotingCommand], object]) -> Handler:
     def handle(request: RemotingCommand, _: Connection) -> RemotingCommand:
-        found = ask(accounts.table, request)
-        return request.response(body=encode_json(found) if found else b"")
+        value = query(accounts.table, request)
+        return request.response(body=encode_json(value) if value else b"")
 
     return handle
 
 
-def _not_enabled(_: RemotingCommand, __: Connection) -> NoReturn:
+def _refuse_without_users(_: RemotingCommand, __: Connection) -> NoReturn:
     raise refusal("The broker knows no users: authenticationEnabled is not set.")
 
 
-def _requester(table: AccountTable, request: RemotingCommand) -> User:
-    """Give the user who has signed a request, which the guard has checked. Raises ResponseError for one who is gone."""
+def _get_requester(table: AccountTable, request: RemotingCommand) -> User:
+    """Return the user who signed a request, as checked by the guard. Raises ResponseError for a deleted user."""
     name = request.ext_fields[ACCESS_KEY]
     user = table.users.get(name)
     if user is None:
@@ -179,7 +180,7 @@ def _requester(table: AccountTable, request: RemotingCommand) -> User:
     return user
 
 
-def _name_of(request: RemotingCommand) -> str:
+def _read_name(request: RemotingCommand) -> str:
     name = request.ext_fields.get("username", "").strip()
     if not name:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -188,22 +189,24 @@ def _name_of(request: RemotingCommand) -> str:
     return name
 
 
-def _user_of(request: RemotingCommand) -> tuple[str, UserInfo]:
-    return _name_of(request), decode_body(request.body, UserInfo, is_request=True)
+def _read_user(request: RemotingCommand) -> tuple[str, UserInfo]:
+    return _read_name(request), decode_body(request.body, UserInfo, is_request=True)
 
 
-def _parse(text: str | msgspec.UnsetType | None, known: dict[str, str], what: str) -> str | None:
-    """Parse a word without case; None if there is none. Raises ResponseError for an unknown one."""
+def _parse(text: str | msgspec.UnsetType | None, words: dict[str, str], what: str) -> str | None:
+    """Parse a word without case; None without a word. Raises ResponseError for an unknown word."""
     if text is msgspec.UNSET or not text:
         return None
-    found = known.get(str(text).lower())
-    if found is None:
+    word = words.get(str(text).lower())
+    if word is None:
         raise refusal(f"The {what} {text} is unknown.")
-    return found
+    return word
 
 
-def _keep_a_super(table: AccountTable, name: str, *, is_left: bool) -> None:
-    """Refuse a change after which nobody could administer the broker."""
-    others = any(one != name and user.is_super and user.user_status == ENABLED for one, user in table.users.items())
-    if not is_left and not others and name in table.users:
+def _require_super(table: AccountTable, name: str, *, remains_super: bool) -> None:
+    """Refuse a change that would remove the last super user."""
+    has_other_super = any(
+        other_name != name and user.is_super and user.user_status == ENABLED for other_name, user in table.users.items()
+    )
+    if not remains_super and not has_other_super and name in table.users:
         raise refusal("The last super user has to stay.")

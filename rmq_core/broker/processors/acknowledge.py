@@ -1,4 +1,4 @@
-"""Answers that promise a message: given once it is flushed, replicated and its topic's name written, as it has to be.
+"""Responses that promise a message: sent after its flush, its replication and the write of its topic.
 
 Source: ``SendMessageProcessor#handlePutMessageResult``, ``CommitLog#handleDiskFlushAndHA``.
 """
@@ -22,112 +22,116 @@ from rmq_core.store.results import PutResult, PutStatus
 _WRITE_TIMEOUT_S: Final = 5.0
 
 
-class Acknowledgements:
-    """Answers once what they promise is safe.
+class DurableResponder:
+    """Delay of responses until their messages are durable.
 
     Attributes:
-        must_wait: whether messages have to be forced or replicated before their answer.
+        must_wait: responses wait for flush or replication.
     """
 
     def __init__(self, state: BrokerState, waiters: DiskWaiters, failure: Callable[[PutStatus], ResponseError]) -> None:
-        """Use ``failure`` for the error response where the disk is broken."""
+        """Use ``failure`` for the error response while the disk is broken."""
         self.must_wait = waiters.is_sync or state.replication.needs_slaves
         self._state = state
         self._waiters = waiters
         self._failure = failure
 
-    def is_named(self, topic: str) -> bool:
-        """Whether the file of topics has a topic, and the dead-letter topic that its messages may go to."""
+    def is_topic_persisted(self, topic: str) -> bool:
+        """Return whether the file of topics has a topic, and the dead-letter topic of its messages."""
         unwritten = self._state.topics.unwritten
         return not unwritten or (topic not in unwritten and not topic.startswith(RETRY_PREFIX))
 
-    def when_safe(
-        self, request: RemotingCommand, answer: RemotingCommand, result: PutResult, *, waits: bool = True
+    def respond_when_durable(
+        self, request: RemotingCommand, response: RemotingCommand, result: PutResult, *, waits: bool = True
     ) -> Awaitable[RemotingCommand]:
-        """The answer once a message, and the names of all topics that exist now, are safe.
+        """Return the response after a message and the names of all current topics are durable.
 
         Args:
-            request: that it answers.
-            answer: if all goes well.
-            result: of the message's append, which went well.
-            waits: whether the message has to be flushed and replicated.
+            request: of the sender.
+            response: of success.
+            result: of the message's successful append.
+            waits: whether to wait for flush and replication.
         """
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
 
-        def safe(answer: RemotingCommand) -> None:
-            if not future.done():  # else its connection has ended
-                future.set_result(answer)
+        def set_response(response: RemotingCommand) -> None:
+            if not future.done():  # else the connection has ended
+                future.set_result(response)
 
         if waits:
-            self.tell(request, answer, result, safe)
+            self.run_when_durable(request, response, result, set_response)
         else:
-            safe(answer)
-        return self._named(future) if self._state.topics.unwritten else future
+            set_response(response)
+        return self._after_topics(future) if self._state.topics.unwritten else future
 
-    def tell(
+    def run_when_durable(
         self,
         request: RemotingCommand,
-        answer: RemotingCommand,
+        response: RemotingCommand,
         result: PutResult,
-        safe: Callable[[RemotingCommand], None],
+        on_durable: Callable[[RemotingCommand], None],
     ) -> None:
-        """Runs a callback with the answer once the message is flushed and replicated as it has to be."""
-        request.fields, request.body = {}, b""  # they would keep the receive buffer until the disk has answered
+        """Call ``on_durable`` with the response after the flush and the replication of a message."""
+        request.fields, request.body = {}, b""  # views of the receive buffer, not to be retained during the flush
 
         def replicated(in_time: bool) -> None:
             if not in_time:
-                answer.code = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
-            safe(answer)
+                response.code = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            on_durable(response)
 
-        def forced(on_disk: bool) -> None:
+        def flushed(on_disk: bool) -> None:
             if on_disk and self._state.replication.needs_slaves:
                 self._state.replication.wait(result, replicated)
             else:
-                safe(answer if on_disk else self._unforced(request, answer))
+                on_durable(response if on_disk else self._late_flush_response(request, response))
 
         if self._waiters.is_sync:
-            self._waiters.add(result, forced)
+            self._waiters.add(result, flushed)
         else:
-            forced(on_disk=True)
+            flushed(on_disk=True)
 
-    async def _named(self, safe: Awaitable[RemotingCommand]) -> RemotingCommand:
-        answer = await safe
+    async def _after_topics(self, durable_response: Awaitable[RemotingCommand]) -> RemotingCommand:
+        response = await durable_response
         if not await self._state.topics.file.is_written(_WRITE_TIMEOUT_S):
-            answer.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-        return answer
+            response.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+        return response
 
-    def _unforced(self, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
-        """The answer to a message that was not flushed in time: late is not lost, unless the disk is broken."""
+    def _late_flush_response(self, request: RemotingCommand, response: RemotingCommand) -> RemotingCommand:
+        """Return the response of a late flush: the message is not lost unless the disk is broken."""
         if self._state.store.fault is None:
-            answer.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
-            return answer
+            response.code = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+            return response
         error = self._failure(PutStatus.SERVICE_NOT_AVAILABLE)
         return request.response(error.code, error.remark)
 
 
-def after_write(handler: Handler, table: WrittenTable) -> Handler:
-    """Wrap a handler: if it has changed a table, its answer waits until the table's file has the change.
+def respond_after_persist(handler: Handler, table: WrittenTable) -> Handler:
+    """Wrap a handler: a response to a change of a table waits until the table's file has the change.
 
-    A change that cannot be written is taken back: it would be in force until the next start, and not after it.
+    A change that cannot be written is reverted: it would be lost at the next start.
     """
 
     def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        before = table.file.changes
-        answer = handler(request, connection)
-        after = table.file.changes
-        if after == before:
-            return answer
-        table.file.when_written(lambda is_written: None if is_written else table.take_back(before, after))
-        return _when_written(request, answer, table.file)
+        change_count_before = table.file.changes
+        response = handler(request, connection)
+        change_count = table.file.changes
+        if change_count == change_count_before:
+            return response
+        table.file.when_written(
+            lambda is_written: None if is_written else table.take_back(change_count_before, change_count)
+        )
+        return _respond_when_written(request, response, table.file)
 
     return handle
 
 
-async def _when_written(request: RemotingCommand, answer: HandlerAnswer, file: TableFile) -> RemotingCommand | None:
+async def _respond_when_written(
+    request: RemotingCommand, response: HandlerAnswer, file: TableFile
+) -> RemotingCommand | None:
     try:
         if await file.is_written(_WRITE_TIMEOUT_S):
-            return await awaited(answer)
+            return await awaited(response)
     finally:
-        drop(answer)
-    why = file.fault or "the disk takes too long"
-    return request.response(int(ResponseCode.SYSTEM_ERROR), f"{file.name} cannot be written: {why}")
+        drop(response)
+    reason = file.fault or "the disk takes too long"
+    return request.response(int(ResponseCode.SYSTEM_ERROR), f"{file.name} cannot be written: {reason}")

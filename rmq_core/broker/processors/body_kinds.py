@@ -1,4 +1,4 @@
-"""Which requests bring messages or lists, and so may have large bodies; see ``ServerSettings.limit_bodies``."""
+"""Requests with messages or lists, which may have large bodies; see ``ServerSettings.limit_bodies``."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ WITH_MESSAGES: Final = frozenset(
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
-        # A pull's body is not read, and this is the path that has to be fast.
+        # A pull's body is not read; without a check pulls are faster.
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
     )

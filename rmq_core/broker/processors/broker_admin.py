@@ -27,7 +27,7 @@ log = logging.getLogger("rmq.broker.admin")
 
 
 class BrokerAdmin:
-    """Handles requests that administer the broker itself."""
+    """Handlers of requests that administer the broker."""
 
     def __init__(self, state: BrokerState, schedule: Schedule, timed: TimerAdmin) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class BrokerAdmin:
         self._version = DataVersion(timestamp=self._started_ms)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
@@ -51,7 +51,7 @@ class BrokerAdmin:
         }
 
     def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """UPDATE_BROKER_CONFIG (25): changes mutable settings until the next start; one that is not refuses all."""
+        """Change mutable settings until the next start, or none if one is immutable (UPDATE_BROKER_CONFIG, 25)."""
         state = self._state
         try:
             values = changed_settings(state.config, parse_properties(str(request.body, "utf-8")), DONE_ANYWAY)
@@ -70,36 +70,36 @@ class BrokerAdmin:
         return request.response()
 
     def get_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_CONFIG (26): the broker's and its store's settings, as properties."""
+        """Return the settings of the broker and its store, as properties (GET_BROKER_CONFIG, 26)."""
         values = as_properties(self._state.config) | store_properties(self._state.store.config)
         version = encode_body(self._version).decode()
         return request.response(ext_fields={"version": version}, body=format_properties(values).encode())
 
     @staticmethod
     def reset_master_flush_offset(request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """RESET_MASTER_FLUSH_OFFSET (908): a master has none to set, which is answered as done; slaves refuse it."""
+        """Report success (RESET_MASTER_FLUSH_OFFSET, 908): a master has no such offset, and slaves refuse."""
         return request.response()
 
     def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_RUNTIME_INFO (28): figures as text, see ``runtime_info``."""
+        """Return the figures of ``runtime_info`` (GET_BROKER_RUNTIME_INFO, 28)."""
         table = runtime_info(self._state, self._schedule, self._started_ms) | self._timed.runtime_info()
         return request.response(body=encode_body(KVTable(table=table)))
 
     def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """VIEW_BROKER_STATS_DATA (315): sums and rates of one counter."""
-        asked = read_fields(request, ViewStats)
+        """Return sums and rates of one counter (VIEW_BROKER_STATS_DATA, 315)."""
+        fields = read_fields(request, ViewStats)
         state = self._state
-        found = state.stats.body(asked.stats_name, asked.stats_key)
-        if found is None and asked.stats_key == state.config.broker_cluster_name:
-            found = state.stats.body_of_broker(asked.stats_name, state.topics.is_system)
-        if found is None:
+        snapshot = state.stats.body(fields.stats_name, fields.stats_key)
+        if snapshot is None and fields.stats_key == state.config.broker_cluster_name:
+            snapshot = state.stats.body_of_broker(fields.stats_name, state.topics.is_system)
+        if snapshot is None:
             return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist"
+                int(ResponseCode.SYSTEM_ERROR), f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"
             )
-        return request.response(body=encode_body(found))
+        return request.response(body=encode_body(snapshot))
 
     def delete_expired(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """DELETE_EXPIRED_COMMITLOG (329): deletes expired files now, whatever the hour."""
+        """Delete expired files now, at any hour (DELETE_EXPIRED_COMMITLOG, 329)."""
         report = self._state.store.clean(self._state.clock_ms(), manually=True)
         log.info(
             "%(client)s had expired files deleted: %(report)s", {"client": connection.remote_address, "report": report}
@@ -107,10 +107,10 @@ class BrokerAdmin:
         return request.response()
 
     def clean_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """CLEAN_UNUSED_TOPIC (316), CLEAN_EXPIRED_CONSUMEQUEUE (306): delete the queues of topics that are gone."""
+        """Delete the queues of unknown topics (CLEAN_UNUSED_TOPIC, 316; CLEAN_EXPIRED_CONSUMEQUEUE, 306)."""
         state = self._state
         unused = [
-            one for one in state.store.topics() if state.topics.get(one) is None and not state.topics.is_system(one)
+            name for name in state.store.topics() if state.topics.get(name) is None and not state.topics.is_system(name)
         ]
         if unused:
             state.store.delete_topics(unused)
@@ -121,5 +121,5 @@ class BrokerAdmin:
         return request.response()
 
     def get_ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_HA_STATUS (907): the slaves and how far they are, or the slave's own progress."""
+        """Return the progress of the slaves, or of this slave (GET_BROKER_HA_STATUS, 907)."""
         return request.response(body=encode_body(self._state.replication.status()))

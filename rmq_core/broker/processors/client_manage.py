@@ -38,18 +38,18 @@ from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
 
-_AT_ONCE_BYTES: Final = 2048  # of a heartbeat's body; during longer ones others have their turn
+_AT_ONCE_BYTES: Final = 2048  # of a heartbeat's body; longer ones are handled in time slices
 
 
-class Memberships:
-    """Handles heartbeats and other requests of clients as members of groups."""
+class ClientManageProcessor:
+    """Handlers of heartbeats and other requests of clients as members of groups."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         state.consumers.on_members_change = self.members_changed
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -61,28 +61,28 @@ class Memberships:
 
     def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
         """HEART_BEAT (34): registers a client in its consumer and producer groups."""
-        answer = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+        response = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
         if len(request.body) > _AT_ONCE_BYTES:
-            return self._long_heartbeat(request, connection, answer)
+            return self._long_heartbeat(request, connection, response)
         beat = decode_body(request.body, HeartbeatData, is_request=True)
         for _ in self._members(request, connection, beat, beat.consumer_data_set):
             pass
-        return answer
+        return response
 
     async def _long_heartbeat(
-        self, request: RemotingCommand, connection: Connection, answer: RemotingCommand
+        self, request: RemotingCommand, connection: Connection, response: RemotingCommand
     ) -> RemotingCommand:
         slices = self._state.slices
         try:
             beat: HeartbeatData | LongHeartbeat = msgspec.json.decode(request.body, type=LongHeartbeat)
-        except fastjson.NOT_JSON:  # its groups cannot be told from one another without reading all of it
+        except fastjson.NOT_JSON:  # the groups cannot be separated without reading the whole body
             beat = decode_body(request.body, HeartbeatData, is_request=True)
         decoded = await slices.collect(
             decode_body(data, ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
             for data in beat.consumer_data_set
         )
         await slices.collect(self._members(request, connection, beat, decoded.items))
-        return answer
+        return response
 
     def _members(
         self,
@@ -108,57 +108,57 @@ class Memberships:
     ) -> Iterator[None]:
         """Make a client a member of its groups, one by one."""
         for producer in producers:
-            if client.connection.is_closing:  # it is forgotten, and must not be a member again
+            if client.connection.is_closing:  # the client is removed, and must not be a member again
                 return
             self._state.producers.register(producer.group_name, client)
             yield
         for data in groups:
             if client.connection.is_closing:
                 return
-            self._consumer(client, data, without_subscriptions=without_subscriptions)
+            self._register_consumer(client, data, without_subscriptions=without_subscriptions)
             yield
 
     def check_expressions(self, groups: list[ConsumerData]) -> None:
         """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
-        subscriptions = (one for data in groups for one in data.subscription_data_set)
-        size = sum(len(one.sub_string) for one in subscriptions if not is_tag_type(one.expression_type))
+        subscriptions = (data for group in groups for data in group.subscription_data_set)
+        size = sum(len(data.sub_string) for data in subscriptions if not is_tag_type(data.expression_type))
         check_expression_size(size, self._state.config)
 
-    def _consumer(self, client: Client, data: ConsumerData, *, without_subscriptions: bool) -> None:
+    def _register_consumer(self, client: Client, data: ConsumerData, *, without_subscriptions: bool) -> None:
         state = self._state
         group = state.groups.find(data.group_name, state.config.auto_create_subscription_group)
         if group is None:
             return
         topics = state.topics.table
-        ordered = any(one.topic in topics and topics[one.topic].order for one in data.subscription_data_set)
-        if not state.groups.is_light(data.group_name):  # there may be as many as there are light queues
+        ordered = any(sub.topic in topics and topics[sub.topic].order for sub in data.subscription_data_set)
+        if not state.groups.is_light(data.group_name):  # each light queue may have a group
             retry_topic = names.retry_topic(data.group_name)
             state.topics.make(retry_topic, group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
         if without_subscriptions:  # the subscriptions are those of the heartbeat before
-            known = state.consumers.groups.get(data.group_name)
-            if known is None:
+            consumer_group = state.consumers.groups.get(data.group_name)
+            if consumer_group is None:
                 return
-            state.consumers.join(known, client)
+            state.consumers.join(consumer_group, client)
         else:
             state.filters.register(data.group_name, data.subscription_data_set)
             state.consumers.register(client, data)
 
     def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """UNREGISTER_CLIENT (35): removes a client from its groups."""
-        asked = read_fields(request, UnregisterClient)
-        if asked.producer_group is not None:
-            self._state.producers.unregister(asked.producer_group, connection)
-        if asked.consumer_group is not None:
-            self._state.consumers.unregister(asked.consumer_group, connection)
+        fields = read_fields(request, UnregisterClient)
+        if fields.producer_group is not None:
+            self._state.producers.unregister(fields.producer_group, connection)
+        if fields.consumer_group is not None:
+            self._state.consumers.unregister(fields.consumer_group, connection)
         return request.response()
 
     def list_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members, for rebalance."""
-        asked = read_fields(request, ConsumerGroupName)
-        members = self._state.consumers.groups.get(asked.consumer_group)
+        fields = read_fields(request, ConsumerGroupName)
+        members = self._state.consumers.groups.get(fields.consumer_group)
         if members is None:
             return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {asked.consumer_group}"
+                int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {fields.consumer_group}"
             )
         ids = list(dict.fromkeys(client.client_id for client in members.clients.values()))
         return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
@@ -166,35 +166,35 @@ class Memberships:
     def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """LOCK_BATCH_MQ (41): locks queues for an orderly consumer.
 
-        The original locks whatever it is asked for. Here a queue of a topic that this broker lacks, or for a group that
-        could not pull it, is not locked: nobody could consume it, and strangers could make up such names for ever.
+        The original locks any queue. Here a queue of an unknown topic, or for a group that may not pull, is not locked:
+        nobody could consume the queue, and strangers could make up names without end.
         """
-        asked = decode_body(request.body, LockBatchRequest, is_request=True)
+        body = decode_body(request.body, LockBatchRequest, is_request=True)
         state = self._state
         config, topics = state.config, state.topics.table
-        queues = [one for one in asked.mq_set if one.topic in topics and one.broker_name == config.broker_name]
-        if queues and state.groups.find(asked.consumer_group, config.auto_create_subscription_group) is None:
+        queues = [queue for queue in body.mq_set if queue.topic in topics and queue.broker_name == config.broker_name]
+        if queues and state.groups.find(body.consumer_group, config.auto_create_subscription_group) is None:
             queues = []
-        locked = state.locks.lock(asked.consumer_group, queues, asked.client_id)
+        locked = state.locks.lock(body.consumer_group, queues, body.client_id)
         return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked)))
 
     def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """UNLOCK_BATCH_MQ (42): unlocks queues of an orderly consumer."""
-        asked = decode_body(request.body, LockBatchRequest, is_request=True)
-        self._state.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
+        body = decode_body(request.body, LockBatchRequest, is_request=True)
+        self._state.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return request.response()
 
     def check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """CHECK_CLIENT_CONFIG (46): checks that a subscription's expression compiles."""
-        one = decode_body(request.body, CheckClientBody, is_request=True).subscription_data
-        if is_tag_type(one.expression_type):
+        subscription = decode_body(request.body, CheckClientBody, is_request=True).subscription_data
+        if is_tag_type(subscription.expression_type):
             return request.response()
-        check_expression_size(len(one.sub_string), self._state.config)
+        check_expression_size(len(subscription.sub_string), self._state.config)
         if not self._state.config.enable_property_filter:
-            remark = f"The broker does not support consumer to filter message by {one.expression_type}"
+            remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
             return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
         try:
-            filter_of(one)
+            filter_of(subscription)
         except SqlError as error:
             return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), error.remark)
         return request.response()
@@ -205,34 +205,34 @@ class Memberships:
         if not group.clients:
             state.filters.unregister(group.name)
         config = state.groups.table.get(group.name)
-        enabled = state.config.notify_consumer_ids_changed_enable
-        if group.is_broadcasting or not enabled or (config and not config.notify_consumer_ids_changed_enable):
+        is_enabled = state.config.notify_consumer_ids_changed_enable
+        if group.is_broadcasting or not is_enabled or (config and not config.notify_consumer_ids_changed_enable):
             return
         fields = write_fields(ConsumerGroupName(consumer_group=group.name))
-        needs = (group_need(group.name, Action.SUB),)
+        permissions = (group_need(group.name, Action.SUB),)
         for connection, client in group.clients.items():
-            if isinstance(connection, Proxied):  # it has no queues
+            if isinstance(connection, Proxied):  # without queues
                 continue
-            if not state.rights.may_receive(client.login, connection.remote_address, needs):
+            if not state.rights.may_receive(client.login, connection.remote_address, permissions):
                 continue
             connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def disconnected(self, connection: Peer) -> None:
-        """Remove a closed connection from all groups; where it is in many, not at once."""
+        """Remove a closed connection from all groups; from many groups, in time slices."""
         loop, consumers, producers = asyncio.get_running_loop(), self._state.consumers, self._state.producers
         now = work_clock(loop)
         end = now() + SLICE_S
-        leaves = [
+        removals = [
             *((producers.unregister, name) for name in producers.names_of(connection)),
             *((consumers.unregister, name) for name in consumers.names_of(connection)),
         ]
-        for leave, name in leaves:
-            leave(name, connection)
+        for unregister, name in removals:
+            unregister(name, connection)
             if now() > end:
                 loop.call_soon(self.disconnected, connection)
                 return
 
-    def drop_silent(self) -> None:
+    def scan_inactive_clients(self) -> None:
         """Close the connections of clients without a recent heartbeat; to be called periodically."""
         state = self._state
         before_ms = state.steady_ms() - state.config.channel_expired_timeout_ms

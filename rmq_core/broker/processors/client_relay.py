@@ -22,65 +22,69 @@ from rmq_formats.errors import DecodeError
 _TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
 
 
-class Relays:
-    """Hands requests of administrators on to the clients that they are about."""
+class Broker2Client:
+    """Relay of administrators' requests to consumers."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_CONSUMER_RUNNING_INFO (307): asks a consumer for its runtime state."""
-        asked = read_fields(request, RunningInfo)
-        needs = [group_need(asked.consumer_group, Action.SUB)]
-        return await self._call(request, asked.consumer_group, asked.client_id, bytes(request.body), needs)
+        """Fetch the runtime state of a consumer (GET_CONSUMER_RUNNING_INFO, 307)."""
+        fields = read_fields(request, RunningInfo)
+        permissions = [group_need(fields.consumer_group, Action.SUB)]
+        return await self._call_consumer(
+            request, fields.consumer_group, fields.client_id, bytes(request.body), permissions
+        )
 
     async def consume_directly(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """CONSUME_MESSAGE_DIRECTLY (309): has a consumer consume one stored message now."""
-        asked = read_fields(request, ConsumeDirectly)
+        """Make a consumer consume one stored message now (CONSUME_MESSAGE_DIRECTLY, 309)."""
+        fields = read_fields(request, ConsumeDirectly)
         state = self._state
         try:
-            record = state.store.record(decode_message_id(asked.msg_id or "")[1])
+            record = state.store.record(decode_message_id(fields.msg_id or "")[1])
         except DecodeError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         if record is None:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {asked.msg_id}")
-        fields = request.ext_fields
-        fields["brokerName"] = state.config.broker_name
-        if topic := state.topics.get(asked.topic or ""):
-            fields["topicSysFlag"] = str(topic.topic_sys_flag)
-        if group := state.groups.table.get(asked.consumer_group):
-            fields["groupSysFlag"] = str(group.group_sys_flag)
-        topic_name = normal_topic(decode_record(record, verify_crc=False).topic, asked.consumer_group)
-        needs = [group_need(asked.consumer_group, Action.SUB), topic_need(topic_name, Action.SUB)]
-        return await self._call(request, asked.consumer_group, asked.client_id or "", bytes(record), needs)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {fields.msg_id}")
+        ext_fields = request.ext_fields
+        ext_fields["brokerName"] = state.config.broker_name
+        if topic := state.topics.get(fields.topic or ""):
+            ext_fields["topicSysFlag"] = str(topic.topic_sys_flag)
+        if group := state.groups.table.get(fields.consumer_group):
+            ext_fields["groupSysFlag"] = str(group.group_sys_flag)
+        topic_name = normal_topic(decode_record(record, verify_crc=False).topic, fields.consumer_group)
+        permissions = [group_need(fields.consumer_group, Action.SUB), topic_need(topic_name, Action.SUB)]
+        return await self._call_consumer(
+            request, fields.consumer_group, fields.client_id or "", bytes(record), permissions
+        )
 
-    async def _call(
-        self, request: RemotingCommand, group: str, client_id: str, body: bytes, needs: list[Need]
+    async def _call_consumer(
+        self, request: RemotingCommand, group: str, client_id: str, body: bytes, permissions: list[Need]
     ) -> RemotingCommand:
-        """Send the request to a group's member who has the rights for it, and return its answer."""
+        """Send the request to a permitted member of a group, and return the member's response."""
         rights = self._state.rights
         clients = (
             client
             for client in self._state.consumers.clients(group, client_id)
-            if rights.may_receive(client.login, client.connection.remote_address, needs)
+            if rights.may_receive(client.login, client.connection.remote_address, permissions)
         )
         client = next(clients, None)
         if client is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         command = new_request(request.code, dict(request.ext_fields), body)
         try:
-            answer = await client.connection.invoke(command, _TIMEOUT_S)
+            response = await client.connection.invoke(command, _TIMEOUT_S)
         except RequestTimeoutError as error:
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise ResponseError(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from error
         except TransportError as error:
             remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark) from error
-        return request.response(answer.code, answer.remark, dict(answer.ext_fields), bytes(answer.body))
+        return request.response(response.code, response.remark, dict(response.ext_fields), bytes(response.body))

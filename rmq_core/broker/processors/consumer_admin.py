@@ -38,20 +38,20 @@ from rmq_core.remoting.requests import (
 )
 
 log = logging.getLogger("rmq.broker.admin")
-_MAX_QUEUES: Final = 131_072  # in one answer: with more it would be larger than a frame
+_MAX_QUEUES: Final = 131_072  # of one response, whose size a frame limits
 
 
 class ProgressAdmin:
-    """Handles requests that query or change the progress of consumer groups."""
+    """Handlers of requests that query or change the progress of consumer groups."""
 
-    def __init__(self, state: BrokerState, held: HeldPulls, schedule: Schedule) -> None:
+    def __init__(self, state: BrokerState, polls: HeldPulls, schedule: Schedule) -> None:
         self._state = state
-        self._held = held
+        self._held = polls
         self._schedule = schedule
         self._in_slices = state.slices.each
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.get_delay_offsets,
@@ -72,43 +72,43 @@ class ProgressAdmin:
 
     async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUME_STATS (208): a group's progress in each queue of its topics."""
-        asked = read_fields(request, ConsumeStatsOf)
-        if asked.topic_list:
-            topics = list(dict.fromkeys(topic for topic in asked.topic_list.split(";") if topic))
-        elif asked.topic:
-            topics = [asked.topic]
+        fields = read_fields(request, ConsumeStatsOf)
+        if fields.topic_list:
+            topics = list(dict.fromkeys(topic for topic in fields.topic_list.split(";") if topic))
+        elif fields.topic:
+            topics = [fields.topic]
         else:
             topics = [
-                topic for topic in self._state.offsets.topics_of(asked.consumer_group)
-                if self._is_consumed(asked.consumer_group, topic)
+                topic for topic in self._state.offsets.topics_of(fields.consumer_group)
+                if self._is_consumed(fields.consumer_group, topic)
             ]  # fmt: skip
         table: dict[str, ConsumeOffset] = {}
         rate = 0.0
         async with self._state.long_requests:
             async for topic in self._in_slices(topics):
-                table |= await self._progress(asked.consumer_group, topic)
+                table |= await self._get_progress(fields.consumer_group, topic)
                 _check_count(len(table))
-                rate += self._state.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{asked.consumer_group}")
-            return await _answer(request, ConsumeStats(offset_table=table, consume_tps=rate))
+                rate += self._state.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{fields.consumer_group}")
+            return await _respond(request, ConsumeStats(offset_table=table, consume_tps=rate))
 
     def _is_consumed(self, group: str, topic: str) -> bool:
-        """Whether a group subscribes to a topic; a group without members is taken to do so."""
+        """Return whether a group subscribes to a topic, or has no subscriptions at all now."""
         members = self._state.consumers.groups.get(group)
         return members is None or not members.subscriptions or topic in members.subscriptions
 
-    async def _progress(self, group: str, topic: str) -> dict[str, ConsumeOffset]:
-        """A group's progress in each queue of a topic; empty if the topic does not exist."""
+    async def _get_progress(self, group: str, topic: str) -> dict[str, ConsumeOffset]:
+        """Return a group's progress in each queue of a topic; empty for an unknown topic."""
         state = self._state
         config = state.topics.get(topic)
         table = {}
         async for queue_id in self._in_slices(range(config.read_queue_nums if config else 0)):
             offset = max(0, state.offsets.get(topic, group, queue_id))
-            seen_ms = state.store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else None
+            last_ms = state.store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else None
             table[queue_key(self._queue(topic, queue_id))] = ConsumeOffset(
                 broker_offset=state.store.max_offset(topic, queue_id),
                 consumer_offset=offset,
                 pull_offset=max(offset, state.offsets.pulled(topic, group, queue_id)),
-                last_timestamp=seen_ms or 0,
+                last_timestamp=last_ms or 0,
             )
         return table
 
@@ -117,35 +117,39 @@ class ProgressAdmin:
 
     async def get_all_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_BROKER_CONSUME_STATS (317): the progress of all groups in their topics."""
-        asked = read_fields(request, ConsumeStatsInBroker)
+        fields = read_fields(request, ConsumeStatsInBroker)
         state = self._state
-        found: list[dict[str, list[ConsumeStats]]] = []
-        behind = count = 0
+        stats_by_group: list[dict[str, list[ConsumeStats]]] = []
+        total_lag = count = 0
         async with state.long_requests:
             async for group in self._in_slices(list(state.groups.table)):
                 tables = []
                 for topic in state.offsets.topics_of(group):
                     config = state.topics.get(topic)
-                    if config is None or (asked.is_order and not config.order) or not self._is_consumed(group, topic):
+                    if config is None or (fields.is_order and not config.order) or not self._is_consumed(group, topic):
                         continue
-                    table = await self._progress(group, topic)
+                    table = await self._get_progress(group, topic)
                     count += len(table)
                     _check_count(count)
-                    behind += sum(one.broker_offset - one.consumer_offset for one in table.values())
+                    total_lag += sum(progress.broker_offset - progress.consumer_offset for progress in table.values())
                     rate = state.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
                     tables.append(ConsumeStats(offset_table=table, consume_tps=rate))
-                found.append({group: tables})
-            body = BrokerConsumeStats(broker_addr=state.address, consume_stats_list=found, total_diff=behind)
-            return await _answer(request, body)
+                stats_by_group.append({group: tables})
+            body = BrokerConsumeStats(
+                broker_addr=state.address, consume_stats_list=stats_by_group, total_diff=total_lag
+            )
+            return await _respond(request, body)
 
     async def get_times(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_CONSUME_TIME_SPAN (303): for each queue, store timestamps of its bounds and of a group's progress."""
-        asked = read_fields(request, ConsumeTimeSpan)
-        self._state.refuse_unknown_topic(asked.topic)
-        topic = self._state.topics.get(asked.topic)
+        fields = read_fields(request, ConsumeTimeSpan)
+        self._state.refuse_unknown_topic(fields.topic)
+        topic = self._state.topics.get(fields.topic)
         queues = range(topic.write_queue_nums if topic else 0)
         async with self._state.long_requests:
-            spans = [self._time_span(asked.topic, asked.group, queue_id) async for queue_id in self._in_slices(queues)]
+            spans = [
+                self._time_span(fields.topic, fields.group, queue_id) async for queue_id in self._in_slices(queues)
+            ]
         return request.response(body=encode_body(ConsumeTimeSpans(consume_time_span_set=spans)))
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> QueueTimeSpan:
@@ -167,51 +171,51 @@ class ProgressAdmin:
 
     async def reset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): resets offsets at once; consumers learn of it at their next pull."""
-        asked = read_fields(request, ResetOffset)
+        fields = read_fields(request, ResetOffset)
         state = self._state
-        topic = state.topics.get(asked.topic)
+        topic = state.topics.get(fields.topic)
         if topic is None:
-            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {asked.topic} does not exist")
-        if state.groups.get(asked.group) is None:
-            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {asked.group} does not exist")
-        queues = range(topic.read_queue_nums) if asked.queue_id < 0 else [asked.queue_id]
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} does not exist")
+        if state.groups.get(fields.group) is None:
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.group} does not exist")
+        queues = range(topic.read_queue_nums) if fields.queue_id < 0 else [fields.queue_id]
         async with state.long_requests:
-            targets = {queue_id: self._reset_target(asked, queue_id) async for queue_id in self._in_slices(queues)}
+            targets = {queue_id: self._reset_target(fields, queue_id) async for queue_id in self._in_slices(queues)}
         if not targets:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         async for queue_id, offset in self._in_slices(targets.items()):
-            state.offsets.reset(asked.topic, asked.group, queue_id, offset)
-            self._held.wake(asked.topic, queue_id)
+            state.offsets.reset(fields.topic, fields.group, queue_id, offset)
+            self._held.wake(fields.topic, queue_id)
         log.info(
             "%(client)s reset %(group)s of %(topic)s to %(offsets)s",
-            {"client": connection.remote_address, "group": asked.group, "topic": asked.topic, "offsets": targets},
+            {"client": connection.remote_address, "group": fields.group, "topic": fields.topic, "offsets": targets},
         )
         table = {
-            queue_key(self._queue(asked.topic, queue_id)): offset
+            queue_key(self._queue(fields.topic, queue_id)): offset
             async for queue_id, offset in self._in_slices(targets.items())
         }
-        return await _answer(request, OffsetsBody(offset_table=table))
+        return await _respond(request, OffsetsBody(offset_table=table))
 
-    def _reset_target(self, asked: ResetOffset, queue_id: int) -> int:
+    def _reset_target(self, fields: ResetOffset, queue_id: int) -> int:
         store = self._state.store
-        high = store.max_offset(asked.topic, queue_id)
-        if asked.queue_id >= 0 and asked.offset is not None and asked.offset != NONE:
-            low = store.min_offset(asked.topic, queue_id)
-            if not low <= asked.offset <= high + 1:
+        high = store.max_offset(fields.topic, queue_id)
+        if fields.queue_id >= 0 and fields.offset is not None and fields.offset != NONE:
+            low = store.min_offset(fields.topic, queue_id)
+            if not low <= fields.offset <= high + 1:
                 raise ResponseError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"Target offset {asked.offset} not in consume queue range [{low}-{high}]",
+                    f"Target offset {fields.offset} not in consume queue range [{low}-{high}]",
                 )
-            return asked.offset
-        return high if asked.timestamp < 0 else store.offset_by_time(asked.topic, queue_id, asked.timestamp)
+            return fields.offset
+        return high if fields.timestamp < 0 else store.offset_by_time(fields.topic, queue_id, fields.timestamp)
 
     def clone(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """CLONE_GROUP_OFFSET (314): copies a group's consumer offsets to another group."""
-        asked = read_fields(request, CloneGroupOffset)
+        fields = read_fields(request, CloneGroupOffset)
         state = self._state
-        for topic in [asked.topic] if asked.topic else state.offsets.topics_of(asked.src_group):
-            if topic in state.topics.table and (asked.offline or self._is_consumed(asked.src_group, topic)):
-                state.offsets.clone(asked.src_group, asked.dest_group, topic)
+        for topic in [fields.topic] if fields.topic else state.offsets.topics_of(fields.src_group):
+            if topic in state.topics.table and (fields.offline or self._is_consumed(fields.src_group, topic)):
+                state.offsets.clone(fields.src_group, fields.dest_group, topic)
         return request.response()
 
 
@@ -220,6 +224,6 @@ def _check_count(queues: int) -> None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"more than {_MAX_QUEUES} queues: ask for a group or a topic")
 
 
-async def _answer(request: RemotingCommand, body: BodyStruct) -> RemotingCommand:
-    """The answer with a body that is encoded on another thread: it may have tens of thousands of queues."""
+async def _respond(request: RemotingCommand, body: BodyStruct) -> RemotingCommand:
+    """Encode the body of a response on another thread, as it may have tens of thousands of queues."""
     return request.response(body=await asyncio.to_thread(encode_body, body))

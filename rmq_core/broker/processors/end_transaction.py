@@ -1,6 +1,6 @@
-"""Ends of transactions: commits or rolls back half messages (request codes 37, 323).
+"""Ends of transactions: commits and rollbacks of half messages (request codes 37, 323).
 
-``put_message`` stores half messages; ``transaction.check`` asks producers that have not ended their transaction.
+``put_message`` stores half messages; ``transaction.check`` checks transactions that have not ended.
 
 Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessage``.
 """
@@ -8,7 +8,7 @@ Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessa
 import logging
 from typing import Final
 
-from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.transaction.half import (
@@ -42,52 +42,52 @@ _ILLEGAL: Final = (
 _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 
 
-class Transactions:
-    """Handles END_TRANSACTION: commits or rolls back half messages."""
+class EndTransactionProcessor:
+    """Handler of END_TRANSACTION."""
 
-    def __init__(self, state: BrokerState, notes: OpNotes, acknowledgements: Acknowledgements) -> None:
+    def __init__(self, state: BrokerState, notes: OpNotes, responder: DurableResponder) -> None:
         self._state = state
         self._notes = notes
-        self._acknowledgements = acknowledgements
+        self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.END_TRANSACTION: self.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
         }
 
     def end(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        """END_TRANSACTION (37); a producer that does not know the outcome yet gets no answer, as in the original."""
-        state, asked = self._state, read_fields(request, EndTransaction)
-        if asked.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):
+        """Commit or roll back a half message (END_TRANSACTION, 37); like the original, ignore an unknown outcome."""
+        state, fields = self._state, read_fields(request, EndTransaction)
+        if fields.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):
             log.debug(
                 "%(client)s does not know yet what becomes of %(msg_id)s: %(why)s",
-                {"client": connection.remote_address, "msg_id": asked.msg_id, "why": request.remark},
+                {"client": connection.remote_address, "msg_id": fields.msg_id, "why": request.remark},
             )
             return None
-        record = state.store.record(asked.commit_log_offset)
+        record = state.store.record(fields.commit_log_offset)
         half = None if record is None else half_record(record)
         if half is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         properties = half.looked_at()
-        if not asked.from_transaction_check and self._is_too_late(half, properties):
+        if not fields.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))
-        if properties.get(PRODUCER_GROUP) != asked.producer_group:
+        if properties.get(PRODUCER_GROUP) != fields.producer_group:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if half.queue_offset != asked.tran_state_table_offset:
+        if half.queue_offset != fields.tran_state_table_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-        if asked.commit_or_rollback == FLAG_TRANSACTION_ROLLBACK:
+        if fields.commit_or_rollback == FLAG_TRANSACTION_ROLLBACK:
             self._notes.add(half.queue_offset)
             return request.response()
         result = self._commit(half, properties)
         self._notes.add(half.queue_offset)
-        if self._acknowledgements.must_wait:
-            return self._acknowledgements.when_safe(request, request.response(), result)
+        if self._responder.must_wait:
+            return self._responder.respond_when_durable(request, request.response(), result)
         return request.response()
 
     def _is_too_late(self, half: HalfRecord, properties: dict[str, str]) -> bool:
-        """Whether a message with its own check time can only be ended by a check now: ``rejectCommitOrRollback``."""
+        """Return whether only a check may end a message with a check time of its own: ``rejectCommitOrRollback``."""
         seconds = properties.get(IMMUNITY_SECONDS)
         if not seconds:
             return False
@@ -99,19 +99,19 @@ class Transactions:
         """Store a committed message in its real topic.
 
         Raises:
-            ResponseError: it cannot be stored; it stays a half message.
+            ResponseError: the store refuses the message, which remains a half message.
         """
-        state, place = self._state, real_place(properties)
-        if place is None:
+        state, queue = self._state, real_place(properties)
+        if queue is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
-        result = put_final(state, half, properties, place)
+        result = put_final(state, half, properties, queue)
         if result.status is not PutStatus.PUT_OK:
-            raise self._failure(result.status)
-        state.stats.count_messages(stats.PUT, place[0], 1, result.size)
+            raise self._error_response(result.status)
+        state.stats.count_messages(stats.PUT, queue[0], 1, result.size)
         return result
 
-    def _failure(self, status: PutStatus) -> ResponseError:
-        """The error response for a commit. Source: ``EndTransactionProcessor#sendFinalMessage``."""
+    def _error_response(self, status: PutStatus) -> ResponseError:
+        """Return the error response of a commit. Source: ``EndTransactionProcessor#sendFinalMessage``."""
         if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             remark = _ILLEGAL.format(self._state.store.config.max_message_bytes)
             return ResponseError(ResponseCode.MESSAGE_ILLEGAL, remark)
@@ -122,14 +122,14 @@ class Transactions:
         return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
 
     def resume_check(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """RESUME_CHECK_HALF_MESSAGE (323): resumes the checks of a half message that was given up."""
-        asked = read_fields(request, ResumeCheckHalf)
+        """Resume the checks of a half message after its last check (RESUME_CHECK_HALF_MESSAGE, 323)."""
+        fields = read_fields(request, ResumeCheckHalf)
         try:
-            half = self._state.store.message(decode_message_id(asked.msg_id or "")[1])
+            half = self._state.store.message(decode_message_id(fields.msg_id or "")[1])
         except DecodeError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} {error}") from error
         if half is None or not is_transaction(half.properties):
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} No half message has the id {asked.msg_id}")
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} No half message has the id {fields.msg_id}")
         result = put_half_again(self._state, half, half.properties | {CHECK_TIMES: "0"})
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_RESUMED)

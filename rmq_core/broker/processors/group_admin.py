@@ -41,7 +41,7 @@ class GroupAdmin:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_all,
@@ -97,42 +97,42 @@ class GroupAdmin:
         return request.response(body=encode_body(group))
 
     def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """DELETE_SUBSCRIPTIONGROUP (207): deletes a group and, if asked to, its consumer offsets."""
-        asked = read_fields(request, DeleteGroup)
-        self._delete(asked.group_name, connection, cleans=bool(asked.clean_offset))
+        """Delete a group, and with ``cleanOffset`` its consumer offsets (DELETE_SUBSCRIPTIONGROUP, 207)."""
+        fields = read_fields(request, DeleteGroup)
+        self._delete(fields.group_name, connection, cleans=bool(fields.clean_offset))
         return request.response()
 
     def delete_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """DELETE_SUBSCRIPTION_GROUP_LIST (5003): the same with several groups."""
-        asked = decode_body(request.body or b"{}", GroupsToDelete, is_request=True)
-        if not asked.group_name_list:
+        """Delete several groups (DELETE_SUBSCRIPTION_GROUP_LIST, 5003)."""
+        body = decode_body(request.body or b"{}", GroupsToDelete, is_request=True)
+        if not body.group_name_list:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified group name list is blank.")
-        if not all(name.strip() for name in asked.group_name_list):
+        if not all(name.strip() for name in body.group_name_list):
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")
-        for name in dict.fromkeys(asked.group_name_list):
-            self._delete(name, connection, cleans=asked.clean_offset)
+        for name in dict.fromkeys(body.group_name_list):
+            self._delete(name, connection, cleans=body.clean_offset)
         return request.response()
 
     def _delete(self, name: str, connection: Connection, *, cleans: bool) -> None:
         groups = self._state.groups
         group = groups.table.get(name)
         groups.remove(name)
-        if cleans or (group is not None and LITE_PARENT in group.attributes):  # of lite topics, whose offsets are many
+        if cleans or (group is not None and LITE_PARENT in group.attributes):  # lite groups have many offsets
             groups.file.when_written(lambda is_written: self._remove_offsets(name) if is_written else None)
         log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 
     def _remove_offsets(self, group: str) -> None:
-        if group not in self._state.groups.table:  # else it was made again meanwhile
+        if group not in self._state.groups.table:  # else created again meanwhile
             self._state.offsets.remove_group(group)
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_CONSUMER_CONNECTION_LIST (203)."""
+        """Return the members of a consumer group (GET_CONSUMER_CONNECTION_LIST, 203)."""
         name = read_fields(request, ConsumerGroupName).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
             return request.response(int(ResponseCode.CONSUMER_NOT_ONLINE), f"the consumer group[{name}] not online")
         body = ConsumerConnection(
-            connection_set=_bodies(group.clients.values()),
+            connection_set=_connection_bodies(group.clients.values()),
             consume_from_where=group.data.consume_from_where,
             consume_type=group.data.consume_type,
             message_model=group.data.message_model,
@@ -146,20 +146,22 @@ class GroupAdmin:
         members = self._state.producers.groups.get(name)
         if members is None:
             return request.response(int(ResponseCode.SYSTEM_ERROR), f"the producer group[{name}] not exist")
-        return request.response(body=encode_body(ProducerConnection(connection_set=_bodies(members.values()))))
+        return request.response(
+            body=encode_body(ProducerConnection(connection_set=_connection_bodies(members.values())))
+        )
 
     def get_all_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_ALL_PRODUCER_INFO (328): the connected members of all producer groups."""
         table = {
             group: [
                 ProducerInfo(
-                    client_id=one.client_id,
-                    language=one.language,
-                    last_update_timestamp=self._state.time_of_day(one.heard_ms),
-                    remote_ip=one.connection.remote_address,
-                    version=one.version,
+                    client_id=client.client_id,
+                    language=client.language,
+                    last_update_timestamp=self._state.time_of_day(client.heard_ms),
+                    remote_ip=client.connection.remote_address,
+                    version=client.version,
                 )
-                for one in members.values()
+                for client in members.values()
             ]
             for group, members in self._state.producers.groups.items()
         }
@@ -172,20 +174,20 @@ class GroupAdmin:
 
     def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription of a topic."""
-        asked = read_fields(request, Group)
-        group = self._state.consumers.groups.get(asked.group)
-        found = group.subscriptions.get(asked.topic or "") if group else None
-        body = QuerySubscription(group=asked.group, topic=asked.topic or "", subscription_data=found)
+        fields = read_fields(request, Group)
+        group = self._state.consumers.groups.get(fields.group)
+        subscription = group.subscriptions.get(fields.topic or "") if group else None
+        body = QuerySubscription(group=fields.group, topic=fields.topic or "", subscription_data=subscription)
         return request.response(body=encode_body(body))
 
 
-def _bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
+def _connection_bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
     return [
         ConnectionBody(
-            client_addr=one.connection.remote_address,
-            client_id=one.client_id,
-            language=one.language,
-            version=one.version,
+            client_addr=client.connection.remote_address,
+            client_id=client.client_id,
+            language=client.language,
+            version=client.version,
         )
-        for one in clients
+        for client in clients
     ]

@@ -1,4 +1,4 @@
-"""Names the light queue of a message to a lite topic, which its property ``__LITE_TOPIC`` tells.
+"""Light queues of messages to lite topics, named by the property ``__LITE_TOPIC``.
 
 Source: ``SendMessageProcessor#sendMessage`` of 5.5, ``LiteUtil``.
 """
@@ -26,10 +26,10 @@ _Send = TypeVar("_Send", bound=SendMessage)
 
 
 def lite_queue_name(parent: str, child: str) -> str:
-    """Name of the light queue of a lite topic.
+    """Return the name of the light queue of a lite topic.
 
     Raises:
-        ValueError: the name cannot be a lite topic's.
+        ValueError: invalid name of a lite topic.
     """
     queue = lite_queue(parent, child)
     if len(child) > _MOST_CHARS or _CHILD.fullmatch(child) is None or not is_light_queue(queue):
@@ -38,64 +38,64 @@ def lite_queue_name(parent: str, child: str) -> str:
 
 
 def parse_lite_queue(parent: str, child: str) -> str:
-    """The same where a request names it. Raises ResponseError."""
+    """Return the name of the light queue in a request. Raises ResponseError."""
     try:
         return lite_queue_name(parent, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
-def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
-    """Name the light queue of a message to a topic of the type LITE; one without a child is the topic's own.
+def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
+    """Add the light queue of the child to a message for a topic of the type LITE.
 
-    The original stores what cannot get there, and no consumer of the child gets it.
+    The original stores messages that cannot reach the child.
 
     Raises:
-        ResponseError: the child cannot be a lite topic, there are no light queues, or it is a batch or a half message.
+        ResponseError: invalid child, no light queues, or a batch or half message.
     """
-    text = asked.properties or ""
-    if asked.batch and (PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
+    text = fields.properties or ""
+    if fields.batch and (PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, "messages to lite topics are sent one by one, in no batch")
     if PROPERTY_LITE_TOPIC not in text:
-        return asked
+        return fields
     properties = decode_properties(text.encode("utf-8", "replace"))
     child = properties.get(PROPERTY_LITE_TOPIC)
     if not child:
-        return asked
+        return fields
     if properties.get(TRANSACTION) == "true":
-        what = "a half message would reach its lite topic before it is committed, and though it is rolled back"
-        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
+        problem = "a half message would reach its lite topic before it is committed, and though it is rolled back"
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     if not has_light_queues:
-        what = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
-        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
+        problem = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     try:
-        properties[PROPERTY_LIGHT_NAMES] = lite_queue_name(asked.topic, child)
+        properties[PROPERTY_LIGHT_NAMES] = lite_queue_name(fields.topic, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-    return structs.replace(asked, properties=encode_properties(properties).decode())
+    return structs.replace(fields, properties=encode_properties(properties).decode())
 
 
 def check_names_no_child(topic: str, names: list[str]) -> None:
-    """Refuse a message that names a lite topic's light queue: rights are asked for its own topic alone.
+    """Refuse a message that names the light queue of a lite topic: permission was checked for the message's topic only.
 
     Args:
         topic: of the message.
-        names: of the light queues that its sender wants it in.
+        names: of the light queues in the message's properties.
 
     Raises:
-        ResponseError: one of them is a lite topic's. The original stores the message there.
+        ResponseError: a name belongs to a lite topic. The original stores the message there.
     """
     child = next((name for name in (topic, *names) if name.startswith(LITE_PREFIX)), None)
     if child is not None:
-        what = f"{child[:_SHOWN_CHARS]!r} is a lite topic, which takes messages by {PROPERTY_LITE_TOPIC} alone"
-        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
+        problem = f"{child[:_SHOWN_CHARS]!r} is a lite topic, which takes messages by {PROPERTY_LITE_TOPIC} alone"
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
 
 
 def leave_child(properties: dict[str, str]) -> None:
-    """Have a dead letter of a lite topic go to no light queue.
+    """Remove the light queues of a lite topic from a dead letter's properties.
 
-    In the original (5.5.1) it is the child's next message, which fails again, and again is a dead letter; of the
-    child's first message it takes the place of the next, which is lost.
+    In the original (5.5.1) the dead letter is the child's next message, which fails again. The dead letter of the
+    child's first message replaces the second message, which is lost.
     """
     if PROPERTY_LITE_TOPIC in properties:
         properties.pop(PROPERTY_LIGHT_NAMES, None)

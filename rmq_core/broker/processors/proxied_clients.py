@@ -1,8 +1,8 @@
-"""Clients that are connected to a proxy, which tells of them (request code 900034, ours).
+"""Clients of a proxy as members of their groups (request code 900034, ours).
 
-They are members of their groups as others are: administrators see them, with their own addresses, languages and
-versions. The original's proxy in local mode puts them into the broker's tables; in cluster mode its brokers do not know
-them. Here the proxy says on its connection who has come, changed and gone; with the connection all are gone.
+Administrators see the clients with their own addresses, languages and versions. The original's proxy in local mode adds
+clients to the broker's tables; in cluster mode its brokers have no such clients. Here the proxy reports new, changed
+and closed clients on its connection; the end of the connection removes all of them.
 
 Source: ``ClientActivity#registerConsumer``, ``#registerProducer``.
 """
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from rmq_core.broker.processors.client_manage import Memberships
+from rmq_core.broker.processors.client_manage import ClientManageProcessor
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client, Proxied
 from rmq_core.broker.tables.logins import Login
@@ -22,72 +22,72 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 
 log = logging.getLogger("rmq.broker.clients")
-_MOST: Final = 100_000  # of one proxy, which has no more clients itself
+_MOST: Final = 100_000  # clients of one proxy, whose own limit is no higher
 
 
-class ProxiedMembers:
-    """Handles what proxies tell of their clients."""
+class ProxiedClientProcessor:
+    """Handler of the clients that proxies report."""
 
-    def __init__(self, state: BrokerState, memberships: Memberships) -> None:
+    def __init__(self, state: BrokerState, client_manager: ClientManageProcessor) -> None:
         self._state = state
-        self._memberships = memberships
-        self._of: dict[Connection, dict[int, Client]] = {}  # by the proxy's number
+        self._client_manager = client_manager
+        self._of: dict[Connection, dict[int, Client]] = {}  # by the number in the proxy
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
-        return {RequestCode.PROXIED_CLIENTS: self.told}
+        """Return the handlers by request code."""
+        return {RequestCode.PROXIED_CLIENTS: self.update_clients}
 
-    async def told(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """PROXIED_CLIENTS: some have come, changed or gone, and the others are still there."""
-        told = decode_body(request.body, ProxiedClients, is_request=True)
+    async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Update the clients of a proxy (PROXIED_CLIENTS)."""
+        report = decode_body(request.body, ProxiedClients, is_request=True)
         members = self._of.setdefault(connection, {})
         login = self._state.rights.login(request)
-        await self._state.slices.collect(self._take(told, connection, members, login))
-        if connection.is_closing:  # it ended meanwhile
+        await self._state.slices.collect(self._apply_report(report, connection, members, login))
+        if connection.is_closing:  # closed meanwhile
             self.disconnected(connection)
         return request.response()
 
-    def _take(
-        self, told: ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
+    def _apply_report(
+        self, report: ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
     ) -> Iterator[None]:
-        for number in told.gone:
-            self._forget(members, number)
+        for number in report.gone:
+            self._remove(members, number)
             yield
-        for one in told.clients:
-            if one.number not in members and len(members) >= _MOST:
+        for data in report.clients:
+            if data.number not in members and len(members) >= _MOST:
                 raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MOST} clients at most")
-            yield from self._put(one, connection, members, login)
+            yield from self._register(data, connection, members, login)
         now_ms = self._state.steady_ms()
         for client in list(members.values()):
             client.heard_ms = now_ms
             yield
 
-    def _put(
-        self, one: ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
+    def _register(
+        self, data: ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
     ) -> Iterator[None]:
-        """Make a client a member of the groups that it is in now; what it is told to be cannot harm the others."""
-        self._forget(members, one.number)
-        stands = Proxied(connection, one.client_addr, lambda: self._forget(members, one.number))
-        client = Client(stands, one.client_id, one.language, one.version, self._state.steady_ms(), login)
-        members[one.number] = client
+        """Register a client in its current groups; an invalid client does not affect the other clients."""
+        self._remove(members, data.number)
+        proxied = Proxied(connection, data.client_addr, lambda: self._remove(members, data.number))
+        client = Client(proxied, data.client_id, data.language, data.version, self._state.steady_ms(), login)
+        members[data.number] = client
         try:
-            self._memberships.check_expressions(one.consumer_data_set)
-            yield from self._memberships.join(client, one.producer_data_set, one.consumer_data_set)
+            self._client_manager.check_expressions(data.consumer_data_set)
+            yield from self._client_manager.join(client, data.producer_data_set, data.consumer_data_set)
         except ResponseError as error:
-            log.info("a client behind a proxy, %(id)s: %(error)s", {"id": one.client_id, "error": error.remark})
+            log.info("a client behind a proxy, %(id)s: %(error)s", {"id": data.client_id, "error": error.remark})
 
-    def _forget(self, members: dict[int, Client], number: int) -> None:
+    def _remove(self, members: dict[int, Client], number: int) -> None:
         client = members.pop(number, None)
         if client is not None:
-            self._memberships.disconnected(client.connection)
+            self._client_manager.disconnected(client.connection)
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget all clients of a proxy whose connection has ended."""
+        """Remove all clients of a proxy after the end of its connection."""
         members = self._of.pop(connection, None)
         if members:
-            self._state.slices.collect(self._forget_all(members))
+            self._state.slices.collect(self._remove_all(members))
 
-    def _forget_all(self, members: dict[int, Client]) -> Iterator[None]:
+    def _remove_all(self, members: dict[int, Client]) -> Iterator[None]:
         for number in list(members):
-            self._forget(members, number)
+            self._remove(members, number)
             yield

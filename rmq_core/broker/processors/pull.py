@@ -26,7 +26,7 @@ from rmq_core.remoting.requests import PullMessage
 from rmq_core.store.results import GetResult, GetStatus
 from rmq_formats.sql92 import SqlError
 
-_MOST_MESSAGES: Final = 1024  # of one pull: Java's consumers ask for no more, and a filter is asked for each
+_MOST_MESSAGES: Final = 1024  # of one pull: maximum of Java's consumers; a filter runs for each message
 _COMMITS: Final = 1  # bits of a pull's sys_flag
 _MAY_WAIT: Final = 2
 _BRINGS_SUBSCRIPTION: Final = 4
@@ -46,70 +46,71 @@ _CODES: Final = {
 _WITHOUT_MESSAGES: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
-class Pulls:
-    """Handles PULL_MESSAGE requests."""
+class PullMessageProcessor:
+    """Handler of PULL_MESSAGE requests."""
 
     def __init__(self, state: BrokerState, held: HeldPulls) -> None:
         self._state = state
         self._held = held
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361): a queue's messages; None while the pull is held."""
+        """Return messages of a queue (PULL_MESSAGE, 11; LITE_PULL_MESSAGE, 361); None while the request is parked."""
         if self._state.config.is_slave and not self._state.config.slave_read_enable:
             return request.response(int(ResponseCode.SYSTEM_BUSY), BUSY)
-        asked = read_fields(request, PullMessage)
-        if asked.lite_topic:  # of the topic: its light queue is pulled as any
-            self._checked(asked, connection)
-            asked = structs.replace(asked, topic=parse_lite_queue(asked.topic, asked.lite_topic))
-        return self._pull(request, connection, asked, may_wait=asked.sys_flag & _MAY_WAIT != 0)
+        fields = read_fields(request, PullMessage)
+        if fields.lite_topic:  # permission is that of the topic
+            self._check_permission(fields, connection)
+            fields = structs.replace(fields, topic=parse_lite_queue(fields.topic, fields.lite_topic))
+        return self._pull(request, connection, fields, may_wait=fields.sys_flag & _MAY_WAIT != 0)
 
     def _pull(
         self,
         request: RemotingCommand,
         connection: Connection,
-        asked: PullMessage,
+        fields: PullMessage,
         *,
         may_wait: bool,
         again: bool = False,
     ) -> RemotingCommand | None:
         state = self._state
-        group, topic = self._checked(asked, connection)
-        wanted = self._filter(asked, group)
-        reset = state.offsets.take_reset(asked.topic, asked.consumer_group, asked.queue_id)
+        group, topic = self._check_permission(fields, connection)
+        message_filter = self._filter(fields, group)
+        reset = state.offsets.take_reset(fields.topic, fields.consumer_group, fields.queue_id)
         if reset is not None and state.config.use_server_side_reset_offset:
-            return self._reset(request, asked, reset)
+            return self._respond_reset(request, fields, reset)
         times = state.stats.times
         begin_s = times.now_s()
         result = state.store.get(
-            asked.topic, asked.queue_id, asked.queue_offset, max(1, min(asked.max_msg_nums, _MOST_MESSAGES)),
-            tags_codes=wanted.tags_codes, matches=wanted.matches, may_match_unit=wanted.may_match_unit,
+            fields.topic, fields.queue_id, fields.queue_offset, max(1, min(fields.max_msg_nums, _MOST_MESSAGES)),
+            tags_codes=message_filter.tags_codes, matches=message_filter.matches,
+            may_match_unit=message_filter.may_match_unit,
         )  # fmt: skip
         times.end_get(begin_s)
         state.stats.count(stats.GET_FOUND_TIMES if result.slices else stats.GET_MISS_TIMES, "", 1)
-        if asked.sys_flag & _COMMITS and not again:
-            state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)
+        if fields.sys_flag & _COMMITS and not again:
+            state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         code = _CODES[result.status]
-        if asked.queue_offset != 0 and result.status in _WITHOUT_MESSAGES:
+        if fields.queue_offset != 0 and result.status in _WITHOUT_MESSAGES:
             code = ResponseCode.PULL_OFFSET_MOVED
         if state.config.is_slave:
             code = self._slave_code(code, result)
         if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._held.count < state.config.max_held_pulls:
-            self._hold(request, connection, asked, wanted)
+            self._park(request, connection, fields, message_filter)
             return None
-        return self._answer(request, asked, result, code, (topic, group))
+        return self._respond(request, fields, result, code, (topic, group))
 
-    def _answer(
-        self, request: RemotingCommand, asked: PullMessage, result: GetResult, code: ResponseCode,
+    def _respond(
+        self, request: RemotingCommand, fields: PullMessage, result: GetResult, code: ResponseCode,
         configs: tuple[TopicConfig, SubscriptionGroupConfig],
     ) -> RemotingCommand:  # fmt: skip
         topic, group = configs
-        self._state.offsets.note_pulled(asked.topic, asked.consumer_group, asked.queue_id, result.next_offset)
-        fields = {
-            "suggestWhichBrokerId": str(self._suggested(group, result)),
+        self._state.offsets.note_pulled(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
+        ext_fields = {
+            "suggestWhichBrokerId": str(self._suggest_broker_id(group, result)),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -118,22 +119,22 @@ class Pulls:
         }
         slices = result.slices
         if slices:
-            key = stats.pull_key(asked.topic, asked.consumer_group)
+            key = stats.pull_key(fields.topic, fields.consumer_group)
             self._state.stats.count_messages(stats.GOT, key, result.message_count, result.size)
         body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
-        return request.response(int(code), result.status.value, fields, body)
+        return request.response(int(code), result.status.value, ext_fields, body)
 
-    def _suggested(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
-        """The broker id that the consumer is to pull from next. Source: ``composeResponseHeader``."""
+    def _suggest_broker_id(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+        """Return the id of the broker for the consumer's next pull. Source: ``composeResponseHeader``."""
         state = self._state
         if not state.config.slave_read_enable or (state.replication.is_following and not result.is_far):
             return MASTER_ID
         return group.which_broker_when_consume_slowly if result.is_far else group.broker_id
 
     def _slave_code(self, code: ResponseCode, result: GetResult) -> ResponseCode:
-        """Response code of a slave: it refers to its master, if that is connected, for what it does not have.
+        """Return the response code of a slave: for missing messages the slave refers to its connected master.
 
-        Without it, a consumer that is ahead of this slave waits here: the original has it ask again and again.
+        Without a master, a consumer ahead of this slave waits; in the original it repeats its pulls.
 
         Source: ``composeResponseHeader``, ``DefaultPullMessageResultHandler#handle``.
         """
@@ -146,121 +147,135 @@ class Pulls:
             return ResponseCode.PULL_NOT_FOUND if is_ahead else ResponseCode.PULL_RETRY_IMMEDIATELY
         return code
 
-    def _reset(self, request: RemotingCommand, asked: PullMessage, offset: int) -> RemotingCommand:
+    def _respond_reset(self, request: RemotingCommand, fields: PullMessage, offset: int) -> RemotingCommand:
         store = self._state.store
-        fields = {
+        ext_fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),
-            "minOffset": str(store.min_offset(asked.topic, asked.queue_id)),
-            "maxOffset": str(store.max_offset(asked.topic, asked.queue_id)),
+            "minOffset": str(store.min_offset(fields.topic, fields.queue_id)),
+            "maxOffset": str(store.max_offset(fields.topic, fields.queue_id)),
         }
-        return request.response(int(ResponseCode.PULL_OFFSET_MOVED), _OFFSET_RESET, fields)
+        return request.response(int(ResponseCode.PULL_OFFSET_MOVED), _OFFSET_RESET, ext_fields)
 
-    def _hold(self, request: RemotingCommand, connection: Connection, asked: PullMessage, wanted: Filter) -> None:
+    def _park(
+        self, request: RemotingCommand, connection: Connection, fields: PullMessage, message_filter: Filter
+    ) -> None:
         config = self._state.config
         check = self._state.rights.withdrawal_check(request, connection)
-        wait_ms = asked.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
-        request.fields, request.body = {}, b""  # views of the receive buffer, which a held pull would keep for long
+        wait_ms = fields.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
+        request.fields, request.body = {}, b""  # views of the receive buffer, which a parked request would retain
 
-        def answer() -> None:
+        def respond() -> None:
             try:
                 check()
-                response = self._pull(request, connection, asked, may_wait=False, again=True)
+                response = self._pull(request, connection, fields, may_wait=False, again=True)
             except ResponseError as error:
                 response = failure(request, error)
             if response is not None:
                 connection.send(response)
 
-        size = WAITING_BYTES + len(asked.subscription or "") + wanted.own_bytes
+        size = WAITING_BYTES + len(fields.subscription or "") + message_filter.own_bytes
         deadline_ms = self._state.steady_ms() + max(0, wait_ms)
         self._held.hold(
-            asked.topic, asked.queue_id, HeldPull(connection, wanted, asked.queue_offset, deadline_ms, answer, size)
+            fields.topic,
+            fields.queue_id,
+            HeldPull(connection, message_filter, fields.queue_offset, deadline_ms, respond, size),
         )
 
-    def _checked(self, asked: PullMessage, connection: Connection) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        """Group and topic, if the group may pull the topic; else raises the error response."""
+    def _check_permission(
+        self, fields: PullMessage, connection: Connection
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """Return group and topic, if the group may pull the topic. Raises ResponseError."""
         state = self._state
         config = state.config
         if not config.broker_permission & names.PERM_READ:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pulling message is forbidden")
-        group = state.groups.table.get(asked.consumer_group) or state.groups.find(
-            asked.consumer_group, config.auto_create_subscription_group
+        group = state.groups.table.get(fields.consumer_group) or state.groups.find(
+            fields.consumer_group, config.auto_create_subscription_group
         )
         if group is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{asked.consumer_group}] does not exist, {_HELP}",
+                f"subscription group [{fields.consumer_group}] does not exist, {_HELP}",
             )
         if not group.consume_enable:
-            raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {asked.consumer_group}")
-        topic = state.topics.table.get(asked.topic) or state.topics.get(asked.topic)
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {fields.consumer_group}"
+            )
+        topic = state.topics.table.get(fields.topic) or state.topics.get(fields.topic)
         if topic is None:
             raise ResponseError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please! {_HELP}"
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please! {_HELP}"
             )
         if not topic.perm & names.PERM_READ:
-            raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] pulling message is forbidden")
-        if not 0 <= asked.queue_id < topic.read_queue_nums:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{fields.topic}] pulling message is forbidden")
+        if not 0 <= fields.queue_id < topic.read_queue_nums:
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{asked.queue_id}] is illegal, topic:[{asked.topic}] "
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{connection.remote_address}]",
             )
         return group, topic
 
-    def _filter(self, asked: PullMessage, group: SubscriptionGroupConfig) -> Filter:
-        """The filter of a pull's subscription; raises the error response if that is not known."""
-        if asked.sys_flag & _BRINGS_SUBSCRIPTION:
-            check_expression_size(len(asked.subscription or ""), self._state.config)
+    def _filter(self, fields: PullMessage, group: SubscriptionGroupConfig) -> Filter:
+        """Return the filter of a pull's subscription. Raises ResponseError for an unknown subscription."""
+        if fields.sys_flag & _BRINGS_SUBSCRIPTION:
+            check_expression_size(len(fields.subscription or ""), self._state.config)
             try:
-                one = subscription(asked.topic, asked.subscription, asked.expression_type, asked.sub_version)
+                subscription_data = subscription(
+                    fields.topic, fields.subscription, fields.expression_type, fields.sub_version
+                )
             except ValueError as error:
                 raise ResponseError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from error
         else:
-            one = self._known_subscription(asked, group)
-        if is_tag_type(one.expression_type):
-            return filter_of(one)
-        found = _brought_filter(one) if asked.sys_flag & _BRINGS_SUBSCRIPTION else self._registered_filter(asked)
+            subscription_data = self._get_subscription(fields, group)
+        if is_tag_type(subscription_data.expression_type):
+            return filter_of(subscription_data)
+        expression_filter = (
+            _compile_filter(subscription_data)
+            if fields.sys_flag & _BRINGS_SUBSCRIPTION
+            else self._registered_filter(fields)
+        )
         config = self._state.config
         if not config.enable_property_filter:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {one.expression_type}",
+                f"The broker does not support consumer to filter message by {subscription_data.expression_type}",
             )
-        if config.filter_support_retry and asked.topic.startswith(names.RETRY_PREFIX):
-            return replace(found, matches=self._state.filters.matches_before_retry(asked.topic))
-        return found
+        if config.filter_support_retry and fields.topic.startswith(names.RETRY_PREFIX):
+            return replace(expression_filter, matches=self._state.filters.matches_before_retry(fields.topic))
+        return expression_filter
 
-    def _registered_filter(self, asked: PullMessage) -> Filter:
-        """The filter that the group's heartbeats have registered; raises the error response if there is none."""
-        registered = self._state.filters.get(asked.topic, asked.consumer_group)
+    def _registered_filter(self, fields: PullMessage) -> Filter:
+        """Return the filter registered by the group's heartbeats. Raises ResponseError without one."""
+        registered = self._state.filters.get(fields.topic, fields.consumer_group)
         if registered is None:
             raise ResponseError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
-        if registered.data.client_version < asked.sub_version:
+        if registered.data.client_version < fields.sub_version:
             raise ResponseError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return registered.filter
 
-    def _known_subscription(self, asked: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """The subscription in the group's heartbeats; raises the error response if there is none."""
-        members = self._state.consumers.groups.get(asked.consumer_group)
+    def _get_subscription(self, fields: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """Return the subscription of the group's heartbeats. Raises ResponseError without one."""
+        members = self._state.consumers.groups.get(fields.consumer_group)
         if members is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}")
         if not group.consume_broadcast_enable and members.is_broadcasting:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
-                f"the consumer group[{asked.consumer_group}] can not consume by broadcast way",
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
             )
-        one = members.subscriptions.get(asked.topic)
-        if one is None:
+        subscription_data = members.subscriptions.get(fields.topic)
+        if subscription_data is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}")
-        if one.sub_version < asked.sub_version:
+        if subscription_data.sub_version < fields.sub_version:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return one
+        return subscription_data
 
 
 def check_expression_size(size: int, config: BrokerConfig) -> None:
@@ -276,12 +291,12 @@ def check_expression_size(size: int, config: BrokerConfig) -> None:
         raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
 
 
-def _brought_filter(one: SubscriptionData) -> Filter:
-    """The filter of an expression that comes with the pull; one that does not compile lets all through.
+def _compile_filter(subscription_data: SubscriptionData) -> Filter:
+    """Return the filter of an expression in a pull; an invalid expression matches all messages.
 
-    Source: ``ConsumerFilterManager#build``, whose null the original asserts away.
+    Source: ``ConsumerFilterManager#build``, whose null the original does not handle.
     """
     try:
-        return filter_of(one)
+        return filter_of(subscription_data)
     except SqlError:
         return EVERYTHING

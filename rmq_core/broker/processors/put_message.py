@@ -1,4 +1,4 @@
-"""Stores client messages: finds the topic, adds properties, and redirects delayed, timer, half and retried ones.
+"""Storage of client messages: topics, added properties, redirection of delayed, timer, half and retried messages.
 
 Source: ``SendMessageProcessor``, ``AbstractSendMessageProcessor#msgCheck``.
 """
@@ -8,7 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from rmq_core.broker.processors.lite_names import check_names_no_child, with_lite_queue
-from rmq_core.broker.processors.recall import recall_handle
+from rmq_core.broker.processors.recall import encode_recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import drop as drop_times
@@ -41,7 +41,7 @@ from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LITE_PREFIX
 from rmq_formats.codecs.variants.inner_batch import count_messages
 
-_new = tuple.__new__  # of a NamedTuple, without the call of its own
+_new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK
 _WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
@@ -51,15 +51,15 @@ _LONG_DIGITS: Final = 10
 _POP_CHECKPOINT: Final = "POP_CK"
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 # Properties that need handling; without them the client's text goes into the record as it is.
-# A separator is put before the text for them: an expression that begins with a letter is searched for much faster.
+# The text gets a leading separator: an expression that begins with a fixed character is much faster.
 _SPECIAL: Final = re.compile(
     "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
     "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT|_SYS_MSG_PRIORITY_)"
 )
 _LIGHT_NAMES: Final = f"\x02{PROPERTY_LIGHT_NAMES}\x01"
 _SHOWN_CHARS: Final = 60
-_PLACE_BYTES: Final = 11  # of a light queue with fewer than ten billion messages, and a comma
-_ADDED_BYTES: Final = 1024  # what a broker adds itself: its marks, a unique key, where a delayed message goes
+_PLACE_BYTES: Final = 11  # an offset below ten billion, and a comma
+_ADDED_BYTES: Final = 1024  # of the broker's properties: region, trace, unique key, target of a delayed message
 _TOO_MANY_LIGHT_QUEUES: Final = (
     "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
     "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
@@ -79,16 +79,16 @@ _NOT_AVAILABLE: Final = (
 )
 
 
-class Stored(NamedTuple):
+class WriteResult(NamedTuple):
     """Result of storing a client's message.
 
     Attributes:
-        queue_id: of the queue that it belongs to.
-        result: of its append, which went well.
-        uniq_key: the producer's id of it, or the broker's; None for a batch that came without.
-        waits: whether its sender waits for flush and replication.
-        recall_handle: what its sender can recall it by; None if it is no timer message.
-        batch_key: the unique key of an inner batch, which its sender takes for the id of all; None else.
+        queue_id: of the message's queue.
+        result: of the successful append.
+        uniq_key: id from the producer or the broker; None for a batch without one.
+        waits: whether the sender waits for flush and replication.
+        recall_handle: handle for a recall; None for other than timer messages.
+        batch_key: unique key of an inner batch, the sender's id of all its messages; None else.
     """
 
     queue_id: int
@@ -99,11 +99,11 @@ class Stored(NamedTuple):
     batch_key: str | None = None
 
 
-class Storing:
-    """Stores the messages that clients send.
+class MessageWriter:
+    """Writer of client messages.
 
     Attributes:
-        marks: properties that are added to each message, and returned to its sender.
+        marks: properties added to each message, and returned to the sender.
     """
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
@@ -117,24 +117,24 @@ class Storing:
         self._own = encode_properties(self._own_properties)
         self._uniq_keys = UniqKeys()
 
-    def store(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> Stored:
+    def store(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> WriteResult:
         """Store a message or a batch.
 
         Args:
-            request: it has the body.
+            request: with the body.
             connection: of the sender.
-            asked: the request's fields.
+            fields: of the request.
 
         Raises:
-            ResponseError: the error response, if it cannot be stored.
+            ResponseError: the message is refused.
         """
-        state, name = self._state, asked.topic
+        state, name = self._state, fields.topic
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
-            topic = self._make_topic(asked)
+            topic = self._make_topic(fields)
         if not state.config.broker_permission & names.PERM_WRITE:
             self._check_permission(topic)
-        queue_id = asked.queue_id
+        queue_id = fields.queue_id
         if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
@@ -142,93 +142,92 @@ class Storing:
             )
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
-        sys_flag = asked.sys_flag
+        sys_flag = fields.sys_flag
         is_inner = bool(sys_flag & FLAG_INNER_BATCH)
         if topic.attributes and has_batch_queues(topic):
-            is_inner = self._is_inner_batch(request, asked)
+            is_inner = self._is_inner_batch(request, fields)
         elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
-        given = asked
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
+        sent_fields = fields
         if topic.attributes and is_lite(topic):
-            asked = with_lite_queue(asked, request.body, has_light_queues=self._has_light_queues)
+            fields = with_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= FLAG_MULTI_TAGS
-        text = "\x02" + (asked.properties or "")
+        text = "\x02" + (fields.properties or "")
         if self._has_light_queues and _LIGHT_NAMES in text:
-            self._check_light_names(asked, may_be_child=asked is not given)
+            self._check_light_names(fields, may_be_child=fields is not sent_fields)
         if is_inner:
-            stored = self._put_inner_batch(request, connection, asked, queue_id, sys_flag)
-        elif asked.batch:
-            stored = self._put_batch(request, connection, asked, queue_id, sys_flag)
+            stored = self._put_inner_batch(request, connection, fields, queue_id, sys_flag)
+        elif fields.batch:
+            stored = self._put_batch(request, connection, fields, queue_id, sys_flag)
         elif _SPECIAL.search(text) is None and not name.startswith(names.RETRY_PREFIX):
-            found = _UNIQ_KEY.search(text)
+            uniq_key_match = _UNIQ_KEY.search(text)
             properties = text[1:].encode("utf-8", "replace")
             if properties and properties[-1] != PROPERTY_SEPARATOR:
                 properties += _SEPARATOR
-            uniq_key = found[1] if found else self._uniq_keys.next(state.clock_ms())
-            if not found:
+            uniq_key = uniq_key_match[1] if uniq_key_match else self._uniq_keys.next(state.clock_ms())
+            if not uniq_key_match:
                 properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
             result = self._appender.put(
-                name, queue_id, request.body, properties + self._own, asked.born_timestamp, connection.remote_host,
-                state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+                name, queue_id, request.body, properties + self._own, fields.born_timestamp, connection.remote_host,
+                state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
             )  # fmt: skip
-            stored = _new(Stored, (queue_id, result, uniq_key, True, None, None))
+            stored = _new(WriteResult, (queue_id, result, uniq_key, True, None, None))
         else:
-            stored = self._put_special(request, connection, asked, queue_id, sys_flag)
+            stored = self._put_special(request, connection, fields, queue_id, sys_flag)
         result = stored.result
         if result.status is not _OK:
             state.stats.times.failed_puts += 1
-            raise self.failure(result.status)
+            raise self.error_response(result.status)
         state.stats.count_messages(stats.PUT, name, result.message_count, result.size)
         return stored
 
-    def _make_topic(self, asked: SendMessage) -> TopicConfig:
-        """Create the topic of a message, or raise the error response if that is not allowed or the name is reserved."""
+    def _make_topic(self, fields: SendMessage) -> TopicConfig:
+        """Create the topic of a message. Raises ResponseError without permission, or for a reserved name."""
         topics = self._state.topics
-        light = topics.get(asked.topic) if is_light_queue(asked.topic) else None
+        light = topics.get(fields.topic) if is_light_queue(fields.topic) else None
         if light is not None:
-            check_names_no_child(asked.topic, [])
-            self._check_room([asked.topic])
+            check_names_no_child(fields.topic, [])
+            self._check_room([fields.topic])
             return light
-        fault = names.topic_fault(asked.topic)
-        if fault is not None:
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
-        if asked.topic in names.NOT_FOR_CLIENTS:
-            raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{asked.topic}] is forbidden.")
-        is_retry = asked.topic.startswith(names.RETRY_PREFIX)
-        sys_flag = (2 if is_retry else 1) if asked.unit_mode else 0
-        made = topics.make_for_send(
-            asked.topic, asked.default_topic, asked.default_topic_queue_nums, sys_flag,
+        problem = names.topic_fault(fields.topic)
+        if problem is not None:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
+        if fields.topic in names.NOT_FOR_CLIENTS:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{fields.topic}] is forbidden.")
+        is_retry = fields.topic.startswith(names.RETRY_PREFIX)
+        sys_flag = (2 if is_retry else 1) if fields.unit_mode else 0
+        created = topics.make_for_send(
+            fields.topic, fields.default_topic, fields.default_topic_queue_nums, sys_flag,
             self._state.config.auto_create_topic_enable,
         )  # fmt: skip
-        if made is None and is_retry and not topics.is_full:
-            made = topics.make(asked.topic, 1, sys_flag)
-        if made is None:
+        if created is None and is_retry and not topics.is_full:
+            created = topics.make(fields.topic, 1, sys_flag)
+        if created is None:
             raise ResponseError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please!{_HELP}"
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!{_HELP}"
             )
-        return made
+        return created
 
-    def _check_light_names(self, asked: SendMessage, *, may_be_child: bool) -> None:
-        """Refuse a message that names what is no light queue, more than it has places for, or too many new ones.
+    def _check_light_names(self, fields: SendMessage, *, may_be_child: bool) -> None:
+        """Refuse a message with invalid names of light queues, with too many, or with too many new ones.
 
-        The original stores the first; from it on it dispatches nothing any more, or the message to none of them. A
-        delayed message without room for its places would be lost when it is delivered.
+        In the original a stored invalid name stops all dispatch, or that of the message. A delayed message without room
+        for its offsets would be lost at its delivery.
         """
-        encoded = (asked.properties or "").encode("utf-8", "replace")
-        found = named_light_queues(encoded)
+        encoded = (fields.properties or "").encode("utf-8", "replace")
+        light_queues = named_light_queues(encoded)
         if not may_be_child:
-            check_names_no_child(asked.topic, found)
-        if len(encoded) + len(found) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
-            what = (
-                f"{len(found)} light queues are too many for one message: their places have no room in its properties"
-            )
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
-        wrong = next((name for name in found if not is_light_queue(name)), None)
-        if wrong is not None:
-            what = f"{PROPERTY_LIGHT_NAMES} names {wrong[:_SHOWN_CHARS]!r}, which cannot be a light queue"
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
-        self._check_room(found)
+            check_names_no_child(fields.topic, light_queues)
+        if len(encoded) + len(light_queues) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
+            count = len(light_queues)
+            problem = f"{count} light queues are too many for one message: their places have no room in its properties"
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
+        invalid_name = next((name for name in light_queues if not is_light_queue(name)), None)
+        if invalid_name is not None:
+            problem = f"{PROPERTY_LIGHT_NAMES} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
+        self._check_room(light_queues)
 
     def _check_room(self, light_queues: list[str]) -> None:
         if not self._state.store.appender.takes_light_queues(light_queues):
@@ -243,67 +242,69 @@ class Storing:
             )
 
     def _put_batch(
-        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
-    ) -> Stored:
-        """Store a batch; its own properties are appended to those of each of its messages."""
-        if asked.topic.startswith(names.RETRY_PREFIX):
+        self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
+    ) -> WriteResult:
+        """Store a batch; the request's properties are appended to those of each message."""
+        if fields.topic.startswith(names.RETRY_PREFIX):
             raise ResponseError(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {asked.topic}"
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
             )
-        properties = decode_properties((asked.properties or "").encode("utf-8", "replace")) | self._own_properties
-        if _level(properties) > 0:
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
+        if _read_delay_level(properties) > 0:
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._state.store.put_batch(
-            asked.topic, queue_id, bytes(request.body), encode_properties(properties), asked.born_timestamp,
+            fields.topic, queue_id, bytes(request.body), encode_properties(properties), fields.born_timestamp,
             connection.remote_host, self._state.clock_ms(), sys_flag=sys_flag,
-            reconsume_times=asked.reconsume_times or 0,
+            reconsume_times=fields.reconsume_times or 0,
         )  # fmt: skip
-        return Stored(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
+        return WriteResult(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
 
-    def _is_inner_batch(self, request: RemotingCommand, asked: SendMessage) -> bool:
-        """Whether a request to a topic with batch queues is to be one record of several messages.
+    def _is_inner_batch(self, request: RemotingCommand, fields: SendMessage) -> bool:
+        """Return whether a batch becomes one record of a topic with batch queues.
 
-        A batch without a unique key of its own becomes records, as in the original.
+        A batch without a unique key becomes single records, as in the original.
         """
-        if asked.topic in self._state.topics.unwritten:  # after a kill, its records would be taken for another topic's
-            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{asked.topic}] is being made, try later")
-        text = "\x02" + (asked.properties or "")
-        if asked.sys_flag & FLAG_INNER_BATCH:
+        if (
+            fields.topic in self._state.topics.unwritten
+        ):  # after a kill, its records would belong to another kind of topic
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being made, try later")
+        text = "\x02" + (fields.properties or "")
+        if fields.sys_flag & FLAG_INNER_BATCH:
             return True
-        is_inner = asked.batch and _UNIQ_KEY.search(text) is not None
-        body = bytes(request.body) if asked.batch and not is_inner else b""
+        is_inner = fields.batch and _UNIQ_KEY.search(text) is not None
+        body = bytes(request.body) if fields.batch and not is_inner else b""
         if _INNER.search(text) or any(name in body for name in _INNER_NAMES):
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         return is_inner
 
     def _put_inner_batch(
-        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
-    ) -> Stored:
+        self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
+    ) -> WriteResult:
         """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
-        properties = decode_properties((asked.properties or "").encode("utf-8", "replace")) | self._own_properties
-        told, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
+        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
+        declared_count, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
         body = bytes(request.body)
-        is_later = _level(properties) > 0 or any(name in properties for name in _NOT_BY_PRIORITY[1:])
-        is_lie = told is not None and told != str(count_messages(body, MAX_BATCH_COUNT))
-        if is_later or is_transaction(properties) or is_lie:
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        is_delayed = _read_delay_level(properties) > 0 or any(name in properties for name in _NOT_BY_PRIORITY[1:])
+        is_wrong_count = declared_count is not None and declared_count != str(count_messages(body, MAX_BATCH_COUNT))
+        if is_delayed or is_transaction(properties) or is_wrong_count:
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         result = self._state.store.bulk.put_inner_batch(
-            asked.topic, queue_id, body, encode_properties(properties), asked.born_timestamp, connection.remote_host,
-            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+            fields.topic, queue_id, body, encode_properties(properties), fields.born_timestamp, connection.remote_host,
+            self._state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
         )  # fmt: skip
-        return Stored(queue_id, result, uniq_key, True, batch_key=uniq_key if asked.batch else None)
+        return WriteResult(queue_id, result, uniq_key, True, batch_key=uniq_key if fields.batch else None)
 
     def _put_special(
-        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
-    ) -> Stored:
-        """Store a message that is delayed, timed, retried, half of a transaction, or whose sender does not wait."""
-        properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
-        topic, asked_queue_id = asked.topic, queue_id
+        self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
+    ) -> WriteResult:
+        """Store a delayed, timer, retried or half message, or one whose sender does not wait."""
+        properties = decode_properties((fields.properties or "").encode("utf-8", "replace"))
+        topic, sent_queue_id = fields.topic, queue_id
         if topic.startswith(names.RETRY_PREFIX):
-            topic, queue_id = self._retry_or_dead(request, asked, queue_id, properties)
-        level = _level(properties)
-        is_half = is_transaction(properties) and not ((asked.reconsume_times or 0) > 0 and level > 0)
+            topic, queue_id = self._redirect_retry(request, fields, queue_id, properties)
+        level = _read_delay_level(properties)
+        is_half = is_transaction(properties) and not ((fields.reconsume_times or 0) > 0 and level > 0)
         if is_half and self._state.config.reject_transaction_message:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
@@ -312,7 +313,7 @@ class Storing:
         for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
             del properties[name]
         if _PRIORITY in properties:
-            asked_queue_id = queue_id = self._by_priority(
+            sent_queue_id = queue_id = self._queue_by_priority(
                 topic, queue_id, properties, is_plain=not is_half and not level
             )
         properties |= self._own_properties
@@ -327,17 +328,17 @@ class Storing:
             topic, queue_id = self._state.timers.redirect(topic, queue_id, properties)
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:
-            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._appender.put(
-            topic, queue_id, request.body, encoded, asked.born_timestamp, connection.remote_host,
-            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+            topic, queue_id, request.body, encoded, fields.born_timestamp, connection.remote_host,
+            self._state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
         )  # fmt: skip
         waits = properties.get(_WAIT, "true").lower() == "true"
-        handle = None if is_half else recall_handle(properties, self._state.config.broker_name)
-        return Stored(asked_queue_id, result, uniq_key, waits, handle)
+        handle = None if is_half else encode_recall_handle(properties, self._state.config.broker_name)
+        return WriteResult(sent_queue_id, result, uniq_key, waits, handle)
 
-    def _by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
-        """The queue of a message with a priority, which others than plain ones lose. Source: RocketMQ 5.4."""
+    def _queue_by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
+        """Return the queue of a message's priority, which only plain messages retain. Source: RocketMQ 5.4."""
         if not is_plain or any(name in properties for name in _NOT_BY_PRIORITY):
             del properties[_PRIORITY]
             return queue_id
@@ -346,44 +347,44 @@ class Storing:
             return queue_id
         return min(int(text), max(config.write_queue_nums, 1) - 1)
 
-    def _retry_or_dead(
-        self, request: RemotingCommand, asked: SendMessage, queue_id: int, properties: dict[str, str]
+    def _redirect_retry(
+        self, request: RemotingCommand, fields: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
-        """Topic and queue of a message sent to a retry topic, or of its dead letter. Source: ``handleRetryAndDLQ``."""
-        state, group_name = self._state, asked.topic.removeprefix(names.RETRY_PREFIX)
+        """Return topic and queue of a retried message or of its dead letter. Source: ``handleRetryAndDLQ``."""
+        state, group_name = self._state, fields.topic.removeprefix(names.RETRY_PREFIX)
         group = state.groups.find(group_name, state.config.auto_create_subscription_group)
         if group is None:
             raise ResponseError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name} {_HELP}"
             )
-        most = group.retry_max_times
-        if request.version >= Version.V3_4_9 and asked.max_reconsume_times is not None:
-            most = asked.max_reconsume_times
-        if (asked.reconsume_times or 0) <= most and not state.locks.is_any_locked(group_name):
-            return asked.topic, queue_id
+        max_retries = group.retry_max_times
+        if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
+            max_retries = fields.max_reconsume_times
+        if (fields.reconsume_times or 0) <= max_retries and not state.locks.is_any_locked(group_name):
+            return fields.topic, queue_id
         properties[PROPERTY_DELAY] = "-1"
         return state.topics.make(names.dlq_topic(group_name), 1).topic_name, 0
 
-    def _illegal(self) -> str:
+    def _illegal_remark(self) -> str:
         return _ILLEGAL.format(self._state.store.config.max_message_bytes)
 
-    def failure(self, status: PutStatus) -> ResponseError:
-        """The error response for a message that was not stored. Source: ``handlePutMessageResult``."""
+    def error_response(self, status: PutStatus) -> ResponseError:
+        """Return the error response of a failed append. Source: ``handlePutMessageResult``."""
         if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
-            return ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+            return ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
             return ResponseError(ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.")
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
-            why = "; ".join(self._state.store.refusals.values()) or "the store takes no messages now"
-            return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(why))
+            reason = "; ".join(self._state.store.refusals.values()) or "the store takes no messages now"
+            return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(reason))
         return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
 
 
-def _level(properties: dict[str, str]) -> int:
-    """The delay level in a message's properties; 0 if there is none.
+def _read_delay_level(properties: dict[str, str]) -> int:
+    """Return the delay level in a message's properties; 0 without one.
 
     Raises:
-        ResponseError: the property is no number.
+        ResponseError: the property is not a number.
     """
     text = properties.get(PROPERTY_DELAY, "0")
     if not text.removeprefix("-").isdecimal() or len(text) > 9:

@@ -21,66 +21,68 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 
 _WAITING_TOPICS: Final = (names.SCHEDULE_TOPIC, TIMER_TOPIC, names.HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC)
 _UNIQUE_KEY: Final = "_UNIQUE_KEY_QUERY"
-_KINDS: Final = {"U": KeyKind.UNIQUE, "T": KeyKind.TAGS}  # of clients from 5.4 on; others send none
+_KINDS: Final = {"U": KeyKind.UNIQUE, "T": KeyKind.TAGS}  # sent by clients from 5.4 on
 _MOST_UNIQUE: Final = 32
-_MOST_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)  # the newest of them that fit into a frame with its header
+_MOST_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)  # of the newest records that fit into a frame with its header
 
 
-class Lookups:
-    """Handles QUERY_MESSAGE and VIEW_MESSAGE_BY_ID: messages by key, and by place."""
+class QueryMessageProcessor:
+    """Handler of QUERY_MESSAGE and VIEW_MESSAGE_BY_ID."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
         }
 
     def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_MESSAGE (12): a topic's messages with a key, with a UNIQ_KEY, or with TAGS, from the Index."""
-        asked = read_fields(request, QueryMessage)
+        """Return a topic's messages with a key, a UNIQ_KEY or TAGS, from the Index (QUERY_MESSAGE, 12)."""
+        fields = read_fields(request, QueryMessage)
         unique = request.ext_fields.get(_UNIQUE_KEY, "").lower() == "true"
-        kind = KeyKind.UNIQUE if unique else _KINDS.get(asked.index_type or "", KeyKind.ANY)
-        most = _MOST_UNIQUE if kind is KeyKind.UNIQUE else asked.max_num
-        found = self._state.store.query(
-            asked.topic, asked.key, most, asked.begin_timestamp, asked.end_timestamp, kind=kind
+        kind = KeyKind.UNIQUE if unique else _KINDS.get(fields.index_type or "", KeyKind.ANY)
+        limit = _MOST_UNIQUE if kind is KeyKind.UNIQUE else fields.max_num
+        result = self._state.store.query(
+            fields.topic, fields.key, limit, fields.begin_timestamp, fields.end_timestamp, kind=kind
         )
-        fields = {
-            "indexLastUpdateTimestamp": str(found.last_update_timestamp_ms),
-            "indexLastUpdatePhyoffset": str(found.last_update_physical_offset),
+        ext_fields = {
+            "indexLastUpdateTimestamp": str(result.last_update_timestamp_ms),
+            "indexLastUpdatePhyoffset": str(result.last_update_physical_offset),
         }
-        if not found.records:
+        if not result.records:
             remark = "can not find message, maybe time range not correct"
-            return request.response(int(ResponseCode.QUERY_NOT_FOUND), remark, fields)
-        return request.response(ext_fields=fields, body=b"".join(_fitting(found.records)))
+            return request.response(int(ResponseCode.QUERY_NOT_FOUND), remark, ext_fields)
+        return request.response(ext_fields=ext_fields, body=b"".join(_select_fitting(result.records)))
 
     def view(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """VIEW_MESSAGE_BY_ID (33): the record at a physical offset; of the topic that is asked for, if one is."""
-        asked = read_fields(request, ViewMessage)
-        record = self._state.store.record(asked.offset)
+        """Return the record at a physical offset, if it is of the request's topic (VIEW_MESSAGE_BY_ID, 33)."""
+        fields = read_fields(request, ViewMessage)
+        record = self._state.store.record(fields.offset)
         if record is None:
             return request.response(
-                int(ResponseCode.SYSTEM_ERROR), f"can not find message by the offset, {asked.offset}"
+                int(ResponseCode.SYSTEM_ERROR), f"can not find message by the offset, {fields.offset}"
             )
-        if (asked.topic or "").strip() and not _is_of(self._state.store.message(asked.offset), asked.topic or ""):
+        if (fields.topic or "").strip() and not _is_of_topic(
+            self._state.store.message(fields.offset), fields.topic or ""
+        ):
             return request.response(int(ResponseCode.NO_PERMISSION), "The topic does not match the message")
         return request.response(body=record)
 
 
-def _is_of(message: StoredMessage | None, topic: str) -> bool:
-    """Whether a message is one of a topic, or waits for it. Source: ``#matchesRequestTopic`` of 5.5.1."""
+def _is_of_topic(message: StoredMessage | None, topic: str) -> bool:
+    """Return whether a message belongs to a topic or waits for it. Source: ``#matchesRequestTopic`` of 5.5.1."""
     if message is not None and message.topic in _WAITING_TOPICS:
         return message.properties.get(REAL_TOPIC) == topic
     return message is not None and message.topic == topic
 
 
-def _fitting(records: list[memoryview]) -> list[memoryview]:
-    """The first records, which are the newest, as far as they fit into one answer, oldest first.
+def _select_fitting(records: list[memoryview]) -> list[memoryview]:
+    """Return the newest records that fit into one response, oldest first.
 
-    Source: ``DefaultMessageStore#queryMessage``, which sorts what it has found by its place.
+    Source: ``DefaultMessageStore#queryMessage``, which sorts its results by physical offset.
     """
     sizes = accumulate(map(len, records))
     return [record for record, end in zip(records, sizes, strict=True) if end <= _MOST_BYTES][::-1]

@@ -26,29 +26,29 @@ from rmq_formats.codecs.consumequeue_ext import ExtUnit, is_ext_address
 _MOST: Final = 4096  # units of an answer: some 400 KiB
 
 
-class QueueUnitsAdmin:
-    """Handles QUERY_CONSUME_QUEUE."""
+class QueryConsumeQueueProcessor:
+    """Handler of QUERY_CONSUME_QUEUE."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.QUERY_CONSUME_QUEUE: self.query}
 
     def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """QUERY_CONSUME_QUEUE (321): units from a queue offset on, up to 4,096 at once, of one file."""
-        asked = read_fields(request, QueryConsumeQueue)
-        queue = self._state.store.queue(asked.topic, asked.queue_id)
+        """Return up to 4,096 units of one file from a queue offset on (QUERY_CONSUME_QUEUE, 321)."""
+        fields = read_fields(request, QueryConsumeQueue)
+        queue = self._state.store.queue(fields.topic, fields.queue_id)
         if queue is None:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{asked.queue_id}@{asked.topic} is not exist!")
-        group, wanted, told, subscription = asked.consumer_group, None, None, None
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{fields.queue_id}@{fields.topic} is not exist!")
+        group, message_filter, filter_text, subscription = fields.consumer_group, None, None, None
         if group:
-            subscription = self._subscription(asked.topic, group)
-            wanted, told = self._filter(asked.topic, group, subscription)
-        units = [_unit(queue, unit, wanted) for unit in _units(queue, asked.index, asked.count)]
+            subscription = self._subscription(fields.topic, group)
+            message_filter, filter_text = self._filter(fields.topic, group, subscription)
+        units = [_encode_unit(queue, unit, message_filter) for unit in _read_units(queue, fields.index, fields.count)]
         body = QueueUnits(
-            filter_data=UNSET if told is None else told, max_queue_index=queue.max_offset,
+            filter_data=UNSET if filter_text is None else filter_text, max_queue_index=queue.max_offset,
             min_queue_index=queue.min_offset, queue_data=units,
             subscription_data=UNSET if subscription is None else subscription,
         )  # fmt: skip
@@ -58,18 +58,18 @@ class QueueUnitsAdmin:
         members = self._state.consumers.groups.get(group)
         return None if members is None else members.subscriptions.get(topic)
 
-    def _filter(self, topic: str, group: str, one: SubscriptionData | None) -> tuple[Filter | None, str]:
-        """A group's filter, None without one, and its text."""
-        if one is None:
+    def _filter(self, topic: str, group: str, subscription_data: SubscriptionData | None) -> tuple[Filter | None, str]:
+        """Return the filter of a group and its text; None without a filter."""
+        if subscription_data is None:
             return None, f"{group}@{topic} is not online!"
         registered = self._state.filters.get(topic, group)
         if registered is None:
-            return (filter_of(one) if is_tag_type(one.expression_type) else None), "null"
+            return (filter_of(subscription_data) if is_tag_type(subscription_data.expression_type) else None), "null"
         return registered.filter, encode_body(registered.data).decode()
 
 
-def _units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:
-    """Physical offset, size and tags code of units from a queue offset on; of a batch queue, from its batch on."""
+def _read_units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:
+    """Return physical offset, size and tags code of units from a queue offset on; of whole batches in a batch queue."""
     begin = max(index, queue.min_offset)
     count = max(0, min(count - (begin - index), _MOST))
     if isinstance(queue, BatchQueue):
@@ -78,8 +78,8 @@ def _units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:
     return list(UNIT.iter_unpack(queue.read(begin, count)))
 
 
-def _unit(queue: Queue, unit: tuple[int, int, int], wanted: Filter | None) -> QueueUnit:
-    """A unit as it is told; where its tags code is an address in ConsumeQueueExt, with what stands there."""
+def _encode_unit(queue: Queue, unit: tuple[int, int, int], message_filter: Filter | None) -> QueueUnit:
+    """Convert a unit for the response, with the unit of ConsumeQueueExt that its tags code may refer to."""
     physical_offset, size, tags_code = unit
     if queue.ext is None or not is_ext_address(tags_code):
         return QueueUnit(physic_offset=physical_offset, physic_size=size, tags_code=tags_code)
@@ -92,12 +92,13 @@ def _unit(queue: Queue, unit: tuple[int, int, int], wanted: Filter | None) -> Qu
         msg_store_time=ext.store_timestamp_ms, size=ext.size, tags_code=ext.tags_code,
     )  # fmt: skip
     return QueueUnit(
-        eval=wanted is not None and _may_pass(ext, wanted), extend_data_json=encode_body(data).decode(),
-        physic_offset=physical_offset, physic_size=size, tags_code=ext.tags_code,
+        eval=message_filter is not None and _may_match(ext, message_filter),
+        extend_data_json=encode_body(data).decode(), physic_offset=physical_offset, physic_size=size,
+        tags_code=ext.tags_code,
     )  # fmt: skip
 
 
-def _may_pass(ext: ExtUnit, wanted: Filter) -> bool:
-    if wanted.tags_codes is not None and ext.tags_code not in wanted.tags_codes:
+def _may_match(ext: ExtUnit, message_filter: Filter) -> bool:
+    if message_filter.tags_codes is not None and ext.tags_code not in message_filter.tags_codes:
         return False
-    return wanted.may_match_unit is None or wanted.may_match_unit(ext.store_timestamp_ms, ext.bit_map)
+    return message_filter.may_match_unit is None or message_filter.may_match_unit(ext.store_timestamp_ms, ext.bit_map)

@@ -6,7 +6,7 @@ Source: ``RecallMessageProcessor``, ``SendMessageProcessor#attachRecallHandle``.
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import DELIVER_MS
@@ -14,10 +14,10 @@ from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.broker.timer.records import delete_key, number
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import RecallMessage
 from rmq_core.store.results import PutStatus
 from rmq_formats.codecs.index import AUTO
@@ -30,11 +30,11 @@ _BODY: Final = b"0"
 _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
-def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """The handle to recall a message by; None if it is no timer message, or a retry.
+def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
+    """Return the handle for a recall of a message; None for a retry or other than a timer message.
 
     Args:
-        properties: that it is stored with.
+        properties: of the stored message.
         broker_name: the broker's.
     """
     due_ms, topic = number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
@@ -44,22 +44,22 @@ def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None
     return RecallHandle(topic, broker_name, due_ms + 1, uniq_key).encode()
 
 
-class Recalls:
-    """Handles RECALL_MESSAGE requests."""
+class RecallMessageProcessor:
+    """Handler of RECALL_MESSAGE requests."""
 
-    def __init__(self, state: BrokerState, acknowledgements: Acknowledgements) -> None:
+    def __init__(self, state: BrokerState, responder: DurableResponder) -> None:
         self._state = state
-        self._acknowledgements = acknowledgements
+        self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     def recall(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        """RECALL_MESSAGE (370): stores a recall, due at the same time, which cancels the waiting message."""
+        """Store a recall, due at the same time as the waiting message (RECALL_MESSAGE, 370)."""
         state = self._state
-        asked = read_fields(request, RecallMessage)
-        handle = self._checked(asked)
+        fields = read_fields(request, RecallMessage)
+        handle = self._parse_handle(fields)
         now_ms = state.clock_ms()
         properties = {
             PROPERTY_TAGS: _TAG,
@@ -67,7 +67,7 @@ class Recalls:
             PROPERTY_UNIQ_KEY: handle.uniq_key,
             DELIVER_MS: str(handle.due_ms),
             "BORN_TIMESTAMP": str(now_ms),
-            "PGROUP": asked.producer_group or "",
+            "PGROUP": fields.producer_group or "",
         }
         topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
         result = state.store.appender.put(
@@ -77,38 +77,38 @@ class Recalls:
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
         state.stats.count_messages(stats.PUT, topic, 1, result.size)
-        answer = request.response(ext_fields={"MSG_REGION": state.config.region_id, "msgId": handle.uniq_key})
-        if self._acknowledgements.must_wait:
-            return self._acknowledgements.when_safe(request, answer, result)
-        return answer
+        response = request.response(ext_fields={"MSG_REGION": state.config.region_id, "msgId": handle.uniq_key})
+        if self._responder.must_wait:
+            return self._responder.respond_when_durable(request, response, result)
+        return response
 
     def _deleted_key(self, handle: RecallHandle) -> str:
-        """What a recall names its message by, as the brokers read it that this store has been with."""
-        asked = self._state.config.append_topic_for_timer_delete_key
-        has_topic = not self._state.store.is_from_5_4 if asked == AUTO else asked == "true"
+        """Return the message's key in a recall, in the format of the brokers that wrote this store."""
+        setting = self._state.config.append_topic_for_timer_delete_key
+        has_topic = not self._state.store.is_from_5_4 if setting == AUTO else setting == "true"
         return delete_key(handle.topic, handle.uniq_key) if has_topic else handle.uniq_key
 
-    def _checked(self, asked: RecallMessage) -> RecallHandle:
-        """The handle of a request, checked.
+    def _parse_handle(self, fields: RecallMessage) -> RecallHandle:
+        """Return the valid handle of a request.
 
         Raises:
-            ResponseError: recalls are switched off, or the handle is not valid for this topic, broker and time.
+            ResponseError: recalls are switched off, or the handle is invalid for this topic, broker and time.
         """
         state, config = self._state, self._state.config
         if not config.recall_message_enable:
             raise ResponseError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         if not config.broker_permission & names.PERM_WRITE:
             raise ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
-        if asked.topic not in state.topics.table:
-            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{asked.topic}] not exist")
-        handle = RecallHandle.decode(asked.recall_handle)
-        fault = None
-        if handle.topic != asked.topic:
-            fault = "recall failed, topic not match"
+        if fields.topic not in state.topics.table:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{fields.topic}] not exist")
+        handle = RecallHandle.decode(fields.recall_handle)
+        problem = None
+        if handle.topic != fields.topic:
+            problem = "recall failed, topic not match"
         elif handle.broker_name != config.broker_name:
-            fault = _UNAVAILABLE
+            problem = _UNAVAILABLE
         elif not 0 < handle.due_ms - state.clock_ms() < config.timer_max_delay_sec * 1000:
-            fault = "recall failed, timestamp invalid"
-        if fault is not None:
-            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, fault)
+            problem = "recall failed, timestamp invalid"
+        if problem is not None:
+            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, problem)
         return handle

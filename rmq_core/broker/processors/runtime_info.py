@@ -13,16 +13,16 @@ from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.timer.schedule import Schedule
 from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
 
-_POOLS: Final = ("send", "pull", "litePull", "query", "ack")  # Java's thread pools: nothing waits for them here
+_POOLS: Final = ("send", "pull", "litePull", "query", "ack")  # Java's thread pools, which do not exist here
 _POOL_CAPACITY: Final = "0"
-_NO_TRANSIENT_BUFFERS: Final = (1 << 31) - 1  # as Java has it without a pool of them
+_NO_TRANSIENT_BUFFERS: Final = (1 << 31) - 1  # Java's value without a buffer pool
 _BY_DAY: Final = (stats.TOPIC_PUT_NUMS, stats.GROUP_GET_NUMS)
 _UNITS: Final = "KMGTPE"
 _DAY_MS: Final = 86_400_000
 
 
 def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dict[str, str]:
-    """The table of runtime info, by name.
+    """Return the runtime info by name.
 
     Args:
         state: of the broker.
@@ -34,7 +34,7 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
     found_rates, miss_rates = counted.total_rates(stats.GET_FOUND_TIMES), counted.total_rates(stats.GET_MISS_TIMES)
     put_total, get_total = counted.total(stats.TOPIC_PUT_NUMS), counted.total(stats.GROUP_GET_NUMS)
     put_bytes = counted.total(stats.TOPIC_PUT_SIZE)
-    found = {
+    info = {
         "bootTimestamp": str(started_ms),
         "runtime": _duration(now_ms - started_ms),
         "brokerActive": "true",
@@ -78,14 +78,14 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "timerDequeueTps": str(counted.total_rate(stats.TIMER_DEQUEUE_NUMS)),
     }
     for pool in _POOLS:
-        found[f"{pool}ThreadPoolQueueSize"] = "0"
-        found[f"{pool}ThreadPoolQueueCapacity"] = _POOL_CAPACITY
-        found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        info[f"{pool}ThreadPoolQueueSize"] = "0"
+        info[f"{pool}ThreadPoolQueueCapacity"] = _POOL_CAPACITY
+        info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     for level in range(1, schedule.level_count + 1):
         offset, end = schedule.offsets.get(level, 0), store.max_offset(SCHEDULE_TOPIC, level - 1)
         if offset or end:
-            found[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-    return found | _disk(store.config.root, store.config.commitlog_path)
+            info[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+    return info | _disk(store.config.root, store.config.commitlog_path)
 
 
 def _disk(root: str, commitlog_path: str) -> dict[str, str]:

@@ -6,8 +6,8 @@ Source: ``SendMessageProcessor``.
 from collections.abc import Callable
 from functools import partial
 
-from rmq_core.broker.processors.acknowledge import Acknowledgements
-from rmq_core.broker.processors.put_message import Stored, Storing
+from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.reply_requests import REPLY_TO_CLIENT
 from rmq_core.remoting.codes import RequestCode
@@ -17,29 +17,29 @@ from rmq_core.remoting.header import RemotingCommand, encode_json
 from rmq_core.remoting.requests import SendMessage, SendMessageV2
 
 
-class Sends:
-    """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+class SendMessageProcessor:
+    """Handler of SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
     def __init__(
         self,
         state: BrokerState,
-        storing: Storing,
-        acknowledgements: Acknowledgements,
+        writer: MessageWriter,
+        responder: DurableResponder,
         after_change: Callable[[HandlerAnswer], HandlerAnswer],
     ) -> None:
-        """Use ``after_change`` for the answer to a message that has created its topic."""
+        """Wrap the response to a message that created its topic by ``after_change``."""
         self._state = state
         self._topics = state.topics
         self._times = state.stats.times
         self._page_cache = state.page_cache
         self._after_change = after_change
-        self._storing = storing
-        self._acknowledgements = acknowledgements
+        self._writer = writer
+        self._responder = responder
         self._id_prefix = state.store_host.to_bytes().hex().upper().encode()
-        self._marks = encode_json(storing.marks)[1:-1]
+        self._marks = encode_json(writer.marks)[1:-1]
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEND_MESSAGE: partial(self._send, SendMessage),
             RequestCode.SEND_MESSAGE_V2: partial(self._send, SendMessageV2),
@@ -48,38 +48,38 @@ class Sends:
 
     def _send(self, kind: type[SendMessage], request: RemotingCommand, connection: Connection) -> HandlerAnswer:
         """Store a message or a batch; the fields of V2 have short names."""
-        topics, acknowledgements, asked = self._topics, self._acknowledgements, read_fields(request, kind)
-        before, times = topics.version, self._times
+        topics, responder, fields = self._topics, self._responder, read_fields(request, kind)
+        version_before, times = topics.version, self._times
         begin_s = times.now_s()
-        stored = self._storing.store(request, connection, asked)
-        if REPLY_TO_CLIENT in (asked.properties or ""):
+        stored = self._writer.store(request, connection, fields)
+        if REPLY_TO_CLIENT in (fields.properties or ""):
             state = self._state
-            state.reply_requests.add(asked.properties or "", asked.topic, state.rights.login(request), connection)
-        answer = self._answer(request, stored)
+            state.reply_requests.add(fields.properties or "", fields.topic, state.rights.login(request), connection)
+        response = self._respond(request, stored)
         if (took_s := times.now_s() - begin_s) > self._page_cache.timeout_s:
             self._page_cache.note_slow_append(took_s)
-        waits = stored.waits and acknowledgements.must_wait
+        waits = stored.waits and responder.must_wait
         if not waits:
             times.end_put(begin_s)
-        if topics.version is not before:  # a topic was created
-            return self._after_change(acknowledgements.when_safe(request, answer, stored.result, waits=waits))
-        if topics.unwritten and not acknowledgements.is_named(asked.topic):
-            return acknowledgements.when_safe(request, answer, stored.result, waits=waits)
+        if topics.version is not version_before:  # a topic was created
+            return self._after_change(responder.respond_when_durable(request, response, stored.result, waits=waits))
+        if topics.unwritten and not responder.is_topic_persisted(fields.topic):
+            return responder.respond_when_durable(request, response, stored.result, waits=waits)
         if not waits:
-            return answer
+            return response
 
-        def safe(answer: RemotingCommand) -> None:
+        def send_response(response: RemotingCommand) -> None:
             times.end_put(begin_s)
             connection.release_inflight(WAITING_BYTES)
             if not request.is_oneway:
-                connection.send(answer)
+                connection.send(response)
 
         connection.reserve_inflight(WAITING_BYTES)
-        acknowledgements.tell(request, answer, stored.result, safe)
+        responder.run_when_durable(request, response, stored.result, send_response)
         return None
 
-    def _answer(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
-        """The answer to a send that succeeded; its fields are made as JSON: a dictionary took three times as long."""
+    def _respond(self, request: RemotingCommand, stored: WriteResult) -> RemotingCommand:
+        """Return the response of a successful send; direct JSON is three times as fast as a dictionary."""
         result = stored.result
         is_batch = bool(result.physical_offsets)
         fields = b'{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b%b%b%b}' % (

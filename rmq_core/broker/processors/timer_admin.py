@@ -1,4 +1,4 @@
-"""Answers slaves and administrators about timer messages: checkpoint and metrics (request codes 60, 61).
+"""Administration of timer messages: checkpoint and metrics (request codes 60, 61).
 
 Source: ``AdminBrokerProcessor#getTimerCheckPoint``, ``#getTimerMetrics``, ``#prepareRuntimeInfo``.
 """
@@ -14,15 +14,15 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 
 
 class TimerAdmin:
-    """Handles administration of timer messages."""
+    """Handlers of requests about timer messages."""
 
     def __init__(self, state: BrokerState, timers: Timers | None) -> None:
-        """Answer for a broker's timer messages; None if they are switched off."""
+        """Use the broker's timer messages; None if timer messages are switched off."""
         self._state = state
         self._timers = timers
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_TIMER_CHECK_POINT: self.get_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.get_metrics,

@@ -40,14 +40,14 @@ MAX_QUEUES: Final = 65_536  # of a topic: each may become a file
 
 
 class TopicAdmin:
-    """Handles requests that administer topics."""
+    """Handlers of requests that administer topics."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._removing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.put_all,
@@ -62,16 +62,16 @@ class TopicAdmin:
 
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """UPDATE_AND_CREATE_TOPIC (17): creates or replaces a topic."""
-        asked = read_fields(request, CreateTopic)
+        fields = read_fields(request, CreateTopic)
         topic = TopicConfig(
-            topic_name=asked.topic,
-            read_queue_nums=asked.read_queue_nums,
-            write_queue_nums=asked.write_queue_nums,
-            perm=asked.perm,
-            topic_filter_type=asked.topic_filter_type,
-            topic_sys_flag=asked.topic_sys_flag,
-            order=asked.order,
-            attributes=_changes(asked.attributes or ""),
+            topic_name=fields.topic,
+            read_queue_nums=fields.read_queue_nums,
+            write_queue_nums=fields.write_queue_nums,
+            perm=fields.perm,
+            topic_filter_type=fields.topic_filter_type,
+            topic_sys_flag=fields.topic_sys_flag,
+            order=fields.order,
+            attributes=_parse_changes(fields.attributes or ""),
         )
         self._put([topic], connection)
         return request.response()
@@ -92,7 +92,7 @@ class TopicAdmin:
             is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
             if is_mixed and not self._state.config.enable_mixed_message_type:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        # A topic that is as given is left out: its attributes have no signs, and are no changes.
+        # Unchanged topics are skipped: their attributes have no signs, and are not changes.
         topics = [table.altered(topic) for topic in topics if table.get(topic.topic_name) != topic]
         for topic in filter(is_lite, topics):
             self._check_lite(topic)
@@ -105,16 +105,16 @@ class TopicAdmin:
             )
 
     def _check_lite(self, topic: TopicConfig) -> None:
-        """Refuse a parent of lite topics whose children would get no message; the original makes it."""
+        """Refuse a parent of lite topics without light queues; the original creates the topic."""
         if not self._state.store.config.lmq_enabled:
-            what = "message.type LITE needs a broker with enableLmq=true and enableMultiDispatch=true"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+            problem = "message.type LITE needs a broker with enableLmq=true and enableMultiDispatch=true"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if has_batch_queues(topic):
-            what = "message.type LITE does not go with queue.type BatchCQ, whose messages stand in no light queue"
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+            problem = "message.type LITE does not go with queue.type BatchCQ, whose messages stand in no light queue"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
 
     def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_TOPIC_CONFIG (21): all topic configurations; for slaves of ours the deleted ones as well."""
+        """Return all topic configurations, and for our slaves the deleted topics (GET_ALL_TOPIC_CONFIG, 21)."""
         state = self._state
         topics = TopicsOfMaster(
             data_version=state.topics.version,
@@ -155,14 +155,14 @@ class TopicAdmin:
         return request.response(body=await asyncio.to_thread(encode_body, body))
 
     def delete(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
-        """DELETE_TOPIC_IN_BROKER (215): deletes a topic with its queues and consumer offsets; answers when it is done.
+        """Delete a topic with its queues and consumer offsets; respond at the end (DELETE_TOPIC_IN_BROKER, 215).
 
-        From now on the topic is gone; a new one of its name may be made while the files of its queues are removed.
+        The topic is deleted at once; a new topic of its name may be created while the files of its queues are removed.
         """
         return self._delete([read_fields(request, Topic).topic], request, connection)
 
     def delete_all(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
-        """DELETE_TOPIC_IN_BROKER_LIST (5002): deletes several topics, or none if one of the names cannot be deleted."""
+        """Delete several topics, or none if one cannot be deleted (DELETE_TOPIC_IN_BROKER_LIST, 5002)."""
         topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
         if not topics:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified topic list is blank.")
@@ -179,9 +179,9 @@ class TopicAdmin:
             state.topics.remove(name)
             state.offsets.remove_topic(name)
             log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
-        return asyncio.ensure_future(self._files_removed(request))
+        return asyncio.ensure_future(self._remove_files(request))
 
-    async def _files_removed(self, request: RemotingCommand) -> RemotingCommand:
+    async def _remove_files(self, request: RemotingCommand) -> RemotingCommand:
         async with self._removing:
             while self._state.store.remove_dropped(SLICE_S):
                 await asyncio.sleep(0)
@@ -199,7 +199,7 @@ class TopicAdmin:
         return request.response(body=encode_body(TopicList(topic_list=sorted(self._state.topics.system))))
 
 
-def _changes(text: str) -> dict[str, str]:
+def _parse_changes(text: str) -> dict[str, str]:
     try:
         return parse_attribute_changes(text)
     except DecodeError as error:
@@ -207,14 +207,14 @@ def _changes(text: str) -> dict[str, str]:
 
 
 def check_deletable(state: BrokerState, topic: str) -> None:
-    """Refuse to delete what is no topic of a user's. Raises ResponseError."""
-    if not (state.store.config.lmq_enabled and is_light_queue(topic)):  # of which the queue is deleted
+    """Refuse to delete other than a user's topic. Raises ResponseError."""
+    if not (state.store.config.lmq_enabled and is_light_queue(topic)):  # deletion of its queue
         _check_name(state, topic)
 
 
 def _check_name(state: BrokerState, topic: str) -> None:
-    fault = names.topic_fault(topic)
-    if fault is None and state.topics.is_system(topic):
-        fault = f"The topic[{topic}] is conflict with system topic."
-    if fault is not None:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
+    problem = names.topic_fault(topic)
+    if problem is None and state.topics.is_system(topic):
+        problem = f"The topic[{topic}] is conflict with system topic."
+    if problem is not None:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
