@@ -1,4 +1,4 @@
-"""Settings of who may do what at a broker, by the original's names.
+"""Settings of access control, by the original's names.
 
 Source: ``AuthConfig``.
 """
@@ -32,7 +32,7 @@ class AccessSettings(HaSettings):
 
     Attributes:
         authentication_enabled: whether requests have to be signed by a user that the broker knows.
-        authorization_enabled: whether a user's policies are asked, too; not without the former.
+        authorization_enabled: whether a user's policies are checked, too; requires the former.
         authentication_whitelist: request codes that need neither, separated by commas.
         authorization_whitelist: request codes that need no policies.
         init_authentication_user: ``{"username":"…","password":"…"}``, made a super user if there is none of that name.
@@ -49,12 +49,12 @@ class AccessSettings(HaSettings):
 
     @property
     def own_credentials(self) -> Credentials | None:
-        """What the broker signs its own requests with. Raises OptionError."""
+        """Credentials of the broker's own requests. Raises OptionError."""
         text = self.inner_client_authentication_credentials
         if not text:
             return None
-        found = _parsed(text, _CredentialsText, _INNER)
-        return Credentials(found.access_key, found.secret_key)
+        credentials = _parse_setting(text, _CredentialsText, _INNER)
+        return Credentials(credentials.access_key, credentials.secret_key)
 
     def check_access(self) -> None:
         """Check that the settings fit together. Raises OptionError."""
@@ -73,27 +73,27 @@ class AccessSettings(HaSettings):
 def whitelist(text: str, name: str) -> frozenset[int]:
     """Parse request codes, separated by commas. Raises OptionError that has the setting's name."""
     codes = [code.strip() for code in text.split(",") if code.strip()]
-    wrong = [code for code in codes if not code.isascii() or not code.isdigit()]
-    if wrong:
-        raise OptionError(f"{name}: no request code: {wrong[0]!r}")
+    invalid = [code for code in codes if not code.isascii() or not code.isdigit()]
+    if invalid:
+        raise OptionError(f"{name}: no request code: {invalid[0]!r}")
     return frozenset(map(int, codes))
 
 
 def first_users(settings: AccessSettings) -> list[tuple[str, str]]:
-    """Give name and password of the super users that settings name. Raises OptionError."""
-    found = []
+    """Return name and password of the super users in the settings. Raises OptionError."""
+    credentials = []
     if settings.init_authentication_user:
-        user = _parsed(settings.init_authentication_user, _UserText, _FIRST)
-        found.append((user.username, user.password))
-    own = settings.own_credentials
-    if own is not None:
-        found.append((own.access_key, own.secret_key))
-    if any(not name.strip() or not password for name, password in found):
+        user = _parse_setting(settings.init_authentication_user, _UserText, _FIRST)
+        credentials.append((user.username, user.password))
+    broker_credentials = settings.own_credentials
+    if broker_credentials is not None:
+        credentials.append((broker_credentials.access_key, broker_credentials.secret_key))
+    if any(not name.strip() or not password for name, password in credentials):
         raise OptionError(f"{_FIRST} or {_INNER}: a name or password is empty")
-    return found
+    return credentials
 
 
-def _parsed(text: str, kind: type[Any], name: str) -> Any:
+def _parse_setting(text: str, kind: type[Any], name: str) -> Any:
     try:
         return decode_body(text.encode(), kind)
     except DecodeError:  # whose text could have the secret

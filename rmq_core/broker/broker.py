@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, guard_of, guarded
-from rmq_core.broker.access.needs import CHANGES
+from rmq_core.broker.access.guard import Guard, GuardedTable, create_guard, guarded
 from rmq_core.broker.access.push_rights import PushRights
+from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.access_settings import first_users
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
@@ -205,8 +205,10 @@ class Broker(Service):
         files = TableFiles(store.config.root, store.disk, self._threads)
         self._accounts = Accounts(files) if config.authentication_enabled else None
         if self._accounts is not None:
-            self._accounts.make_super_users(first_users(config))
-        guard = guard_of(config, self._accounts, steady_ms, store.message, has_light_queues=store.config.lmq_enabled)
+            self._accounts.create_super_users(first_users(config))
+        guard = create_guard(
+            config, self._accounts, steady_ms, store.message, has_light_queues=store.config.lmq_enabled
+        )
         self.state = BrokerState(
             config=config,
             store=store,

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, SUPER
 from rmq_core.broker.access.failures import Failures
-from rmq_core.broker.access.policies import Entry, Need, decision, parse_entry
+from rmq_core.broker.access.policies import Entry, Permission, decision, parse_entry
 from rmq_core.broker.tables.logins import Login
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.proxy.brokers import Brokers
@@ -91,7 +91,7 @@ class Access:
         return Login(name, account.password)
 
     async def check(
-        self, login: Login, needs: Iterable[Need] | None, host: str, *, max_age_s: float = _CACHED_S
+        self, login: Login, needs: Iterable[Permission] | None, host: str, *, max_age_s: float = _CACHED_S
     ) -> None:
         """Check that a user's policies allow all that a call needs. Raises StatusError.
 
@@ -178,17 +178,17 @@ class Caller:
     login: Login | None = None
     host: str = ""
 
-    async def check(self, needs: Iterable[Need] | None) -> None:
+    async def check(self, needs: Iterable[Permission] | None) -> None:
         """Check that the user may make a call; None is for super users. Raises StatusError."""
         if self.access is not None and self.login is not None:
             await self.access.check(self.login, needs, self.host)
 
-    async def check_push(self, needs: Iterable[Need] | None) -> None:
+    async def check_push(self, needs: Iterable[Permission] | None) -> None:
         """Check the same right before something is sent that was long under way. Raises StatusError."""
         if self.access is not None and self.login is not None:
             await self.access.check(self.login, needs, self.host, max_age_s=_PUSH_AGE_S)
 
-    async def may_receive(self, needs: Iterable[Need]) -> bool:
+    async def may_receive(self, needs: Iterable[Permission]) -> bool:
         """Return True if the user has all rights now."""
         try:
             await self.check_push(needs)

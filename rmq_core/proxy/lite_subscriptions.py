@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rmq_core.broker.access.policies import Action, group_need, topic_need
+from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topics, group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
@@ -155,7 +155,7 @@ class LiteSubscriptionActivity:
         subscriber = self._subscribers.get(fields.client_id)
         if subscriber is not None and subscriber.group == fields.consumer_group:
             session = self._sessions.get(subscriber.client_id)
-            needs = (group_need(subscriber.group, Action.SUB), topic_need(subscriber.topic, Action.SUB))
+            needs = (group_permission(subscriber.group, Action.SUB), topic_permission(subscriber.topic, Action.SUB))
             if session is not None and await session.caller.may_receive(needs):
                 notice = rpc.NotifyUnsubscribeLiteCommand(lite_topic=fields.lite_topic)
                 session.send_command(rpc.TelemetryCommand(notify_unsubscribe_lite_command=notice))

@@ -8,47 +8,47 @@ Source: ``DefaultAuthorizationContextBuilder#build(Metadata, GeneratedMessageV3)
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rmq_core.broker.access.policies import Action, Need, group_need, topic_need
+from rmq_core.broker.access.policies import Action, Permission, group_permission, topic_permission
 from rmq_core.proxy.checks import group_name, topic_name
 
-Rule = Callable[[Any], Iterable[Need]]
+Rule = Callable[[Any], Iterable[Permission]]
 _PUB: Final = (Action.PUB,)
 _SUB: Final = (Action.SUB,)
 _READ: Final = (Action.SUB, Action.GET)
 _COMMIT: Final = (Action.SUB, Action.UPDATE)
 
 
-def _consumes(request: Any) -> Iterable[Need]:
-    yield group_need(group_name(request.group), *_SUB)
-    yield topic_need(topic_name(request.topic), *_SUB)
+def _consumes(request: Any) -> Iterable[Permission]:
+    yield group_permission(group_name(request.group), *_SUB)
+    yield topic_permission(topic_name(request.topic), *_SUB)
 
 
-def _sends(request: Any) -> Iterable[Need]:
+def _sends(request: Any) -> Iterable[Permission]:
     for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
-        yield topic_need(topic, *_PUB)
+        yield topic_permission(topic, *_PUB)
 
 
-def _publishes(request: Any) -> Iterable[Need]:
-    yield topic_need(topic_name(request.topic), *_PUB)
+def _publishes(request: Any) -> Iterable[Permission]:
+    yield topic_permission(topic_name(request.topic), *_PUB)
 
 
-def _routes(request: Any) -> Iterable[Need]:
-    yield topic_need(topic_name(request.topic), *_PUB, *_SUB)
+def _routes(request: Any) -> Iterable[Permission]:
+    yield topic_permission(topic_name(request.topic), *_PUB, *_SUB)
 
 
-def _stays_connected(request: Any) -> Iterable[Need]:
+def _stays_connected(request: Any) -> Iterable[Permission]:
     if request.group.name:
-        yield group_need(group_name(request.group), *_SUB)
+        yield group_permission(group_name(request.group), *_SUB)
 
 
 def _queue(actions: Iterable[Action]) -> Rule:
-    return lambda request: (topic_need(topic_name(request.message_queue.topic), *actions),)
+    return lambda request: (topic_permission(topic_name(request.message_queue.topic), *actions),)
 
 
 def _queue_of_group(actions: Iterable[Action]) -> Rule:
-    def needs(request: Any) -> Iterable[Need]:
-        yield group_need(group_name(request.group), *actions)
-        yield topic_need(topic_name(request.message_queue.topic), *actions)
+    def needs(request: Any) -> Iterable[Permission]:
+        yield group_permission(group_name(request.group), *actions)
+        yield topic_permission(topic_name(request.message_queue.topic), *actions)
 
     return needs
 
@@ -75,18 +75,18 @@ RULES: Final[dict[str, Rule]] = {
 """
 
 
-def required_permissions(name: str, request: Any) -> tuple[Need, ...] | None:
+def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | None:
     """Return the required permissions of a call; None if only super users may call. Raises StatusError."""
     rule = RULES.get(name)
     return None if rule is None else tuple(rule(request))
 
 
-def settings_permissions(settings: Any) -> Iterable[Need]:
+def settings_permissions(settings: Any) -> Iterable[Permission]:
     """Yield the required permissions of a client's settings. Raises StatusError."""
     if settings.HasField("publishing"):
         for topic in settings.publishing.topics:
-            yield topic_need(topic_name(topic), *_PUB)
+            yield topic_permission(topic_name(topic), *_PUB)
     if settings.HasField("subscription"):
-        yield group_need(group_name(settings.subscription.group), *_SUB)
+        yield group_permission(group_name(settings.subscription.group), *_SUB)
         for subscription in settings.subscription.subscriptions:
-            yield topic_need(topic_name(subscription.topic), *_SUB)
+            yield topic_permission(topic_name(subscription.topic), *_SUB)

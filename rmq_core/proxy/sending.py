@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rmq_core.broker.access.push_rights import publish_need
+from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.proxy.brokers import Brokers
@@ -198,7 +198,7 @@ class SendMessageActivity:
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
         topic = properties.get(REAL_TOPIC, message.topic)
-        needs = (publish_need(topic),)
+        needs = (publish_permission(topic),)
         broker = command.ext_fields.get("bname", "")
         transaction = TransactionId(
             message.uniq_key or "", fields.commit_log_offset, fields.tran_state_table_offset, broker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.access.needs import CHANGES
+from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.namesrv.config import NamesrvConfig

@@ -1,1 +1,1 @@
-"""Who may do what at a broker: users, policies, and the guard before its request handlers (ACL 2.0)."""
+"""Access control of a broker (ACL 2.0): users, policies, and the guard of request handlers."""

@@ -1,9 +1,8 @@
-"""The users of a broker and their policies, kept in ``config/access/accounts.json``, which only its owner may read.
+"""Users of a broker and their policies, in ``config/access/accounts.json``, readable by its owner only.
 
-Signatures are checked with the password itself, so it is kept as it is. The original keeps the same in two RocksDB
-databases, ``config/users`` and ``config/acls``. A file that cannot be read does not count as one without users: the
-broker does not start. Its ``.bak`` is a second copy of the same state: that before would keep passwords that are none
-any more.
+Signatures require the password itself, so that the file has passwords in plain text. The original has the same data in
+two RocksDB databases, ``config/users`` and ``config/acls``. The broker does not start with an unreadable file. The
+``.bak`` is a second copy of the same state: a copy of the previous state would contain invalid passwords.
 """
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
@@ -16,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.broker.access.policies import Entry, canonical, parse_entry, refusal
+from rmq_core.broker.access.policies import Entry, canonical_entry, parse_entry, refusal
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import BodyStruct, decode_body
 from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -35,7 +34,7 @@ _POLICY_TYPES: Final = {"custom": "Custom", "default": "Default"}
 
 
 class User(BodyStruct, frozen=True, kw_only=True):
-    """A user as the file has it."""
+    """User, as the file has it."""
 
     password: str
     user_status: str = ENABLED
@@ -46,7 +45,7 @@ class User(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def is_super(self) -> bool:
-        """Whether nothing is forbidden to the user."""
+        """True for a super user, to whom all is allowed."""
         return self.user_type == SUPER
 
 
@@ -70,7 +69,7 @@ class AccountTable:
     entries: dict[str, tuple[tuple[Entry, ...], ...]] = field(default_factory=dict)
 
     def copy(self) -> "AccountTable":
-        """A table to be changed: what the dictionaries hold is replaced, and never changed."""
+        """Return a copy for changes, which replace values of the dictionaries and do not modify them."""
         return AccountTable(dict(self.users), dict(self.acls), dict(self.entries))
 
     def put_user(self, name: str, user: User) -> None:
@@ -80,24 +79,24 @@ class AccountTable:
         self.users[name] = user
 
     def remove_user(self, name: str) -> None:
-        """Remove a user, if there is one, with its policies."""
+        """Remove a user with its policies, if the user exists."""
         if self.users.pop(name, None) is not None:
             self.acls.pop(name, None)
             self.entries.pop(name, None)
 
     def put_policies(self, name: str, policies: list[PolicyInfo]) -> None:
-        """Add entries to a user's policies; one with the resource of another of its type takes the place of that.
+        """Add entries to a user's policies; an entry replaces that of the same type and resource.
 
         Raises:
-            ResponseError: an entry that is none.
+            ResponseError: an invalid entry.
         """
         table = {kind: list(entries) for kind, entries in self.acls.get(name, {}).items()}
         for policy in policies:
-            entries = table.setdefault(policy_type(policy.policy_type or None), [])
-            for entry in map(canonical, policy.entries):
-                places = [at for at, other in enumerate(entries) if other.resource == entry.resource]
-                if places:
-                    entries[places[0]] = entry
+            entries = table.setdefault(parse_policy_type(policy.policy_type or None), [])
+            for entry in map(canonical_entry, policy.entries):
+                indexes = [index for index, other in enumerate(entries) if other.resource == entry.resource]
+                if indexes:
+                    entries[indexes[0]] = entry
                 else:
                     entries.append(entry)
         if sum(map(len, table.values())) > _MOST:
@@ -106,17 +105,17 @@ class AccountTable:
         self.parse(name)
 
     def remove_policies(self, name: str, kind: str | None, resource: str | None) -> bool:
-        """Remove a user's entry for a resource, or all policies if none is named; returns whether there are any."""
+        """Remove a user's entry for a resource, or all policies; return False if there are none."""
         table = self.acls.get(name)
         if table is None:
             return False
         if resource:
-            wanted = policy_type(kind)
-            kept = {
-                one: [entry for entry in entries if one != wanted or entry.resource != resource]
-                for one, entries in table.items()
+            removed_kind = parse_policy_type(kind)
+            remaining = {
+                entry_kind: [entry for entry in entries if entry_kind != removed_kind or entry.resource != resource]
+                for entry_kind, entries in table.items()
             }
-            table = {one: entries for one, entries in kept.items() if entries}
+            table = {entry_kind: entries for entry_kind, entries in remaining.items() if entries}
         else:
             table = {}
         if table:
@@ -128,7 +127,7 @@ class AccountTable:
         return True
 
     def acl(self, name: str) -> AclInfo | None:
-        """Give a user's policies as administrators see them; None if there are none."""
+        """Return a user's policies as administrators see them; None without policies."""
         table = self.acls.get(name)
         if table is None:
             return None
@@ -142,19 +141,19 @@ class AccountTable:
 
 
 class Accounts:
-    """The users that are in force, and the file that has them. A change is written first, and in force then.
+    """Users in force, with their file. A change is written first, and is in force afterwards.
 
     Attributes:
-        table: what is in force.
-        version: counts the changes of it.
-        file: where it is kept.
+        table: users and policies in force.
+        version: number of changes of the table.
+        file: of the table.
     """
 
     def __init__(self, files: TableFiles) -> None:
         """Load the users.
 
         Raises:
-            StoreError: the file cannot be read, or is missing and has been there.
+            StoreError: the file cannot be read, or is missing beside its ``.bak``.
         """
         saved = _load(files)
         self.table = AccountTable(saved.users, saved.acls)
@@ -165,7 +164,7 @@ class Accounts:
         except ResponseError as error:
             raise StoreError(f"{files.directory}/{_FILE}: {error.remark}") from error
         self._to_write = self.table
-        self._turn = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         self.file = TableFile(
             files, _FILE, lambda: _Saved(acls=self._to_write.acls, users=self._to_write.users), keeps_former=False
@@ -176,44 +175,44 @@ class Accounts:
         """The users in force, by name."""
         return self.table.users
 
-    def make_super_users(self, named: Iterable[tuple[str, str]]) -> None:
-        """Make the super users that settings name, where there is nobody of the name, before there are clients.
+    def create_super_users(self, credentials: Iterable[tuple[str, str]]) -> None:
+        """Create the super users of the settings, except existing names, before there are clients.
 
         Args:
-            named: names and passwords.
+            credentials: names and passwords.
 
         Raises:
-            OptionError: there is no super user, so that nobody could make one.
+            OptionError: there is no super user, who could create another.
         """
-        for name, password in named:
+        for name, password in credentials:
             if name not in self.users:
                 self.table.put_user(name, User(password=password, user_type=SUPER))
                 self.file.changes += 1
         self.file.save()
         if not any(user.is_super for user in self.users.values()):
-            wanted = 'initAuthenticationUser={"username":…,"password":…}'
-            raise OptionError(f"authenticationEnabled=true, and no super user: give {wanted}")
+            example = 'initAuthenticationUser={"username":…,"password":…}'
+            raise OptionError(f"authenticationEnabled=true, and no super user: give {example}")
 
     def policies(self, name: str) -> tuple[tuple[Entry, ...], ...]:
-        """Give a user's entries: those of the Custom policies, and those of the Default ones."""
+        """Return a user's entries: those of the Custom policies, then those of the Default policies."""
         return self.table.entries.get(name, ())
 
     async def change(self, apply: Callable[[AccountTable], None]) -> None:
-        """Change users or policies: write the changed table, then put it in force; changes wait for one another.
+        """Change users or policies one change at a time: write the changed table, then put the table in force.
 
         Args:
-            apply: changes a copy of what is in force.
+            apply: changes a copy of the table in force.
 
         Raises:
-            ResponseError: what ``apply`` raises, or the table cannot be written; then nothing has changed.
+            ResponseError: from ``apply``, or the table cannot be written; then nothing has changed.
         """
         change = asyncio.ensure_future(self._change(apply))
         self._changes.add(change)
         change.add_done_callback(self._changes.discard)
-        await asyncio.shield(change)  # else who leaves in the middle would leave it written, and not in force
+        await asyncio.shield(change)  # else a cancelled caller could leave the change written, and not in force
 
     async def _change(self, apply: Callable[[AccountTable], None]) -> None:
-        async with self._turn:
+        async with self._change_lock:
             self._to_write = self.table.copy()
             try:
                 apply(self._to_write)
@@ -225,18 +224,18 @@ class Accounts:
             self.file.when_written(written.set_result)
             if not await written:
                 self._to_write = self.table
-                self.file.changes += 1  # the file may have the change: what is in force is written over it
+                self.file.changes += 1  # the file may have the change, and is overwritten by the table in force
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_FILE} cannot be written: {self.file.fault}")
             self.table = self._to_write
             self.version += 1
 
 
-def policy_type(text: str | None) -> str:
-    """Parse a type of policies; none is Custom. Raises ResponseError."""
-    found = _POLICY_TYPES.get((text or "Custom").lower())
-    if found is None:
+def parse_policy_type(text: str | None) -> str:
+    """Parse a type of policies, by default Custom. Raises ResponseError."""
+    kind = _POLICY_TYPES.get((text or "Custom").lower())
+    if kind is None:
         raise refusal(f"The policy type {text} is unknown.")
-    return found
+    return kind
 
 
 def parse_subject(text: str | None) -> str:
@@ -248,7 +247,7 @@ def parse_subject(text: str | None) -> str:
 
 
 def user_info(name: str, user: User, *, with_password: bool = False) -> UserInfo:
-    """Give a user as administrators see it; without the password, which nobody needs to be told."""
+    """Return a user as administrators see it, by default without the password."""
     password = user.password if with_password else msgspec.UNSET
     return UserInfo(password=password, user_status=user.user_status, user_type=user.user_type, username=name)
 
@@ -265,19 +264,19 @@ def _load(files: TableFiles) -> _Saved:
         if Path(f"{path}.bak").exists():
             raise StoreError(f"{path}: is missing, and was there: copy its .bak over it, or remove that") from None
         return _Saved()
-    except DecodeError:  # whose text quotes the file, and so passwords
+    except DecodeError:  # the error's text quotes the file with its passwords
         raise StoreError(
             f"{path}: cannot be read, and without it nobody is known: restore it, or copy its .bak over it"
         ) from None
-    _copy(path, text, files)
+    _write_backup(path, text, files)
     return saved
 
 
-def _copy(path: str, text: bytes, files: TableFiles) -> None:
-    """Have ``.bak`` be what the file is, and nothing besides: a change that was killed may have left another state."""
+def _write_backup(path: str, text: bytes, files: TableFiles) -> None:
+    """Copy the file to its ``.bak``, and remove unfinished files of a killed change."""
     copy = f"{path}.bak"
-    for begun in (f"{path}.new", f"{copy}.new"):
-        Path(begun).unlink(missing_ok=True)
+    for unfinished in (f"{path}.new", f"{copy}.new"):
+        Path(unfinished).unlink(missing_ok=True)
     try:
         if files.disk.read_file(copy) == text:
             return

@@ -1,24 +1,24 @@
-"""Counts refusals by host: who fails often is told so later, and who fails too often is left."""
+"""Counts of refusals by host: frequent refusals are delayed, and too many close the connection."""
 
 from collections.abc import Callable
 from typing import Final
 
-FREE: Final = 50  # of a host in a window: what fails above waits before it is told so
-PATIENCE: Final = 1000  # and above so many, the connection ends
+FREE: Final = 50  # refusals of a host in a window; later ones are delayed
+PATIENCE: Final = 1000  # refusals after which the connection is closed
 WAIT_S: Final = 0.5
 _WINDOW_MS: Final = 60_000
 _MOST_HOSTS: Final = 10_000
 
 
 class Failures:
-    """The refusals of each host in the window that is under way."""
+    """Refusals of each host in the current window."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._by_host: dict[str, tuple[int, int]] = {}  # count, and end of the window
 
     def count(self, host: str) -> int:
-        """Count a refusal of a host; returns how many there were in the window."""
+        """Count a refusal of a host; return the number in the window."""
         now_ms = self._clock_ms()
         count, end_ms = self._by_host.get(host, (0, 0))
         if now_ms >= end_ms:

@@ -1,4 +1,4 @@
-"""Stands before a broker's request handlers: asks who sends a request, and whether that user may.
+"""Guard of a broker's request handlers: authentication of the sender, authorization of the user.
 
 Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``; the refusals' words are the original's.
 """
@@ -12,8 +12,8 @@ from typing import Final
 from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, Accounts
 from rmq_core.broker.access.failures import Failures
-from rmq_core.broker.access.needs import RULES, Rule, rules_by_place, rules_of_light_queues
-from rmq_core.broker.access.policies import Need, decision, refusal
+from rmq_core.broker.access.policies import Permission, decision, refusal
+from rmq_core.broker.access.required_permissions import RULES, Rule, rules_by_physical_offset, rules_of_light_queues
 from rmq_core.broker.access_settings import whitelist
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
@@ -28,7 +28,7 @@ _MOST_DECISIONS: Final = 100_000
 
 
 class Guard:
-    """Checks requests against users and policies."""
+    """Checks of requests against users and policies."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class Guard:
         open_codes: frozenset[int] = frozenset(),
         codes_for_all_users: frozenset[int] = frozenset(),
     ) -> None:
-        """Prepare a guard.
+        """Create a guard without cached decisions.
 
         Args:
             accounts: users and policies.
             cluster: name of the broker's cluster.
-            steady_ms: a clock that nobody sets.
-            authorizes: whether policies are asked, or a login is enough.
+            steady_ms: the steady clock.
+            authorizes: whether policies are checked, or a login is enough.
             more_rules: in place of those of ``RULES``.
-            open_codes: requests that need no login, nor policies.
-            codes_for_all_users: requests that need a login, and no policies.
+            open_codes: requests without login and policies.
+            codes_for_all_users: requests with login, without policies.
         """
         self._accounts = accounts
         self._cluster = cluster
@@ -59,28 +59,28 @@ class Guard:
         self._open_codes = open_codes
         self._free = open_codes | codes_for_all_users
         self._failures = Failures(steady_ms)
-        self._decisions: dict[tuple[str, Need, str], bool | None] = {}
-        self._changes = 0  # of the accounts, that the decisions know of
+        self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
+        self._changes = 0  # version of the accounts in the decisions
 
     def before(self, handler: Handler) -> Handler:
         """Put the guard before a handler."""
         return self.signed(self.allowed(handler))
 
     def signed(self, handler: Handler) -> Handler:
-        """Have a handler get what a user has signed."""
+        """Wrap a handler: only signed requests reach the handler."""
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             if request.code not in self._open_codes:
                 try:
                     self._authenticate(request, request.ext_fields.get(ACCESS_KEY, ""))
                 except ResponseError as error:
-                    return self._unknown_sender(request, connection, error)
+                    return self._refuse_unauthenticated(request, connection, error)
             return handler(request, connection)
 
         return handle
 
     def allowed(self, handler: Handler) -> Handler:
-        """Have a handler get what the user may ask who has signed it; it looks into bodies."""
+        """Wrap a handler: only requests that the user's policies allow reach the handler; the guard decodes bodies."""
         if not self._authorizes:
             return handler
 
@@ -94,7 +94,7 @@ class Guard:
         return handle
 
     def _authenticate(self, request: RemotingCommand, name: str) -> None:
-        """Refuse a request that is not signed by the user who it names. Raises ResponseError."""
+        """Refuse a request that is not signed by the user named in the request. Raises ResponseError."""
         if not name.strip():
             raise refusal("username cannot be null.")
         user = self._accounts.users.get(name)
@@ -106,86 +106,88 @@ class Guard:
             raise refusal("check signature failed.")
 
     def _authorize(self, name: str, request: RemotingCommand, connection: Connection) -> None:
-        """Ask a user's policies for all that a request needs. Raises ResponseError."""
+        """Check a user's policies for all permissions that a request requires. Raises ResponseError."""
         rule = self._rules.get(request.code)
         if rule is None:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
-        error = self.refused_need(name, rule(request, self._cluster), connection.remote_address)
+        error = self.first_refusal(name, rule(request, self._cluster), connection.remote_address)
         if error is not None:
             if self._failures.count(_host(connection.remote_address)) <= failures.FREE:
-                _tell(request, connection, error)
+                _log_refusal(request, connection, error)
             raise error
 
     def is_signed(self, code: int) -> bool:
-        """Whether requests of a code are signed by a user."""
+        """Return whether requests of a code are signed by a user."""
         return code not in self._open_codes
 
     def password(self, name: str) -> str:
-        """The password of a user; empty if there is no such user."""
+        """Return the password of a user; empty for an unknown user."""
         user = self._accounts.users.get(name)
         return "" if user is None else user.password
 
     def is_valid(self, name: str, password: str) -> bool:
-        """Whether a user is there, enabled, and has a password."""
+        """Return whether a user exists, is enabled, and has a password."""
         user = self._accounts.users.get(name)
         is_enabled = user is not None and user.user_status == ENABLED
         return is_enabled and hmac.compare_digest(self.password(name).encode(), password.encode())
 
-    def refused_need(self, name: str, needs: Iterable[Need], address: str) -> ResponseError | None:
-        """The refusal of the first need that a user's policies do not allow from an address; None if they allow all."""
+    def first_refusal(self, name: str, permissions: Iterable[Permission], address: str) -> ResponseError | None:
+        """Return the refusal of the first permission that a user lacks from an address; None with all permissions."""
         if not self._authorizes or self._accounts.users[name].is_super:
             return None
         host = _host(address)
-        for need in needs:
-            is_allowed = self._decide(name, need, host)
+        for permission in permissions:
+            is_allowed = self._decide(name, permission, host)
             if not is_allowed:
-                why = "no matched policies" if is_allowed is None else "the decision is deny"
-                return refusal(f"User:{name} has no permission to access {need} from {host}, {why}.")
+                reason = "no matched policies" if is_allowed is None else "the decision is deny"
+                return refusal(f"User:{name} has no permission to access {permission} from {host}, {reason}.")
         return None
 
-    def needs(self, request: RemotingCommand) -> tuple[Need, ...] | None:
-        """All that a request needs; None if it is for super users."""
+    def required_permissions(self, request: RemotingCommand) -> tuple[Permission, ...] | None:
+        """Return all permissions that a request requires; None if only super users may send the request."""
         if request.code in self._free or not self._authorizes:
             return ()
         rule = self._rules.get(request.code)
         return None if rule is None else tuple(rule(request, self._cluster))
 
-    def check_held(self, name: str, password: str, needs: tuple[Need, ...] | None, address: str) -> None:
-        """Refuse to answer a held request whose user could not send it now. Raises ResponseError."""
+    def check_parked(self, name: str, password: str, permissions: tuple[Permission, ...] | None, address: str) -> None:
+        """Refuse to answer a parked request whose user could not send the request now. Raises ResponseError."""
         if not self.is_valid(name, password):
             raise refusal(f"User:{name} is not found, is disabled or has another password.")
-        if needs is None and not self._accounts.users[name].is_super:
+        if permissions is None and not self._accounts.users[name].is_super:
             raise refusal(f"User:{name} has no permission for this request: it is for super users.")
-        error = self.refused_need(name, needs or (), address)
+        error = self.first_refusal(name, permissions or (), address)
         if error is not None:
             raise error
 
-    def _decide(self, name: str, need: Need, host: str) -> bool | None:
+    def _decide(self, name: str, permission: Permission, host: str) -> bool | None:
         if self._changes != self._accounts.version or len(self._decisions) > _MOST_DECISIONS:
             self._decisions.clear()
             self._changes = self._accounts.version
-        key = name, need, host
+        key = name, permission, host
         if key not in self._decisions:
-            self._decisions[key] = decision(self._accounts.policies(name), need, host)
+            self._decisions[key] = decision(self._accounts.policies(name), permission, host)
         return self._decisions[key]
 
-    def _unknown_sender(self, request: RemotingCommand, connection: Connection, error: ResponseError) -> HandlerAnswer:
-        """Refuse a request whose sender is not who it says: after a while, if its host has tried often."""
+    def _refuse_unauthenticated(
+        self, request: RemotingCommand, connection: Connection, error: ResponseError
+    ) -> HandlerAnswer:
+        """Refuse a request that is not authenticated; delay the refusal for a host with many refusals."""
         count = self._failures.count(_host(connection.remote_address))
         if count <= failures.FREE:
-            _tell(request, connection, error)
+            _log_refusal(request, connection, error)
             raise error
         if count > failures.PATIENCE:
             connection.close()
             return None
-        return _later(error)
+        return _refuse_later(error)
 
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
-def _tell(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:
+def _log_refusal(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:
     audit.warning(
         "refused request %(code)d of %(client)s: %(remark)s",
         {"code": request.code, "client": connection.remote_address, "remark": error.remark},
@@ -193,28 +195,28 @@ def _tell(request: RemotingCommand, connection: Connection, error: ResponseError
 
 
 class GuardedTable(dict[int, Handler]):
-    """A table of handlers that has one for every code, so that a stranger does not learn which codes there are."""
+    """Table of handlers with a handler for every code, so that refusals do not reveal which codes exist."""
 
     def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
         super().__init__(handlers)
         self._unknown = guard.before(_not_supported)
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
-        """Give the handler of a code, or what answers that there is none."""
+        """Return the handler of a code, or one that refuses unknown codes."""
         return super().get(code, self._unknown)
 
 
-def guard_of(
+def create_guard(
     config: BrokerConfig, accounts: Accounts | None, steady_ms: Callable[[], int],
     message_at: Callable[[int], StoredMessage | None], *, has_light_queues: bool,
 ) -> Guard | None:  # fmt: skip
-    """Make what stands before a broker's handlers, if there are users; ``message_at`` is as in ``rules_by_place``."""
+    """Create the guard of a broker's handlers, if there are users; for ``message_at`` see the rules."""
     if accounts is None:
         return None
     light = rules_of_light_queues() if has_light_queues else {}
     return Guard(
         accounts, config.broker_cluster_name, steady_ms,
-        authorizes=config.authorization_enabled, more_rules=rules_by_place(message_at) | light,
+        authorizes=config.authorization_enabled, more_rules=rules_by_physical_offset(message_at) | light,
         open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
         codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
     )  # fmt: skip
@@ -225,7 +227,7 @@ def guarded(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, H
     return dict(handlers) if guard is None else {code: guard.before(handler) for code, handler in handlers.items()}
 
 
-async def _later(error: ResponseError) -> RemotingCommand | None:
+async def _refuse_later(error: ResponseError) -> RemotingCommand | None:
     await asyncio.sleep(failures.WAIT_S)
     raise error
 

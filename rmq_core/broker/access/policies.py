@@ -1,7 +1,7 @@
-"""Policies of ACL 2.0: which actions on which resources a subject may do, and from where.
+"""Policies of ACL 2.0: allowed actions of a subject on resources, by address.
 
-Of the entries that fit a request one decides: the one for the very name before those for prefixes, of these the longest
-first, then those for all names of a type, and last those for everything. Where several are alike, a Deny decides.
+One of the matching entries decides: an entry for the exact name before entries for prefixes (the longest first), then
+entries for all names of a type, then entries for all resources. Among equal entries, a Deny decides.
 (RocketMQ 5.3.3 takes the shortest prefix first, and of a name and a prefix the one that was stored first, so that the
 same policies give other answers when they are made in another order; its later versions have the order here, but an
 Allow decides among equals. Source: ``AclAuthorizationHandler#comparePolicyEntries``.)
@@ -17,12 +17,12 @@ from rmq_core.remoting.bodies.access import PolicyEntryInfo
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
-_MOST_ADDRESSES: Final = 256  # of an entry, each of which is looked at
+_MOST_ADDRESSES: Final = 256  # of an entry, all of which are compared
 _RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 
 class ResourceType(StrEnum):
-    """What a resource is. Source: ``ResourceType``."""
+    """Type of a resource. Source: ``ResourceType``."""
 
     ANY = "*"
     CLUSTER = "Cluster"
@@ -32,7 +32,7 @@ class ResourceType(StrEnum):
 
 
 class Action(StrEnum):
-    """What may be done with a resource. Source: ``org.apache.rocketmq.common.action.Action``."""
+    """Action on a resource. Source: ``org.apache.rocketmq.common.action.Action``."""
 
     ALL = "All"
     PUB = "Pub"
@@ -49,8 +49,8 @@ _TYPES: Final = {kind.lower(): kind for kind in ResourceType}
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What a request needs: one of some actions on one resource."""
+class Permission:
+    """Permission required by a request: one of some actions on one resource."""
 
     kind: ResourceType
     name: str
@@ -60,35 +60,35 @@ class Need:
         return f"{self.kind}:{self.name}"
 
 
-def topic_need(topic: str, *actions: Action) -> Need:
-    """Name what a request needs of a topic; one of retries or dead letters belongs to its group."""
+def topic_permission(topic: str, *actions: Action) -> Permission:
+    """Return a permission on a topic; a retry or dead-letter topic counts as its group."""
     for prefix in _RETRY_PREFIXES:
         if topic.startswith(prefix):
-            return Need(ResourceType.GROUP, topic.removeprefix(prefix), frozenset(actions))
-    return Need(ResourceType.TOPIC, topic, frozenset(actions))
+            return Permission(ResourceType.GROUP, topic.removeprefix(prefix), frozenset(actions))
+    return Permission(ResourceType.TOPIC, topic, frozenset(actions))
 
 
-def group_need(group: str, *actions: Action) -> Need:
-    """Name what a request needs of a group."""
-    return Need(ResourceType.GROUP, group, frozenset(actions))
+def group_permission(group: str, *actions: Action) -> Permission:
+    """Return a permission on a group."""
+    return Permission(ResourceType.GROUP, group, frozenset(actions))
 
 
-def cluster_need(cluster: str, *actions: Action) -> Need:
-    """Name what a request needs of the cluster."""
-    return Need(ResourceType.CLUSTER, cluster, frozenset(actions))
+def cluster_permission(cluster: str, *actions: Action) -> Permission:
+    """Return a permission on the cluster."""
+    return Permission(ResourceType.CLUSTER, cluster, frozenset(actions))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a policy.
+    """Entry of a policy.
 
     Attributes:
         kind: of its resources.
-        name: of the resource, or what its names begin with.
-        is_prefix: which of the two ``name`` is; all names begin with the empty one.
-        actions: which it is about.
-        networks: of the clients that it is about; none are all.
-        is_allowed: what it decides.
+        name: of the resource, or the prefix of names.
+        is_prefix: whether ``name`` is a prefix; the empty prefix matches all names.
+        actions: that the entry decides.
+        networks: of the clients; empty for all clients.
+        is_allowed: the decision.
     """
 
     kind: ResourceType
@@ -98,39 +98,39 @@ class Entry:
     networks: tuple[IPv4Network | IPv6Network, ...]
     is_allowed: bool
 
-    def fits(self, need: Need, host: str) -> bool:
-        """Tell whether it is about a request."""
+    def matches(self, permission: Permission, host: str) -> bool:
+        """Return whether the entry decides a permission for a host."""
         if self.kind is not ResourceType.ANY:
-            is_named = need.name.startswith(self.name) if self.is_prefix else need.name == self.name
-            if self.kind is not need.kind or not is_named:
+            is_named = permission.name.startswith(self.name) if self.is_prefix else permission.name == self.name
+            if self.kind is not permission.kind or not is_named:
                 return False
-        if Action.ALL not in self.actions and not self.actions & need.actions:
+        if Action.ALL not in self.actions and not self.actions & permission.actions:
             return False
         return not self.networks or any(ip_address(host) in network for network in self.networks)
 
     @property
     def rank(self) -> tuple[bool, bool, int, bool]:
-        """Its place among the entries that fit; the lowest decides."""
+        """Precedence among the matching entries; the lowest decides."""
         return self.kind is ResourceType.ANY, self.is_prefix, -len(self.name), self.is_allowed
 
 
-def decision(policies: Iterable[Iterable[Entry]], need: Need, host: str) -> bool | None:
-    """Decide whether a need is met; None if no entry is about it.
+def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: str) -> bool | None:
+    """Return the decision on a permission; None without a matching entry.
 
     Args:
-        policies: entries of the Custom policies, and behind them those of the Default ones.
-        need: what is needed.
+        policies: entries of the Custom policies, then those of the Default policies.
+        permission: required by the request.
         host: address of the client, without a port.
     """
     for entries in policies:
-        fitting = [entry for entry in entries if entry.fits(need, host)]
-        if fitting:
-            return min(fitting, key=lambda entry: entry.rank).is_allowed
+        matching = [entry for entry in entries if entry.matches(permission, host)]
+        if matching:
+            return min(matching, key=lambda entry: entry.rank).is_allowed
     return None
 
 
 def parse_entry(info: PolicyEntryInfo) -> Entry:
-    """Parse an entry as administrators send it.
+    """Parse an entry from an administrator.
 
     Raises:
         ResponseError: with the original's words (``AclInfo#validate``, ``PolicyEntry``).
@@ -141,7 +141,7 @@ def parse_entry(info: PolicyEntryInfo) -> Entry:
     if any(action.lower() == "any" for action in info.actions):
         raise refusal("The actions can not be Any.")
     unknown = [action for action in info.actions if action.lower() not in _ACTIONS]
-    if unknown:  # the original drops them, and so an entry means less than it says
+    if unknown:  # the original ignores unknown actions
         raise refusal(f"The action {unknown[0]} is unknown.")
     if (info.decision or "").lower() not in {"allow", "deny"}:
         raise refusal("The decision is null or illegal.")
@@ -153,8 +153,8 @@ def parse_entry(info: PolicyEntryInfo) -> Entry:
     )  # fmt: skip
 
 
-def canonical(info: PolicyEntryInfo) -> PolicyEntryInfo:
-    """Spell an entry that parses as answers have it: names of actions and decisions as in the original."""
+def canonical_entry(info: PolicyEntryInfo) -> PolicyEntryInfo:
+    """Return a valid entry in the spelling of responses, with the original's names of actions and decisions."""
     entry = parse_entry(info)
     resource = "*" if entry.kind is ResourceType.ANY else f"{entry.kind}:{entry.name}{'*' if entry.is_prefix else ''}"
     return PolicyEntryInfo(
@@ -174,7 +174,7 @@ def _parse_resource(text: str | None) -> tuple[ResourceType, str, bool]:
     if kind is None or kind is ResourceType.ANY or not colon or not name:
         raise refusal("The resource is null.")
     head, star, rest = name.partition("*")
-    if rest:  # the original cuts the name there, and so an entry means more than it says
+    if rest:  # the original ignores the rest of the name
         raise refusal(f"The resource {text} has a * that is not its end.")
     return kind, head, bool(star)
 
@@ -191,5 +191,5 @@ def _parse_addresses(texts: list[str]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def refusal(remark: str) -> ResponseError:
-    """Make the original's answer to a request that may not be, or to a policy that is none."""
+    """Return the original's response to a forbidden request or an invalid policy."""
     return ResponseError(ResponseCode.NO_PERMISSION, remark)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from rmq_core.broker.access.policies import Action, group_need, topic_need
+from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry, QuotaError, wildcard_name
@@ -191,7 +191,7 @@ class Subscriptions:
         parts = lite_parts(queue)
         if client.connection is None or client.connection.is_closing or parts is None:
             return
-        permissions = (group_need(client.group, Action.SUB), topic_need(client.parent, Action.SUB))
+        permissions = (group_permission(client.group, Action.SUB), topic_permission(client.parent, Action.SUB))
         if not self._state.rights.may_receive(client.login, client.connection.remote_address, permissions):
             return
         fields = NotifyUnsubscribeLite(lite_topic=parts[1], consumer_group=client.group, client_id=client.client_id)

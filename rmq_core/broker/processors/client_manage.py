@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.broker.access.policies import Action, group_need
+from rmq_core.broker.access.policies import Action, group_permission
 from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
@@ -209,7 +209,7 @@ class ClientManageProcessor:
         if group.is_broadcasting or not is_enabled or (config and not config.notify_consumer_ids_changed_enable):
             return
         fields = write_fields(ConsumerGroupName(consumer_group=group.name))
-        permissions = (group_need(group.name, Action.SUB),)
+        permissions = (group_permission(group.name, Action.SUB),)
         for connection, client in group.clients.items():
             if isinstance(connection, Proxied):  # without queues
                 continue

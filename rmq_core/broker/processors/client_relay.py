@@ -5,7 +5,7 @@ Source: ``AdminBrokerProcessor#callConsumer``.
 
 from typing import Final
 
-from rmq_core.broker.access.policies import Action, Need, group_need, topic_need
+from rmq_core.broker.access.policies import Action, Permission, group_permission, topic_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -38,7 +38,7 @@ class Broker2Client:
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Fetch the runtime state of a consumer (GET_CONSUMER_RUNNING_INFO, 307)."""
         fields = read_fields(request, RunningInfo)
-        permissions = [group_need(fields.consumer_group, Action.SUB)]
+        permissions = [group_permission(fields.consumer_group, Action.SUB)]
         return await self._call_consumer(
             request, fields.consumer_group, fields.client_id, bytes(request.body), permissions
         )
@@ -60,13 +60,13 @@ class Broker2Client:
         if group := state.groups.table.get(fields.consumer_group):
             ext_fields["groupSysFlag"] = str(group.group_sys_flag)
         topic_name = normal_topic(decode_record(record, verify_crc=False).topic, fields.consumer_group)
-        permissions = [group_need(fields.consumer_group, Action.SUB), topic_need(topic_name, Action.SUB)]
+        permissions = [group_permission(fields.consumer_group, Action.SUB), topic_permission(topic_name, Action.SUB)]
         return await self._call_consumer(
             request, fields.consumer_group, fields.client_id or "", bytes(record), permissions
         )
 
     async def _call_consumer(
-        self, request: RemotingCommand, group: str, client_id: str, body: bytes, permissions: list[Need]
+        self, request: RemotingCommand, group: str, client_id: str, body: bytes, permissions: list[Permission]
     ) -> RemotingCommand:
         """Send the request to a permitted member of a group, and return the member's response."""
         rights = self._state.rights

@@ -14,10 +14,10 @@ from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.broker.timer.records import delete_key, number
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
-from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import RecallMessage
 from rmq_core.store.results import PutStatus
 from rmq_formats.codecs.index import AUTO

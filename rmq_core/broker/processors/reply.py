@@ -5,8 +5,8 @@ Source: ``ReplyMessageProcessor``.
 
 from typing import Final
 
-from rmq_core.broker.access.policies import Action, topic_need
-from rmq_core.broker.access.push_rights import publish_need
+from rmq_core.broker.access.policies import Action, topic_permission
+from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.processors.put_message import MessageWriter
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client
@@ -73,11 +73,11 @@ class ReplyMessageProcessor:
             name, connection = request.login and request.login.name, request.connection()
             clients = [client for client in clients if (client.login and client.login.name) == name]
             clients.sort(key=lambda client: client.connection is not connection)
-            permissions = (publish_need(request.topic),)
+            permissions = (publish_permission(request.topic),)
         else:
             if len({client.login and client.login.name for client in clients}) > 1:
                 return None
-            permissions = (topic_need(reply_topic, Action.SUB),)
+            permissions = (topic_permission(reply_topic, Action.SUB),)
         allowed = (
             client
             for client in clients

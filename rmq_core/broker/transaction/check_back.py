@@ -6,7 +6,7 @@ Source: ``AbstractTransactionalMessageCheckListener#sendCheckMessage``, ``Produc
 import logging
 import random
 
-from rmq_core.broker.access.push_rights import publish_need
+from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.transaction.half import PRODUCER_GROUP, real_place
@@ -63,7 +63,7 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
 
 def _member(state: BrokerState, group: str, topic: str) -> Peer | None:
     """A connected member of a producer group who may publish to a topic; one that is slow to read is skipped."""
-    needs = (publish_need(topic),)
+    needs = (publish_permission(topic),)
     members = [client for client in state.producers.groups.get(group, {}).values() if client.connection.is_ready]
     random.shuffle(members)
     allowed = (one for one in members if state.rights.may_receive(one.login, one.connection.remote_address, needs))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmq_core.broker.access.needs import RULES
+from rmq_core.broker.access.required_permissions import RULES
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig, load_config
 from rmq_core.remoting.access.acl import SIGNATURE, Credentials, sign

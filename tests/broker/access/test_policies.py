@@ -7,17 +7,17 @@ import pytest
 from rmq_core.broker.access.policies import (
     Action,
     Entry,
-    Need,
+    Permission,
     canonical,
     decision,
-    group_need,
+    group_permission,
     parse_entry,
-    topic_need,
+    topic_permission,
 )
 from rmq_core.remoting.bodies.access import PolicyEntryInfo
 from rmq_core.remoting.errors import ResponseError
 
-PUB = topic_need("TTX", Action.PUB)
+PUB = topic_permission("TTX", Action.PUB)
 
 
 def entry(resource: str, decided: str = "Allow", actions: str = "Pub", *ips: str) -> Entry:
@@ -26,7 +26,7 @@ def entry(resource: str, decided: str = "Allow", actions: str = "Pub", *ips: str
     )
 
 
-def decided(need: Need, *entries: Entry, host: str = "127.0.0.1") -> bool | None:
+def decided(need: Permission, *entries: Entry, host: str = "127.0.0.1") -> bool | None:
     """The decision, which must not depend on the order of the entries."""
     found = {decision([order], need, host) for order in itertools.permutations(entries)}
     assert len(found) == 1
@@ -53,7 +53,7 @@ def test_an_entry_fits_its_resource_its_actions_and_its_addresses() -> None:
     assert decided(PUB, entry("Topic:TTX", actions="All")) is True
     assert decided(PUB, entry("Group:TTX")) is None
     assert decided(PUB, entry("Topic:TT")) is None
-    assert decided(topic_need("TTX", Action.SUB, Action.GET), entry("Topic:TTX", "Allow", "Get")) is True
+    assert decided(topic_permission("TTX", Action.SUB, Action.GET), entry("Topic:TTX", "Allow", "Get")) is True
     near = entry("Topic:TTX", "Allow", "Pub", "10.0.0.0/8", "::1")
     assert [decided(PUB, near, host=host) for host in ("10.1.2.3", "11.0.0.1", "::1", "::2")] == [
         True,
@@ -70,7 +70,11 @@ def test_default_policies_count_where_no_custom_one_fits() -> None:
 
 
 def test_topics_of_retries_and_dead_letters_are_their_group_s() -> None:
-    assert topic_need("%RETRY%g", Action.SUB) == topic_need("%DLQ%g", Action.SUB) == group_need("g", Action.SUB)
+    assert (
+        topic_permission("%RETRY%g", Action.SUB)
+        == topic_permission("%DLQ%g", Action.SUB)
+        == group_permission("g", Action.SUB)
+    )
 
 
 @pytest.mark.parametrize(("change", "words"), [

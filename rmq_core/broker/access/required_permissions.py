@@ -1,16 +1,16 @@
-"""What each request needs: one table of request codes. A code that is not in it is for super users alone.
+"""Permissions that requests require: one table of request codes.
 
 The rules are those of RocketMQ 5.3.3 where it has any (``DefaultAuthorizationContextBuilder`` and the annotations of
-header classes). It asks only for a login where this table asks for rights on the cluster, a topic or a group: for
-changes of settings, of groups and of lists of topics, for tables of all topics, groups and offsets, lite pulls, replies
-and checks of subscriptions. A message by its place (33) could be of any topic, whatever the request names, and so needs
-the cluster. The end of a transaction that names no topic needs the cluster, too.
+header classes). RocketMQ requires only a login where this table requires a permission on the cluster, a topic or a
+group: for changes of settings, of groups and of lists of topics, for tables of all topics, groups and offsets, lite
+pulls, replies and checks of subscriptions. The message at an offset (33) may be of any topic, which requires a permission on the
+cluster. The end of a transaction without a topic requires a permission on the cluster, too.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from rmq_core.broker.access.policies import Action, Need, cluster_need, group_need, topic_need
+from rmq_core.broker.access.policies import Action, Permission, cluster_permission, group_permission, topic_permission
 from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.remoting.bodies import (
     CheckClientBody,
@@ -37,8 +37,8 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
 
-Rule = Callable[[RemotingCommand, str], Iterable[Need]]
-"""Takes a request and the cluster's name; gives what is needed, all of it."""
+Rule = Callable[[RemotingCommand, str], Iterable[Permission]]
+"""Returns all permissions that a request requires; arguments are the request and the cluster's name."""
 
 _PUB: Final = (Action.PUB,)
 _SUB: Final = (Action.SUB,)
@@ -49,26 +49,26 @@ _COMMIT: Final = (Action.SUB, Action.UPDATE)
 
 
 def _cluster(*actions: Action) -> Rule:
-    return lambda _, cluster: (cluster_need(cluster, *actions),)
+    return lambda _, cluster: (cluster_permission(cluster, *actions),)
 
 
 def _of(*, topic: str = "", topic_actions: Iterable[Action] = (), group: str = "", group_actions: Iterable[Action] = (),
         is_optional: bool = False) -> Rule:  # fmt: skip
-    """Make the rule of requests that name a topic, a group, or both, in fields of these names.
+    """Create the rule of requests with a topic, a group, or both, in fields of these names.
 
-    A topic that is not named, where that may be, means all topics of the group.
+    A missing optional topic means all topics of the group.
     """
     of_topic, of_group = tuple(topic_actions), tuple(group_actions)
 
-    def needs(request: RemotingCommand, _: str) -> list[Need]:
-        fields, found = request.ext_fields, []
+    def list_permissions(request: RemotingCommand, _: str) -> list[Permission]:
+        fields, permissions = request.ext_fields, []
         if (topic and (name := fields.get(topic, ""))) or (topic and not is_optional):
-            found.append(topic_need(name, *of_topic))
+            permissions.append(topic_permission(name, *of_topic))
         if group:
-            found.append(group_need(fields.get(group, ""), *of_group))
-        return found
+            permissions.append(group_permission(fields.get(group, ""), *of_group))
+        return permissions
 
-    return needs
+    return list_permissions
 
 
 def _topic(*actions: Action, field: str = "topic") -> Rule:
@@ -85,112 +85,112 @@ def _both(actions: Iterable[Action], *, group: str, is_optional: bool = False) -
 
 
 def _send(field: str) -> Rule:
-    """Make the rule of sends: Pub on a topic; to a topic of retries, Sub on its group."""
+    """Create the rule of sends: Pub on a topic; for a retry topic, Sub on its group."""
 
-    def needs(request: RemotingCommand, _: str) -> tuple[Need]:
+    def list_permissions(request: RemotingCommand, _: str) -> tuple[Permission]:
         topic = request.ext_fields.get(field, "")
-        return (topic_need(topic, Action.SUB if topic.startswith("%RETRY%") else Action.PUB),)
+        return (topic_permission(topic, Action.SUB if topic.startswith("%RETRY%") else Action.PUB),)
 
-    return needs
-
-
-def _queue_units(request: RemotingCommand, _: str) -> Iterable[Need]:
-    yield topic_need(request.ext_fields.get("topic", ""), *_GET)
-    if group := request.ext_fields.get("consumerGroup"):  # whose subscription is told
-        yield group_need(group, *_GET)
+    return list_permissions
 
 
-def _end_transaction(request: RemotingCommand, cluster: str) -> tuple[Need]:
+def _queue_units(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    yield topic_permission(request.ext_fields.get("topic", ""), *_GET)
+    if group := request.ext_fields.get("consumerGroup"):  # the response has the group's subscription
+        yield group_permission(group, *_GET)
+
+
+def _end_transaction(request: RemotingCommand, cluster: str) -> tuple[Permission]:
     topic = request.ext_fields.get("topic", "")
-    return (topic_need(topic, *_PUB) if topic else cluster_need(cluster, *_UPDATE),)
+    return (topic_permission(topic, *_PUB) if topic else cluster_permission(cluster, *_UPDATE),)
 
 
-def _heartbeat(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _heartbeat(request: RemotingCommand, _: str) -> Iterable[Permission]:
     for data in decode_body(request.body, HeartbeatData, is_request=True).consumer_data_set:
-        yield group_need(data.group_name, *_SUB)
+        yield group_permission(data.group_name, *_SUB)
         for subscription in data.subscription_data_set or ():
-            yield topic_need(subscription.topic, *_SUB)
+            yield topic_permission(subscription.topic, *_SUB)
 
 
-def _unregister(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _unregister(request: RemotingCommand, _: str) -> Iterable[Permission]:
     if group := request.ext_fields.get("consumerGroup"):
-        yield group_need(group, *_SUB)
+        yield group_permission(group, *_SUB)
 
 
-def _lock(request: RemotingCommand, _: str) -> Iterable[Need]:
-    asked = decode_body(request.body, LockBatchRequest, is_request=True)
-    yield group_need(asked.consumer_group, *_SUB)
-    for topic in {queue.topic for queue in asked.mq_set}:
-        yield topic_need(topic, *_SUB)
+def _lock(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    body = decode_body(request.body, LockBatchRequest, is_request=True)
+    yield group_permission(body.consumer_group, *_SUB)
+    for topic in {queue.topic for queue in body.mq_set}:
+        yield topic_permission(topic, *_SUB)
 
 
-def _check_client(request: RemotingCommand, _: str) -> Iterable[Need]:
-    yield group_need(decode_body(request.body, CheckClientBody, is_request=True).group, *_SUB)
+def _check_client(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    yield group_permission(decode_body(request.body, CheckClientBody, is_request=True).group, *_SUB)
 
 
-def _topics(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _topics(request: RemotingCommand, _: str) -> Iterable[Permission]:
     for config in decode_body(request.body, TopicConfigList, is_request=True).topic_config_list:
-        yield topic_need(config.topic_name, Action.CREATE)
+        yield topic_permission(config.topic_name, Action.CREATE)
 
 
-def _put_group(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _put_group(request: RemotingCommand, _: str) -> Iterable[Permission]:
     config = decode_body(request.body, SubscriptionGroupConfig, is_request=True)
-    yield group_need(config.group_name, Action.CREATE, Action.UPDATE)
+    yield group_permission(config.group_name, Action.CREATE, Action.UPDATE)
 
 
-def _put_groups(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _put_groups(request: RemotingCommand, _: str) -> Iterable[Permission]:
     for config in decode_body(request.body, GroupConfigList, is_request=True).group_config_list:
-        yield group_need(config.group_name, Action.CREATE, Action.UPDATE)
+        yield group_permission(config.group_name, Action.CREATE, Action.UPDATE)
 
 
-def _clone(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _clone(request: RemotingCommand, _: str) -> Iterable[Permission]:
     fields = request.ext_fields
-    yield group_need(fields.get("srcGroup", ""), *_GET)
-    yield group_need(fields.get("destGroup", ""), *_UPDATE)
+    yield group_permission(fields.get("srcGroup", ""), *_GET)
+    yield group_permission(fields.get("destGroup", ""), *_UPDATE)
     if topic := fields.get("topic"):
-        yield topic_need(topic, *_UPDATE)
+        yield topic_permission(topic, *_UPDATE)
 
 
-def _pop(request: RemotingCommand, _: str) -> Iterable[Need]:
-    """Name the needs of a pop, an acknowledgement and the like; a retry topic of the group is that of its topic."""
+def _pop(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    """Yield the permissions of a pop, an acknowledgement and the like; a retry topic counts as its topic."""
     fields = request.ext_fields
     group = fields.get("consumerGroup", "")
-    yield group_need(group, *_SUB)
-    yield topic_need(normal_topic(fields.get("topic", ""), group), *_SUB)
+    yield group_permission(group, *_SUB)
+    yield topic_permission(normal_topic(fields.get("topic", ""), group), *_SUB)
 
 
-def _assignment(request: RemotingCommand, _: str) -> Iterable[Need]:
-    asked = decode_body(request.body, QueryAssignment, is_request=True)
-    yield group_need(asked.consumer_group, *_SUB)
-    yield topic_need(asked.topic, *_SUB)
+def _assignment(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    body = decode_body(request.body, QueryAssignment, is_request=True)
+    yield group_permission(body.consumer_group, *_SUB)
+    yield topic_permission(body.topic, *_SUB)
 
 
-def _request_mode(request: RemotingCommand, _: str) -> Iterable[Need]:
-    asked = decode_body(request.body, MessageRequestMode, is_request=True)
-    yield group_need(asked.consumer_group, *_UPDATE)
-    yield topic_need(asked.topic, *_UPDATE)
+def _request_mode(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    body = decode_body(request.body, MessageRequestMode, is_request=True)
+    yield group_permission(body.consumer_group, *_UPDATE)
+    yield topic_permission(body.topic, *_UPDATE)
 
 
-def _ack_batch(request: RemotingCommand, _: str) -> Iterable[Need]:
-    for one in decode_body(request.body, BatchAcks, is_request=True).acks:
-        yield group_need(one.c, *_SUB)
-        yield topic_need(one.t, *_SUB)
+def _ack_batch(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    for ack in decode_body(request.body, BatchAcks, is_request=True).acks:
+        yield group_permission(ack.c, *_SUB)
+        yield topic_permission(ack.t, *_SUB)
 
 
-def _subscribe_lite(request: RemotingCommand, _: str) -> Iterable[Need]:
-    for one in decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set:
-        yield group_need(one.group, *_SUB)
-        yield topic_need(one.topic, *_SUB)
+def _subscribe_lite(request: RemotingCommand, _: str) -> Iterable[Permission]:
+    for change in decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set:
+        yield group_permission(change.group, *_SUB)
+        yield topic_permission(change.topic, *_SUB)
 
 
-def _delete_topics(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _delete_topics(request: RemotingCommand, _: str) -> Iterable[Permission]:
     for topic in decode_body(request.body, TopicList, is_request=True).topic_list:
-        yield topic_need(topic, Action.DELETE)
+        yield topic_permission(topic, Action.DELETE)
 
 
-def _delete_groups(request: RemotingCommand, _: str) -> Iterable[Need]:
+def _delete_groups(request: RemotingCommand, _: str) -> Iterable[Permission]:
     for group in decode_body(request.body, GroupsToDelete, is_request=True).group_name_list:
-        yield group_need(group, Action.DELETE)
+        yield group_permission(group, Action.DELETE)
 
 
 _CODE = RequestCode
@@ -257,7 +257,7 @@ RULES: Final[dict[int, Rule]] = {
     _CODE.QUERY_CONSUME_TIME_SPAN: _both(_GET, group="group"),
     _CODE.INVOKE_BROKER_TO_RESET_OFFSET: _both(_UPDATE, group="group"),
     _CODE.CLONE_GROUP_OFFSET: _clone,
-    _CODE.RESUME_CHECK_HALF_MESSAGE: _cluster(*_UPDATE),  # it names a message by its place
+    _CODE.RESUME_CHECK_HALF_MESSAGE: _cluster(*_UPDATE),  # names a message by physical offset
     **dict.fromkeys(
         (
             _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
@@ -292,24 +292,24 @@ CHANGES: Final = frozenset(
         _CODE.RESUME_CHECK_HALF_MESSAGE, _CODE.CONSUME_MESSAGE_DIRECTLY,
     }
 )  # fmt: skip
-"""Requests of administrators that change a broker, or show its settings: without users, not from other machines."""
+"""Requests of administrators that change a broker or show its settings: local only, unless there are users."""
 
 
 def rules_of_light_queues() -> dict[int, Rule]:
-    """Make the rules of sends where there are light queues: Pub also on each one that a message names.
+    """Create the rules of sends to light queues: Pub also on each light queue in a message.
 
-    In the original a right on any topic lets a sender put messages into the queue of any device.
+    In the original a permission on any topic lets a sender put messages into the light queue of any device.
     """
 
     def sends(code: int, field: str) -> Rule:
-        def needs(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+        def list_permissions(request: RemotingCommand, cluster: str) -> Iterable[Permission]:
             yield from RULES[code](request, cluster)
             text = request.ext_fields.get(field, "")
             if PROPERTY_LIGHT_NAMES in text:
                 for name in dict.fromkeys(named_light_queues(text.encode("utf-8", "replace"))):
-                    yield topic_need(name, *_PUB)
+                    yield topic_permission(name, *_PUB)
 
-        return needs
+        return list_permissions
 
     return {
         _CODE.SEND_MESSAGE: sends(_CODE.SEND_MESSAGE, "properties"),
@@ -319,47 +319,47 @@ def rules_of_light_queues() -> dict[int, Rule]:
     }
 
 
-def rules_by_place(message_at: Callable[[int], StoredMessage | None]) -> dict[int, Rule]:
-    """Make the rules of requests that name a message by its place: its own topic counts, too, and not what they say.
+def rules_by_physical_offset(message_at: Callable[[int], StoredMessage | None]) -> dict[int, Rule]:
+    """Create the rules of requests with a physical offset, which check the topic of the message there.
 
-    Else who consumes anything could read everything: a send-back copies the message into the group's retry topic. And
-    who sends anything could end the transactions of all.
+    Otherwise any consumer could read all messages: a send-back copies a message into the group's retry topic. And any
+    sender could end all transactions.
 
     Args:
-        message_at: gives the message at a physical offset.
+        message_at: reads the message at a physical offset.
     """
 
-    def of_group(code: int, named_in: Callable[[RemotingCommand], tuple[str, int]]) -> Rule:
-        def needs(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+    def of_group(code: int, read_location: Callable[[RemotingCommand], tuple[str, int]]) -> Rule:
+        def list_permissions(request: RemotingCommand, cluster: str) -> Iterable[Permission]:
             yield from RULES[code](request, cluster)
-            group, place = named_in(request)
-            message = message_at(place)
+            group, physical_offset = read_location(request)
+            message = message_at(physical_offset)
             if message is not None:
-                yield topic_need(normal_topic(message.topic, group), *_SUB)
+                yield topic_permission(normal_topic(message.topic, group), *_SUB)
 
-        return needs
+        return list_permissions
 
-    def ends(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+    def ends(request: RemotingCommand, cluster: str) -> Iterable[Permission]:
         yield from _end_transaction(request, cluster)
         half = message_at(read_fields(request, EndTransaction).commit_log_offset)
         if half is not None:
-            yield topic_need(half.properties.get(REAL_TOPIC, ""), *_PUB)
+            yield topic_permission(half.properties.get(REAL_TOPIC, ""), *_PUB)
 
     return {
         _CODE.END_TRANSACTION: ends,
-        _CODE.CONSUMER_SEND_MSG_BACK: of_group(_CODE.CONSUMER_SEND_MSG_BACK, _sent_back),
-        _CODE.CONSUME_MESSAGE_DIRECTLY: of_group(_CODE.CONSUME_MESSAGE_DIRECTLY, _consumed),
+        _CODE.CONSUMER_SEND_MSG_BACK: of_group(_CODE.CONSUMER_SEND_MSG_BACK, _read_send_back),
+        _CODE.CONSUME_MESSAGE_DIRECTLY: of_group(_CODE.CONSUME_MESSAGE_DIRECTLY, _read_consume_directly),
     }
 
 
-def _sent_back(request: RemotingCommand) -> tuple[str, int]:
-    asked = read_fields(request, SendBackFields)
-    return asked.group, asked.offset
+def _read_send_back(request: RemotingCommand) -> tuple[str, int]:
+    fields = read_fields(request, SendBackFields)
+    return fields.group, fields.offset
 
 
-def _consumed(request: RemotingCommand) -> tuple[str, int]:
-    asked = read_fields(request, ConsumeDirectly)
+def _read_consume_directly(request: RemotingCommand) -> tuple[str, int]:
+    fields = read_fields(request, ConsumeDirectly)
     try:
-        return asked.consumer_group, decode_message_id(asked.msg_id or "")[1]
-    except DecodeError:  # the handler tells it
-        return asked.consumer_group, -1
+        return fields.consumer_group, decode_message_id(fields.msg_id or "")[1]
+    except DecodeError:  # the handler reports the error
+        return fields.consumer_group, -1
