@@ -1,4 +1,4 @@
-"""Where a broker listens: its address for clients, and free ports that nobody else can take meanwhile."""
+"""Addresses of a broker: the one for clients, and free ports, bound at once."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ from rmq_core.remoting.uniq_key import local_ip
 
 
 def local_address(bind_address: str) -> str:
-    """The address to advertise to clients: the one that is listened on or, if that is all, the machine's own."""
+    """Return the address to advertise: the address to listen on, or the machine's for a wildcard."""
     if bind_address not in ("0.0.0.0", "::", ""):
         try:
             return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -19,7 +19,7 @@ def local_address(bind_address: str) -> str:
 
 
 def free_ports(bind_address: str) -> tuple[socket.socket, socket.socket]:
-    """Bind a free port and its fast port, two below it; they are the caller's, and to be listened on.
+    """Bind a free port and its fast port, two below; the caller listens on both.
 
     Raises:
         ListenError: the address cannot be bound.

@@ -42,7 +42,7 @@ from rmq_core.broker.processors.send import SendMessageProcessor
 from rmq_core.broker.processors.send_back import SendBackProcessor
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.recovery_report import tell_recovery
+from rmq_core.broker.recovery_report import log_recovery
 from rmq_core.broker.replication import TICK_S, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
@@ -59,7 +59,7 @@ from rmq_core.broker.tables.waiters import DelayLevels, DiskWaiters
 from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks
-from rmq_core.broker.transaction.op_writer import OpNotes
+from rmq_core.broker.transaction.op_writer import OpMessageWriter
 from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms
@@ -78,12 +78,12 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import DecodeError
 
-_EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
-_PULL_EXPIRY_S: Final = 0.5  # likewise held pulls, of which there are more
+_EXPIRY_S: Final = 0.1  # interval of checks of sends that wait for the disk
+_PULL_EXPIRY_S: Final = 0.5  # interval of checks of parked pulls
 _HOUSEKEEPING_S: Final = 10.0
-_DROPPED_S: Final = 0.1  # how often files of topics that others have deleted are removed, if there are any
-_MORE_DROPPED_S: Final = 0.01  # likewise while some are left
-_NAMES_S: Final = 1.0  # how often topics and groups that could not be written are tried again
+_DROPPED_S: Final = 0.1  # interval of removals of deleted topics' files
+_MORE_DROPPED_S: Final = 0.01  # the same while files remain
+_NAMES_S: Final = 1.0  # interval of retries of unwritten topics and groups
 _MAKE_TOPICS: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
     RequestCode.PROXIED_CLIENTS, RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -103,10 +103,10 @@ class Broker(Service):
     """A broker on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
-        address: ``host:port`` that clients are told; empty before it listens.
-        bound_address: ``host:port`` that it listens on, likewise.
-        checks: the checks of half messages; set once the broker has started, as is ``notes``.
-        notes: the op messages of transactions that are ended.
+        address: ``host:port`` advertised to clients; empty before the start.
+        bound_address: ``host:port`` to listen on; empty before the start.
+        checks: of half messages; set by the start, as ``notes``.
+        notes: op messages of ended transactions.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class Broker(Service):
         threads: Threads | None = None,
         steady_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Prepare a broker; ``start`` opens its store and listens.
+        """Create a broker; ``start`` opens its store and listens.
 
         Args:
-            config: its settings.
-            store_config: those of its store.
+            config: of the broker.
+            store_config: of the store.
             clock_ms: the time of day, ms since 1970.
-            disk: the file system that all of its files are on; this machine's by default.
-            threads: for what waits for that; this process's by default.
-            steady_ms: a clock that nobody sets; the machine's by default, or ``clock_ms`` where that is not its.
+            disk: file system of all files; this machine's by default.
+            threads: for waits for the disk; this process's by default.
+            steady_ms: the steady clock; the machine's by default, or ``clock_ms`` if given.
         """
         self.address = self.bound_address = ""
         self._config = config
@@ -152,14 +152,14 @@ class Broker(Service):
             if not port:
                 sockets = free_ports(config.bind_address)
                 port = int(sockets[0].getsockname()[1])
-                for one in sockets:
-                    ending.callback(one.close)
+                for bound_socket in sockets:
+                    ending.callback(bound_socket.close)
             host = self._host(port)
             self.store = MessageStore.open(
                 self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
             )
-            tell_recovery(self.store)
-            ending.callback(self._let_go)
+            log_recovery(self.store)
+            ending.callback(self._shut_down_store)
             self._build(host)
             ending.push_async_callback(self._save)
             ending.push_async_callback(self.state.replication.close)
@@ -176,26 +176,26 @@ class Broker(Service):
                 syncing.start()
             ending.push_async_callback(self.checks.close)
             ending.push_async_callback(self.state.files.drain)
-            ending.callback(self._stop_clocks)
-            self._start_clocks()
+            ending.callback(self._stop_periodic_work)
+            self._start_periodic_work()
             self._ending = ending.pop_all()
         self.address = self.state.address
         log.info(
             "broker %(broker)s listens on %(address)s%(told)s",
-            {"broker": config.broker_name, "address": self.bound_address, "told": self._told_address()},
+            {"broker": config.broker_name, "address": self.bound_address, "told": self._advertised_address()},
         )
 
-    def _told_address(self) -> str:
-        """Format the address that clients are told, where that is another."""
+    def _advertised_address(self) -> str:
+        """Format the address advertised to clients, if different."""
         return "" if self.address == self.bound_address else f", and tells clients {self.address}"
 
     @property
     def shown_address(self) -> str:
-        """The address that it listens on and, where that is another, the one that clients are told."""
-        return f"{self.bound_address}{self._told_address()}"
+        """The address to listen on and, if different, the one advertised to clients."""
+        return f"{self.bound_address}{self._advertised_address()}"
 
     async def close(self) -> None:
-        """Answer the requests that are under way, then close the store."""
+        """Answer the current requests, then close the store."""
         await self._ending.aclose()
 
     def _build(self, host: Host) -> None:
@@ -239,23 +239,23 @@ class Broker(Service):
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
         self._pop = PopService(self.state, self._timed)
         self._lite = LiteService(self.state)
-        self.notes = OpNotes(self.state)
+        self.notes = OpMessageWriter(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
-        # Bodies have their limits before policies look into them; of a stranger's nothing is told but that he is one.
+        # Limits of bodies are checked before policies, which decode bodies; strangers are refused before both.
         handlers = config.limit_bodies(
             self._allowed(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES
         )
         if guard is not None:
-            handlers = {code: guard.signed(one) for code, one in handlers.items()}
+            handlers = {code: guard.signed(handler) for code, handler in handlers.items()}
         for code in _NAME_TOPICS:
             handlers[code] = respond_after_persist(handlers[code], self.state.topics)
         for code in _NAME_GROUPS:
             handlers[code] = respond_after_persist(handlers[code], self.state.groups)
         for code in _MAKE_TOPICS:
-            handlers[code] = self.registration.before_answer(handlers[code])
+            handlers[code] = self.registration.respond_after_registration(handlers[code])
         if config.is_slave:
             handlers |= guarded(guard, slave_refusals())
-        handlers = {code: self._fail_fast(code, one) for code, one in handlers.items()}
+        handlers = {code: self._fail_fast(code, handler) for code, handler in handlers.items()}
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
@@ -263,15 +263,15 @@ class Broker(Service):
             after_batch=self.state.dispatch,
             tls=config.tls.server(),
         )
-        fast = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        fast = {code: handler for code, handler in handlers.items() if code not in _NOT_ON_FAST_PORT}
         self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
-        self._know_batch_topics()
-        self.state.topics.on_change(self._know_batch_topics)
+        self._update_batch_topics()
+        self.state.topics.on_change(self._update_batch_topics)
         store.on_dispatched(self._held.arrived, self._held.is_waiting)
         store.on_dispatched(self._pop.polls.arrived, self._pop.polls.is_waiting)
         files.start()
 
-    def _know_batch_topics(self, _: Collection[str] | None = None) -> None:
+    def _update_batch_topics(self, _: Collection[str] | None = None) -> None:
         self.store.set_batch_topics(self.state.topics.with_batch_queues())
 
     def _fail_fast(self, code: int, handler: Handler) -> Handler:
@@ -289,7 +289,7 @@ class Broker(Service):
         timed = TimerAdmin(state, self._timed)
         responder = DurableResponder(state, self._waiters, writer.error_response)
         plain = {
-            **SendMessageProcessor(state, writer, responder, self.registration.after_change).handlers(),
+            **SendMessageProcessor(state, writer, responder, self.registration.delay_after_change).handlers(),
             **ReplyMessageProcessor(state, writer).handlers(),
             **SendBackProcessor(state, levels, responder).handlers(),
             **PullMessageProcessor(state, self._held).handlers(),
@@ -312,7 +312,7 @@ class Broker(Service):
         return self._lite.handlers(plain, self.registration.route)
 
     def _host(self, port: int) -> Host:
-        """The address to advertise."""
+        """Return the address to advertise."""
         config = self._config
         advertised = config.broker_ip1 or local_address(config.bind_address)
         try:
@@ -321,7 +321,7 @@ class Broker(Service):
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
 
     async def _listen(self, port: int, sockets: tuple[socket.socket, socket.socket] | None) -> None:
-        """Listen at a port and its fast port; ``sockets`` has both where they are bound already."""
+        """Listen at a port and its fast port; ``sockets`` has both if already bound."""
         if sockets is not None:
             self.bound_address = address_text(await self._server.listen_on(sockets[0]))
             await self._server.listen_on(sockets[1], self._fast_handlers)
@@ -331,15 +331,15 @@ class Broker(Service):
         if fast_port > 0:
             await self._server.listen(address, fast_port, self._fast_handlers)
 
-    def _let_go(self) -> None:
-        """Shut the store down; the log tells whether it needs a recovery."""
+    def _shut_down_store(self) -> None:
+        """Shut the store down, and log whether a recovery will be necessary."""
         is_complete = self.store.shutdown()
         if self.address:
             rest = "" if is_complete else "; the store needs a recovery"
             log.info("broker on %(address)s has stopped" + rest, {"address": self.address, "complete": is_complete})
 
     async def _save(self) -> None:
-        """Save the tables that are otherwise saved periodically, after writes that are still running."""
+        """Save the periodically saved tables, after running writes."""
         await self.state.files.close()
         self.notes.write()
         self._save_names()
@@ -352,14 +352,14 @@ class Broker(Service):
             self._timed.close()
         self._waiters.close()
 
-    def _start_clocks(self) -> None:
+    def _start_periodic_work(self) -> None:
         config, state = self._config, self.state
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
         self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._steady_ms()))
         self._every("held pops", _PULL_EXPIRY_S, self._pop.expire)
         self._every("revival of popped messages", REVIVE_S, self._pop.revive)
         self._every("replication", TICK_S, state.replication.tick)
-        if not config.is_slave:  # else its master delivers
+        if not config.is_slave:  # a slave's master delivers
             self._every("schedule", INTERVAL_S, self._schedule.deliver)
         if self._timed is not None:
             self._every("timer messages", config.timer_precision / 10_000, self._timed.run)
@@ -369,7 +369,7 @@ class Broker(Service):
         self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
         self._every("filters", _HOUSEKEEPING_S, state.filters.save)
         self._every("topics and groups", _NAMES_S, self._save_names)
-        self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
+        self._every("housekeeping", _HOUSEKEEPING_S, self._clean_up)
         self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S), _MORE_DROPPED_S)
         for clock in self._lite.clocks():
             self._every(*clock)
@@ -386,13 +386,13 @@ class Broker(Service):
         self.state.dispatch()
 
     def _save_names(self) -> None:
-        """Write topics, groups and users again, if that failed when they changed."""
+        """Retry failed writes of topics, groups and users."""
         self.state.topics.file.save()
         self.state.groups.file.save()
         if self._accounts is not None:
             self._accounts.file.save()
 
-    def _stop_clocks(self) -> None:
+    def _stop_periodic_work(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -403,7 +403,7 @@ class Broker(Service):
         self._proxied_clients.disconnected(connection)
         self._lite.disconnected(connection)
 
-    def _keep_house(self) -> None:
+    def _clean_up(self) -> None:
         self._client_manager.scan_inactive_clients()
         self.state.locks.drop_expired()
         self._pop.clean_order_info()
@@ -412,7 +412,7 @@ class Broker(Service):
     def _every(
         self, name: str, seconds: float, function: Callable[[], object], more_seconds: float | None = None
     ) -> None:
-        """Call a function periodically, after ``more_seconds`` if it says so; what it raises is logged."""
+        """Call a function periodically, after ``more_seconds`` while it returns True; exceptions are logged."""
 
         def call() -> None:
             wait_s = seconds

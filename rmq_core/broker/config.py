@@ -34,8 +34,8 @@ class BrokerConfig(AccessSettings):
     Attributes:
         bind_address: the address to listen on; 0.0.0.0 is all.
         listen_port: 0 takes a free one. The broker also listens two below it, for requests other than pulls.
-        broker_ip1: the address that clients are told; that of ``bind_address`` if empty.
-        broker_ip2: the address or name that slaves are told; that of ``broker_ip1`` if empty.
+        broker_ip1: address advertised to clients; that of ``bind_address`` if empty.
+        broker_ip2: address or name advertised to slaves; that of ``broker_ip1`` if empty.
         broker_name: shared with its slaves; with a topic and a queue id it names a queue in the cluster.
         broker_cluster_name: the cluster.
         broker_id: 0 is a master; its slaves, which have its name, have others.
@@ -79,8 +79,8 @@ class BrokerConfig(AccessSettings):
         enable_calc_filter_bit_map: whether ConsumeQueueExt gets bit maps of the SQL92 subscriptions that may match.
         expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
         max_error_rate_of_bloom_filter: false positives of such a bit map, percent.
-        filter_data_clean_time_span_ms: how long the filter of a group that has gone is kept.
-        long_polling_enable: whether a pull is held for as long as it asks to.
+        filter_data_clean_time_span_ms: retention of the filter of a group without members.
+        long_polling_enable: whether a pull waits for messages as long as requested.
         broker_fast_failure_enable: whether requests that have waited too long for the event loop are refused.
         wait_time_mills_in_send_queue: how long a send may wait, ms.
         wait_time_mills_in_pull_queue: likewise a pull, or a pop.
@@ -92,26 +92,26 @@ class BrokerConfig(AccessSettings):
         short_polling_time_ms: how long a pull is held at most without long polling.
         use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
         estimate_accumulation: whether the metrics of groups that filter count only what may pass.
-        notify_consumer_ids_changed_enable: whether members are told to rebalance when their group has changed.
+        notify_consumer_ids_changed_enable: whether members are notified of changes of their group.
         channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
         region_id: the property MSG_REGION of each message.
         trace_on: the property TRACE_ON of each message.
         reject_transaction_message: whether half messages of transactions are refused.
-        transaction_timeout_ms: age from which on the producer of a half message is asked about it.
-        transaction_check_max: how often a producer is asked about a half message before that is given up.
+        transaction_timeout_ms: age of a half message at its first check.
+        transaction_check_max: checks of a half message at most.
         transaction_check_interval_ms: how often half messages are checked.
         transaction_op_max_bytes: of an op message, which notes ended transactions; at this size it is written at once.
         transaction_op_batch_interval_ms: how often op messages are written otherwise.
         max_expression_chars: of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92 expressions
             together: their parser needs a second for 200,000.
-        max_held_pulls: pulls that are held for messages; more are answered at once.
+        max_held_pulls: waiting pulls at most; further pulls are answered at once.
         max_lite_subscription_count: subscriptions of all clients to lite topics, and such clients.
-        max_client_event_count: lite topics with new messages that such a client is told of at once.
+        max_client_event_count: maximum number of events of a lite client.
         min_lite_ttl_ms: a lite topic that had a message meanwhile is not deleted, nor any so soon after the start.
         lite_ttl_check_interval_ms: how often expired lite topics are looked for.
-        lite_event_check_interval_ms: how often what clients of lite topics have not asked for is given to others.
-        lite_subscription_check_interval_ms: how often clients are looked for that do not subscribe any more.
-        lite_subscription_check_timeout_ms: a client of lite topics that has not told of itself for so long is gone.
+        lite_event_check_interval_ms: interval of reassignments of events to other clients.
+        lite_subscription_check_interval_ms: interval of checks for inactive lite clients.
+        lite_subscription_check_timeout_ms: time without a subscription after which a lite client is removed.
     """
 
     bind_address: str = setting("127.0.0.1")
@@ -191,13 +191,15 @@ class BrokerConfig(AccessSettings):
 
     @property
     def is_slave(self) -> bool:
-        """Whether this broker is a slave: its master writes its store."""
+        """True for a slave, whose store follows its master's."""
         return self.broker_role == _SLAVE
 
     @property
     def timer_precision(self) -> int:
         """The effective timer precision, ms. Source: ``MessageStoreConfig#setTimerPrecisionMs``."""
-        return max((one for one in _TIMER_PRECISIONS_MS if one <= self.timer_precision_ms), default=100)
+        return max(
+            (interval_ms for interval_ms in _TIMER_PRECISIONS_MS if interval_ms <= self.timer_precision_ms), default=100
+        )
 
     @property
     def namesrvs(self) -> list[str]:
@@ -233,8 +235,8 @@ def load_config(
         done_anyway=DONE_ANYWAY,
     )
     if config.append_topic_for_timer_delete_key not in _APPEND_TOPIC:
-        wanted, given = ", ".join(_APPEND_TOPIC), config.append_topic_for_timer_delete_key
-        raise OptionError(f"{file}: appendTopicForTimerDeleteKey is one of {wanted}, not {given!r}")
+        choices, setting_text = ", ".join(_APPEND_TOPIC), config.append_topic_for_timer_delete_key
+        raise OptionError(f"{file}: appendTopicForTimerDeleteKey is one of {choices}, not {setting_text!r}")
     _check_role(config, file)
     config.check_access()
     properties = {}

@@ -1,4 +1,4 @@
-"""Dispatches what a broker has appended, and keeps nobody waiting for many new queues.
+"""Dispatch of appended messages, in parts where there are many new queues.
 
 A message may name a thousand light queues, and each new queue takes a directory and a file.
 """
@@ -13,14 +13,14 @@ NEW_QUEUES_AT_ONCE: Final = 64  # some 10 ms of an idle processor
 
 
 class Dispatching:
-    """Dispatches after each batch of appends: of requests, timers, delays and transactions."""
+    """Dispatch after each batch of appends: of requests, timers, delays and transactions."""
 
     def __init__(self, replication: Replication, store: MessageStore) -> None:
         self._replication, self._store = replication, store
         self._next: asyncio.TimerHandle | None = None
 
     def run(self) -> None:
-        """Send what was appended to slaves, and dispatch it; where there are many new queues, some now."""
+        """Push appended bytes to slaves and dispatch them, many new queues in several turns."""
         self._replication.push()  # before dispatch, so that slaves work meanwhile
         if self._next is None:
             self._dispatch()
@@ -32,7 +32,7 @@ class Dispatching:
             self._next = asyncio.get_running_loop().call_later(0, self._dispatch)
 
     def cancel(self) -> None:
-        """Leave what is not dispatched yet to the store, which does it when it is closed."""
+        """Leave the rest of the dispatch to the store's shutdown."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

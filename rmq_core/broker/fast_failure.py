@@ -1,12 +1,11 @@
-"""Refuses requests that have waited too long, and sends while the store is busy. Source: ``BrokerFastFailure``.
+"""Refusal of requests that waited too long, and of sends while the store is busy. Source: ``BrokerFastFailure``.
 
-In the original a request waits in the queue of its thread pool. Here it waits for the event loop: from when it was
-read off its connection until its turn comes, behind requests that were read before it and slices of other work. Time
-in which it waits for its own client, that does not read answers, or for a flush does not count, nor what is in the
-kernel.
+In the original a request waits in the queue of its thread pool. Here a request waits for the event loop: from the read
+off its connection until its turn, after earlier requests and slices of other work. Waits for a client that does not
+read responses, for a flush or in the kernel do not count.
 
-The store is busy when an append has just taken longer than ``osPageCacheBusyTimeOutMills``: no other request can be
-handled meanwhile, so the sends that came behind it are refused, for two turns of the loop.
+The store is busy after an append of more than ``osPageCacheBusyTimeOutMills``: no other request ran meanwhile, so that
+the sends after it are refused, for two turns of the loop.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ _PULLS: Final = frozenset({
 _ACKS: Final = frozenset({
     RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
 })  # fmt: skip
-# Those of the pools that the original never cleans.
+# Requests of the thread pools that the original never cleans.
 _WITHOUT_LIMIT: Final = frozenset({
     RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UNREGISTER_CLIENT,
@@ -39,11 +38,11 @@ _WITHOUT_LIMIT: Final = frozenset({
 _REMARK: Final = "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 _TIMEOUT: Final = "TIMEOUT_CLEAN_QUEUE"
 _BUSY: Final = "PCBUSY_CLEAN_QUEUE"
-_LEAST_MS: Final = 1.0  # what waits for less has not waited
+_LEAST_MS: Final = 1.0  # shorter waits do not count
 
 
-def limit_of(code: int) -> Callable[[BrokerConfig], int] | None:
-    """Return what gives the longest wait of a request, in ms, of the settings; None where there is none."""
+def wait_limit(code: int) -> Callable[[BrokerConfig], int] | None:
+    """Return a function from the settings to the longest wait of a request, ms; None without a limit."""
     if code in _SENDS:
         return lambda config: config.wait_time_mills_in_send_queue
     if code in _PULLS:
@@ -62,8 +61,8 @@ def limit_of(code: int) -> Callable[[BrokerConfig], int] | None:
 def fail_fast(
     code: int, handler: Handler, config: Callable[[], BrokerConfig], page_cache: PageCache, now_s: Callable[[], float]
 ) -> Handler:
-    """Put the refusal of requests that waited too long before the handler of a request code."""
-    limit = limit_of(code)
+    """Wrap the handler of a request code: refuse requests that waited too long."""
+    limit = wait_limit(code)
     if limit is None:
         return handler
     is_send = code in _SENDS

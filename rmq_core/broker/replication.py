@@ -27,15 +27,15 @@ class Replication:
     """Replication of a broker: its HA service for slaves and, at a slave, its HA client.
 
     Attributes:
-        master: serves slaves; a slave does so as well, if others connect to it.
+        master: serves slaves, also at a slave to which slaves connect.
         slave: follows the master; None on a master.
-        port: where slaves connect; 0 if they cannot.
+        port: for slaves; 0 without one.
         needs_slaves: whether sends wait for slaves.
-        master_address: ``host:port`` where a slave's master takes requests; empty while none is known.
+        master_address: ``host:port`` of a slave's master; empty while unknown.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Prepare both sides; ``start`` runs them.
+        """Create both sides; ``start`` runs them.
 
         Args:
             store: the broker's.
@@ -84,7 +84,7 @@ class Replication:
         await self.master.close()
 
     async def drain(self) -> None:
-        """Wait until no send waits for slaves any more."""
+        """Wait until all sends have their slaves."""
         await self._waiters.drain()
 
     def push(self) -> None:
@@ -93,7 +93,7 @@ class Replication:
             self.master.push()
 
     def tick(self) -> None:
-        """Send what is left, heartbeats, and time-outs; call it every ``TICK_S``."""
+        """Push remaining bytes and heartbeats, and expire waits; to be called every ``TICK_S``."""
         self.push()
         self.master.check_heartbeats()
         if self.slave is not None:
@@ -101,7 +101,7 @@ class Replication:
         self._waiters.expire()
 
     def wait(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Runs a callback with whether enough slaves have a message in time."""
+        """Call a callback with whether enough slaves have a message in time."""
         if result.end_offset <= self.master.acknowledged_offset:
             done(True)
         else:
@@ -109,30 +109,30 @@ class Replication:
 
     @property
     def is_following(self) -> bool:
-        """Whether this is a slave that is connected to its master."""
+        """True at a slave that is connected to its master."""
         return self.slave is not None and self.slave.is_connected
 
     @property
     def has_diverged(self) -> bool:
-        """Whether this is a slave whose log is not the beginning of its master's."""
+        """True at a slave whose log has diverged from its master's."""
         return self.slave is not None and self.slave.has_diverged
 
     def address_beside(self, address: str) -> str:
-        """Address that slaves connect to; empty if there is none. Source: ``BrokerController#getHAServerAddr``.
+        """Return the address for slaves; empty without one. Source: ``BrokerController#getHAServerAddr``.
 
         Args:
-            address: whose host that is, unless ``brokerIP2`` names another.
+            address: whose host is used, unless ``brokerIP2`` is set.
         """
-        given = self._config.broker_ip2
-        host = (f"[{given}]" if ":" in given else given) or address.rpartition(":")[0]
+        broker_ip2 = self._config.broker_ip2
+        host = (f"[{broker_ip2}]" if ":" in broker_ip2 else broker_ip2) or address.rpartition(":")[0]
         return f"{host}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
-        """Take over the master's addresses from the answer of a name server.
+        """Apply the master's addresses from the response of a name server.
 
         Args:
-            master_address: where the master takes requests; None while there is none.
-            ha_address: where it takes slaves.
+            master_address: of the master; None without one.
+            ha_address: of the master for slaves.
         """
         if self.slave is None:
             return
@@ -141,7 +141,7 @@ class Replication:
             self.slave.follow(ha_address)
 
     def status(self) -> HaStatus:
-        """The body of the answer to GET_BROKER_HA_STATUS (907). Source: ``DefaultHAService#getRuntimeInfo``."""
+        """Return the body of GET_BROKER_HA_STATUS (907). Source: ``DefaultHAService#getRuntimeInfo``."""
         end = self._store.max_physical_offset
         slave = self.slave
         if slave is not None:
@@ -153,13 +153,12 @@ class Replication:
         gap = self._config.ha_max_gap_not_in_sync
         slaves = [
             HaConnection(
-                addr=one.address, slave_ack_offset=one.acknowledged_offset, diff=end - one.acknowledged_offset,
-                transfer_from_where=one.pushed_offset,
-                in_sync=one.acknowledged_offset >= 0 and end - one.acknowledged_offset < gap,
-            )
-            for one in sorted(self.master.slaves, key=lambda one: one.address)
+                addr=connection.address, slave_ack_offset=connection.acknowledged_offset,
+                diff=end - connection.acknowledged_offset, transfer_from_where=connection.pushed_offset,
+                in_sync=connection.acknowledged_offset >= 0 and end - connection.acknowledged_offset < gap,
+                ) for connection in sorted(self.master.slaves, key=lambda connection: connection.address)
         ]  # fmt: skip
         return HaStatus(
             master_commit_log_max_offset=end, ha_connection_info=slaves,
-            in_sync_slave_nums=sum(one.in_sync for one in slaves),
+            in_sync_slave_nums=sum(status.in_sync for status in slaves),
         )  # fmt: skip

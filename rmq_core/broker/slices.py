@@ -1,7 +1,6 @@
-"""Work that may take long, done in slices: in between, the event loop serves the others.
+"""Long work in time slices of the event loop, so that requests run in between.
 
-A turn of the loop has one slice of all such work, however much there is: tables that are encoded while a heartbeat
-is read share it.
+A turn of the loop has one slice for all long work: an encoded table and a heartbeat that is being read share the slice.
 """
 
 import asyncio
@@ -12,17 +11,17 @@ from typing import Final, Generic, TypeVar
 
 from rmq_core.remoting.loop import work_clock
 
-SLICE_S: Final = 0.0005  # half of what a send takes beside others: the slowest sends wait for one
+SLICE_S: Final = 0.0005  # half the time of a send under load: the slowest sends wait for one slice
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Sliced(Generic[_T]):
-    """What an iterator has given in slices.
+    """Items of an iterator that ran in time slices.
 
     Attributes:
-        items: that it has given.
-        took_s: what it took of the event loop.
+        items: of the iterator.
+        took_s: time of the event loop used.
     """
 
     items: list[_T] = field(default_factory=list)
@@ -30,39 +29,39 @@ class Sliced(Generic[_T]):
 
 
 class Slices:
-    """Gives slices of the running event loop's time to long work, in turn."""
+    """Scheduler of long work: time slices of the running event loop, in turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_due = False
 
     def collect(self, items: Iterable[_T]) -> "asyncio.Future[Sliced[_T]]":
-        """Collect what an iterator gives, in slices; what it raises the future has."""
+        """Run an iterator in time slices; return a future of its items or its exception."""
         loop = asyncio.get_running_loop()
         now = work_clock(loop)
         done: asyncio.Future[Sliced[_T]] = loop.create_future()
-        found: Sliced[_T] = Sliced()
-        rest = iter(items)
+        sliced: Sliced[_T] = Sliced()
+        remaining = iter(items)
 
-        def go_on() -> None:
+        def run_slice() -> None:
             began = now()
             try:
-                for item in rest:
-                    found.items.append(item)
+                for item in remaining:
+                    sliced.items.append(item)
                     if now() > began + SLICE_S:
-                        self._ask(go_on)
+                        self._schedule(run_slice)
                         break
                 else:
-                    done.set_result(found)
+                    done.set_result(sliced)
             except Exception as error:
                 done.set_exception(error)
-            found.took_s += now() - began
+            sliced.took_s += now() - began
 
-        self._ask(go_on)
+        self._schedule(run_slice)
         return done
 
     async def each(self, items: Iterable[_T]) -> AsyncIterator[_T]:
-        """Give items one by one; wait for a turn whenever a slice is used up."""
+        """Yield items one by one; wait for the next time slice when one is used up."""
         loop = asyncio.get_running_loop()
         now = work_clock(loop)
         end = now() + SLICE_S
@@ -70,21 +69,21 @@ class Slices:
             yield item
             if now() > end:
                 turn: asyncio.Future[None] = loop.create_future()
-                self._ask(lambda turn=turn: None if turn.done() else turn.set_result(None))  # type: ignore[misc]
+                self._schedule(lambda turn=turn: None if turn.done() else turn.set_result(None))  # type: ignore[misc]
                 await turn
                 end = now() + SLICE_S
 
-    def _ask(self, go_on: Callable[[], None]) -> None:
-        """Have a function called when it is its turn."""
-        self._waiting.append(go_on)
+    def _schedule(self, run_slice: Callable[[], None]) -> None:
+        """Schedule a function for the next free time slice."""
+        self._waiting.append(run_slice)
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._give)
+            asyncio.get_running_loop().call_soon(self._run_next)
 
-    def _give(self) -> None:
-        go_on = self._waiting.popleft()
+    def _run_next(self) -> None:
+        run_slice = self._waiting.popleft()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._give)
+            asyncio.get_running_loop().call_soon(self._run_next)
         else:
             self._is_due = False
-        go_on()
+        run_slice()

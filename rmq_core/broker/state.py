@@ -28,7 +28,7 @@ from rmq_formats.codecs.hosts import Host
 
 @dataclass(slots=True)
 class BrokerState:
-    """What all processors of a broker share: its settings, its store and its tables.
+    """Settings, store and tables, shared by all processors of a broker.
 
     Attributes:
         config: settings; replaced whole when one is changed over the wire.
@@ -43,15 +43,15 @@ class BrokerState:
         locks: queue locks of orderly consumers.
         stats: counters of the messages put and got.
         replication: of the log, to slaves or from the master.
-        clock_ms: the time of day, ms since 1970: for what is stored and told.
-        steady_ms: a clock that nobody sets: for all that waits.
+        clock_ms: the time of day, ms since 1970, for stored and reported times.
+        steady_ms: the steady clock, for all waits.
         rights: of connected clients, at the moment of a push.
         reply_requests: requests of clients that wait for a reply.
         page_cache: whether an append has just taken too long.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
         filters: SQL92 filters that groups have registered.
         dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
-        long_requests: taken by requests about all queues of a topic: one at a time, for each may fill a frame.
+        long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """
 
     config: BrokerConfig
@@ -77,7 +77,7 @@ class BrokerState:
     long_requests: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Load the filters; messages get bit maps of them in dispatch, if the settings say so."""
+        """Load the filters; dispatch computes bit maps of the filters if so configured."""
         self.page_cache = PageCache(self.store.config.os_page_cache_busy_timeout_ms)
         self.filters = ConsumerFilters(self.files, self.config, self.clock_ms)
         if self.config.enable_calc_filter_bit_map:
@@ -85,16 +85,16 @@ class BrokerState:
 
     @property
     def slices(self) -> Slices:
-        """Of the event loop's time, for work that may take long."""
+        """Time slices of the event loop for long work."""
         return self.files.slices
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients are told to connect to."""
+        """``host:port`` that the broker advertises to clients."""
         return self.store_host.text
 
     def time_of_day(self, steady_ms: int) -> int:
-        """The time of day at a time of the steady clock."""
+        """Return the time of day at a time of the steady clock."""
         return steady_ms - self.steady_ms() + self.clock_ms()
 
     def refuse_unknown_topic(self, topic: str) -> None:

@@ -117,13 +117,13 @@ async def test_a_lock_is_held_for_its_time(asker: Stepped, step_ms: int) -> None
 async def test_a_client_with_heartbeats_stays_and_a_silent_one_goes(asker: Stepped, step_ms: int) -> None:
     await asker.heartbeat("cg", SubscriptionData(topic="T"))
     asker.clocks.set(step_ms)
-    asker.broker._memberships.drop_silent()
+    asker.broker._client_manager.scan_inactive_clients()
     assert "cg" in asker.broker.state.consumers.groups
     told = json.loads(bytes((await asker.ask(RequestCode.GET_ALL_PRODUCER_INFO)).body))
     seen_ms = told["data"]["pg"][0]["lastUpdateTimestamp"]
     assert abs(seen_ms - asker.clocks.wall()) < 60_000
     asker.clocks.pass_ms(121_000)
-    asker.broker._memberships.drop_silent()
+    asker.broker._client_manager.scan_inactive_clients()
 
     async def is_gone() -> bool:
         return "cg" not in asker.broker.state.consumers.groups

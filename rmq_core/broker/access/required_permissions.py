@@ -3,8 +3,8 @@
 The rules are those of RocketMQ 5.3.3 where it has any (``DefaultAuthorizationContextBuilder`` and the annotations of
 header classes). RocketMQ requires only a login where this table requires a permission on the cluster, a topic or a
 group: for changes of settings, of groups and of lists of topics, for tables of all topics, groups and offsets, lite
-pulls, replies and checks of subscriptions. The message at an offset (33) may be of any topic, which requires a permission on the
-cluster. The end of a transaction without a topic requires a permission on the cluster, too.
+pulls, replies and checks of subscriptions. The message at an offset (33) may be of any topic, and the
+end of a transaction may name no topic: both require a permission on the cluster.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,8 @@
-"""Registers a broker and its topics with its name servers.
+"""Registration of a broker and its topics with its name servers.
 
-A name server is told of all topics when it is told of any for the first time by a connection, periodically, and after
-a topic was removed; in between, of those that were put. A name server that deletes what a registration lacks
-(``deleteTopicWithBrokerRegistration``) wants all of them each time: ``enableSingleTopicRegister``.
+The first registration on a connection, the periodic ones and those after the removal of a topic have all topics; others
+have only the changed topics. A name server that deletes topics missing in a registration
+(``deleteTopicWithBrokerRegistration``) requires all topics each time: ``enableSingleTopicRegister``.
 
 Source: ``BrokerOuterAPI#registerBrokerAll``, ``BrokerController#registerIncrementBrokerData``.
 """
@@ -26,72 +26,72 @@ from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 from rmq_formats.errors import FormatError
 
 _CRC_MASK: Final = 0x7FFFFFFF
-_ANSWER_TIMEOUT_S: Final = 1.0  # an answer waits so long for name servers; clients give up after three seconds
+_ANSWER_TIMEOUT_S: Final = 1.0  # of waits for name servers; clients time out after three seconds
 _UNREGISTER_TIMEOUT_S: Final = 1.0
-_REST: Final = 50.0  # times what encoding a registration has taken: the name server decodes as much, and more brokers'
-_LEAST_REST_S: Final = 0.02  # changes that come meanwhile are registered at once
-_LONGEST_REST_S: Final = 0.5  # answers wait for registrations
+_REST: Final = 50.0  # times the encoding of a registration: name servers decode the registrations of more brokers
+_LEAST_REST_S: Final = 0.02  # later changes are registered together
+_LONGEST_REST_S: Final = 0.5  # responses wait for registrations
 
 
 class Registration:
-    """Registers with all name servers: at the start, periodically, and when topics change."""
+    """Registration with all name servers: at the start, periodically, and after changes of topics."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._client = RemotingClient(
-            on_disconnect=self._forgotten, tls=state.config.tls.client(), credentials=state.config.own_credentials
+            on_disconnect=self._on_disconnect, tls=state.config.tls.client(), credentials=state.config.own_credentials
         )
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
-        # The topics that a name server lacks, by its address; one that may lack any is not there.
-        self._lacking: dict[str, dict[str, None]] = {}
-        self._took_s = 0.0  # of the event loop, by the last registration
-        self._registered: asyncio.Future[None] | None = None  # ends when changed topics are registered
-        state.topics.on_change(self._note)
+        # The topics missing at a name server, by its address; without an entry, all topics may be missing.
+        self._missing_topics: dict[str, dict[str, None]] = {}
+        self._took_s = 0.0  # by the last registration on the event loop
+        self._registered: asyncio.Future[None] | None = None  # done when changed topics are registered
+        state.topics.on_change(self._on_topics_changed)
 
-    def _note(self, topics: Collection[str] | None) -> None:
-        """Note what name servers lack from now on, and have it registered."""
+    def _on_topics_changed(self, topics: Collection[str] | None) -> None:
+        """Record the topics missing at name servers, and wake the registration."""
         if topics is None or self._state.config.enable_single_topic_register:
-            self._lacking.clear()
-        for lacking in self._lacking.values():
-            lacking.update(dict.fromkeys(topics or ()))
+            self._missing_topics.clear()
+        for missing_topics in self._missing_topics.values():
+            missing_topics.update(dict.fromkeys(topics or ()))
         self._changed.set()
 
-    def _forgotten(self, address: str) -> None:
-        """A name server forgets the broker whose connection has ended."""
-        self._lacking.pop(address, None)
+    def _on_disconnect(self, address: str) -> None:
+        """Mark all topics as missing at a name server after the end of the connection."""
+        self._missing_topics.pop(address, None)
 
-    def before_answer(self, handler: Handler) -> Handler:
-        """Wrap a handler: after a change of topics its answer waits until name servers know of that.
+    def respond_after_registration(self, handler: Handler) -> Handler:
+        """Wrap a handler: after a change of topics its response waits for the registration.
 
-        A client that has created a topic asks for its route next.
+        A client that has created a topic fetches its route next.
         """
         topics = self._state.topics
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-            before = topics.version
-            answer = handler(request, connection)
-            return answer if topics.version is before else self.after_change(answer)
+            version_before = topics.version
+            response = handler(request, connection)
+            return response if topics.version is version_before else self.delay_after_change(response)
 
         return handle
 
-    def after_change(self, answer: HandlerAnswer) -> HandlerAnswer:
-        """Have an answer wait until name servers know of a change of topics; call it in the turn of the change."""
-        if answer is None or not self._state.config.namesrvs:
-            return answer
-        # Made here, before the registration that the change asks for can begin.
+    def delay_after_change(self, response: HandlerAnswer) -> HandlerAnswer:
+        """Delay a response until changed topics are registered; to be called in the loop turn of the change."""
+        if response is None or not self._state.config.namesrvs:
+            return response
+        # Created before the registration of the change can begin.
         if self._registered is None:
             self._registered = asyncio.get_running_loop().create_future()
-        return _when_registered(answer, self._registered)
+        return _respond_when_registered(response, self._registered)
 
     async def start(self) -> None:
-        """Register, and start the task that does so periodically."""
+        """Register, and start the periodic registration."""
         await self.register()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop the task, and unregister from the name servers."""
+        """Stop the periodic registration, and unregister from the name servers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -104,13 +104,13 @@ class Registration:
                 async with asyncio.timeout(self._state.config.register_name_server_period_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
-                self._lacking.clear()
+                self._missing_topics.clear()
             self._changed.clear()
             await self.register()
             await asyncio.sleep(min(_LEAST_REST_S + _REST * self._took_s, _LONGEST_REST_S))
 
     async def register(self) -> None:
-        """Register with all name servers at once; one that does not answer is logged once."""
+        """Register with all name servers at once; log a failure of a name server once."""
         registered, self._registered = self._registered, None
         try:
             await asyncio.gather(*(self._register(address) for address in self._state.config.namesrvs))
@@ -121,17 +121,17 @@ class Registration:
     async def _register(self, address: str) -> None:
         state = self._state
         config = state.config
-        lacking = self._lacking.get(address)
-        if lacking is not None and not lacking:
+        missing_topics = self._missing_topics.get(address)
+        if missing_topics is not None and not missing_topics:
             return
-        self._lacking[address] = {}
+        self._missing_topics[address] = {}
         now = asyncio.get_running_loop().time
-        began = now()
-        wrapper = state.topics.registered(config.broker_permission, lacking)
+        begin_s = now()
+        wrapper = state.topics.registered(config.broker_permission, missing_topics)
         body = encode_registration(
             RegisterBrokerBody(topic_config_serialize_wrapper=wrapper), compressed=config.compressed_register
         )
-        self._took_s = now() - began
+        self._took_s = now() - begin_s
         fields = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=state.address,
@@ -144,12 +144,12 @@ class Registration:
         )
         command = request(RequestCode.REGISTER_BROKER, write_fields(fields), body)
         try:
-            answer = await self._client.invoke(address, command, config.register_broker_timeout_ms / 1000)
-            if answer.code != 0:
-                raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
-            ordered = decode_body(answer.body, KVTable).table if answer.body else {}
+            response = await self._client.invoke(address, command, config.register_broker_timeout_ms / 1000)
+            if response.code != 0:
+                raise RemotingError(f"{address}: code {response.code}: {response.remark}")
+            ordered = decode_body(response.body, KVTable).table if response.body else {}
         except (RemotingError, FormatError) as error:
-            self._lacking.pop(address, None)
+            self._missing_topics.pop(address, None)
             if address not in self._failing:
                 log.warning("cannot register: %(error)s", {"namesrv": address, "error": error})
                 self._failing.add(address)
@@ -157,17 +157,17 @@ class Registration:
         if address in self._failing:
             self._failing.discard(address)
             log.info("registered with %(namesrv)s again", {"namesrv": address})
-        state.replication.registered(answer.ext_fields.get("masterAddr"), answer.ext_fields.get("haServerAddr"))
+        state.replication.registered(response.ext_fields.get("masterAddr"), response.ext_fields.get("haServerAddr"))
         state.topics.update_order(set(ordered))
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """Ask name servers, one after the other, for the route of a topic; None if none has it, or none answers."""
+        """Fetch the route of a topic from the first name server that has one; None without a route."""
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         for address in self._state.config.namesrvs:
             try:
-                answer = await self._client.invoke(address, command, _ANSWER_TIMEOUT_S)
-                if answer.code == 0:
-                    return decode_body(answer.body, TopicRouteData)
+                response = await self._client.invoke(address, command, _ANSWER_TIMEOUT_S)
+                if response.code == 0:
+                    return decode_body(response.body, TopicRouteData)
             except (RemotingError, FormatError) as error:
                 log.info("no route of %(topic)s: %(error)s", {"topic": topic, "error": error})
         return None
@@ -187,9 +187,9 @@ class Registration:
             log.warning("cannot unregister: %(error)s", {"namesrv": address, "error": error})
 
 
-async def _when_registered(answer: HandlerAnswer, registered: asyncio.Future[None]) -> RemotingCommand | None:
+async def _respond_when_registered(response: HandlerAnswer, registered: asyncio.Future[None]) -> RemotingCommand | None:
     try:
         await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
-        return await awaited(answer)
+        return await awaited(response)
     finally:
-        drop(answer)
+        drop(response)

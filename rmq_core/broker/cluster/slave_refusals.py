@@ -34,8 +34,8 @@ _REFUSED: Final = {
 
 
 def slave_refusals() -> dict[int, Handler]:
-    """Handlers, by request code, that refuse what only a master does."""
-    return {int(code): _refusal(*answer) for code, answer in _REFUSED.items()}
+    """Return handlers, by request code, that refuse requests for masters only."""
+    return {int(code): _refusal(*refusal) for code, refusal in _REFUSED.items()}
 
 
 def _refusal(code: ResponseCode, remark: str) -> Handler:

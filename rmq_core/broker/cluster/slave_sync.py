@@ -1,4 +1,4 @@
-"""Copies tables of a slave's master: topics, groups, consumer offsets and delay offsets.
+"""Copy of a master's tables: topics, groups, consumer offsets and delay offsets.
 
 Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks``.
 """
@@ -31,12 +31,12 @@ from rmq_core.remoting.header import request as request_of
 from rmq_core.store.results import Arrival
 from rmq_formats.errors import FormatError
 
-_RETRY_S: Final = 3.0  # how often a master that is not known or does not answer is tried
+_RETRY_S: Final = 3.0  # interval of retries while the master is unknown or does not respond
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class SlaveSync:
-    """Polls the master periodically, and at once when a topic is not known. A failure is logged once."""
+    """Periodic copy of the master's tables, at once for an unknown topic. A failure is logged once."""
 
     def __init__(self, state: BrokerState, schedule: Schedule) -> None:
         self._state = state
@@ -44,20 +44,20 @@ class SlaveSync:
         self._client = RemotingClient(tls=state.config.tls.client(), credentials=state.config.own_credentials)
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._wanted = asyncio.Event()
-        self._missed: set[str] = set()  # topics that were not known when messages of them came
-        self._dropped = dict(state.store.dropped_topics)  # whose offsets are removed
-        state.store.on_dispatched(self._arrived, lambda: True)
+        self._wake = asyncio.Event()
+        self._unknown_topics: set[str] = set()  # topics unknown at the arrival of their messages
+        self._dropped = dict(state.store.dropped_topics)  # topics whose offsets are removed
+        state.store.on_dispatched(self._on_arrivals, lambda: True)
         if state.replication.slave is not None:
-            state.replication.slave.on_joined(self._wanted.set)
+            state.replication.slave.on_joined(self._wake.set)
 
-    def _arrived(self, arrivals: list[Arrival]) -> None:
-        """Poll at once for a topic that the master must have created since; once, as it may be deleted already."""
-        unknown = {one.topic for one in arrivals} - self._state.topics.table.keys() - self._missed
+    def _on_arrivals(self, arrivals: list[Arrival]) -> None:
+        """Poll at once for a topic that the master must have created; once, as the topic may be deleted already."""
+        unknown = {arrival.topic for arrival in arrivals} - self._state.topics.table.keys() - self._unknown_topics
         missed = {topic for topic in unknown if not names.is_light(topic)}
         if missed or self._state.store.dropped_topics != self._dropped:
-            self._missed |= missed
-            self._wanted.set()
+            self._unknown_topics |= missed
+            self._wake.set()
 
     def start(self) -> None:
         """Start polling."""
@@ -73,30 +73,30 @@ class SlaveSync:
     async def _run(self) -> None:
         every_s = self._state.config.slave_sync_interval_ms / 1000
         while True:
-            self._wanted.clear()
+            self._wake.clear()
             done = await self.sync()
             if not done:
-                self._name_topics()
+                self._create_missing_topics()
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s if done else min(every_s, _RETRY_S)):
-                    await self._wanted.wait()
+                    await self._wake.wait()
 
     async def sync(self) -> bool:
-        """Copy the master's tables of now; False if the master is not known, or has not answered all."""
+        """Copy the master's current tables; return False if the master is unknown or a request fails."""
         state, address = self._state, self._state.replication.master_address
         if not address or address == state.address:
             return False
         try:
-            # Before it is asked: all that is there was of topics that it knew.
+            # Before the request: all messages here are of topics that the master has.
             log_end = state.store.max_physical_offset
             adopt_topics = partial(self._adopt_topics, log_end)
-            await self._take(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicsOfMaster, adopt_topics)
-            await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, OffsetTable, state.offsets.adopt)
-            await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsets, self._schedule.adopt)
-            await self._take(
+            await self._copy_table(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicsOfMaster, adopt_topics)
+            await self._copy_table(address, RequestCode.GET_ALL_CONSUMER_OFFSET, OffsetTable, state.offsets.adopt)
+            await self._copy_table(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsets, self._schedule.adopt)
+            await self._copy_table(
                 address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroups, state.groups.adopt
             )
-        except (RemotingError, FormatError, OSError) as error:  # of the master, or of the disk here
+        except (RemotingError, FormatError, OSError) as error:  # from the master, or from the disk here
             if not self._is_failing:
                 log.warning("cannot copy topics, groups and offsets of the master: %(error)s", {"error": error})
             self._is_failing = True
@@ -104,12 +104,12 @@ class SlaveSync:
         self._is_failing = False
         return True
 
-    def _name_topics(self) -> None:
-        """Name the topics of messages that are here, where the master has gone before it could tell of them.
+    def _create_missing_topics(self) -> None:
+        """Create the topics of messages here that an unreachable master has not sent.
 
-        An acknowledged message of a new topic is on this slave at once, its topic's name a moment later. When the
-        master is back, its topics replace them. One with inner batches has batch queues: as a master, this broker would
-        else give places within the last batch once more.
+        An acknowledged message of a new topic arrives before the topic's settings. The topics of a returning master
+        replace those created here. A topic with inner batches gets batch queues: as a master, this broker would
+        otherwise assign offsets within the last batch again.
         """
         state = self._state
         if state.replication.is_following:
@@ -123,39 +123,43 @@ class SlaveSync:
                 )
                 log.info("named the topic %(topic)s, which the master has not told of", {"topic": topic})
 
-    async def _take(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
-        answer = await self._client.invoke(address, request_of(code))
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
-        adopt(decode_body(answer.body, kind))
+    async def _copy_table(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
+        response = await self._client.invoke(address, request_of(code))
+        if response.code != ResponseCode.SUCCESS:
+            raise RemotingError(f"{address}: code {response.code}: {response.remark}")
+        adopt(decode_body(response.body, kind))
 
-    def _adopt_topics(self, log_end: int, found: TopicsOfMaster) -> None:
-        """Take over the topics.
+    def _adopt_topics(self, log_end: int, master_topics: TopicsOfMaster) -> None:
+        """Replace the topics by the master's.
 
         Args:
-            log_end: where this log ended, at the latest, when the master made its answer.
-            found: the answer.
+            log_end: end of this log before the master's response.
+            master_topics: the response.
         """
         topics = self._state.topics
-        topics.adopt(TopicConfigs(data_version=found.data_version, topic_config_table=found.topic_config_table))
-        self._drop_topics(log_end, found)
+        topics.adopt(
+            TopicConfigs(data_version=master_topics.data_version, topic_config_table=master_topics.topic_config_table)
+        )
+        self._delete_topics(log_end, master_topics)
         self._state.store.set_batch_topics(topics.with_batch_queues())
 
-    def _drop_topics(self, log_end: int, found: TopicsOfMaster) -> None:
-        """Drop the queues and offsets of topics that the master has deleted, though it may have made them anew.
+    def _delete_topics(self, log_end: int, master_topics: TopicsOfMaster) -> None:
+        """Delete queues and offsets of topics that the master has deleted, even if the master has created them again.
 
-        A master of ours says when it deleted them. Of Java's, a topic that has messages here and is unknown there was
-        deleted behind those that were here before it was asked.
+        Our master sends the offset of a deletion. With a Java master, a topic unknown there was deleted after the
+        messages that were here before the request.
         """
         state = self._state
-        if state.replication.has_diverged:  # places in the master's log are not places in this one
+        if state.replication.has_diverged:  # offsets of the diverged logs do not correspond
             return
-        if isinstance(found.topics_dropped, dict):
-            state.store.drop_before(found.topics_dropped)
+        if isinstance(master_topics.topics_dropped, dict):
+            state.store.drop_before(master_topics.topics_dropped)
         else:
-            gone = state.store.topics().keys() - found.topic_config_table.keys()
-            kept = {topic for topic in gone if state.topics.is_system(topic) or names.is_light(topic)}
-            state.store.drop_before(dict.fromkeys(gone - kept, log_end), at_least=True)
+            unknown_topics = state.store.topics().keys() - master_topics.topic_config_table.keys()
+            system_topics = {
+                topic for topic in unknown_topics if state.topics.is_system(topic) or names.is_light(topic)
+            }
+            state.store.drop_before(dict.fromkeys(unknown_topics - system_topics, log_end), at_least=True)
         for topic, end in state.store.dropped_topics.items():
             if self._dropped.get(topic) != end:
                 log.info("the master has deleted the topic %(topic)s", {"topic": topic})

@@ -10,7 +10,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A Prometheus metric with its samples.
+    """Prometheus metric with its samples.
 
     Attributes:
         name: of the metric.

@@ -1,8 +1,8 @@
 """HTTP server of a broker's Prometheus metrics: ``http://127.0.0.1:PORT/metrics``.
 
-It speaks TLS where the broker speaks nothing else (``tls.server.mode=enforcing``).
+The server uses TLS if the broker requires TLS (``tls.server.mode=enforcing``).
 
-As much of HTTP/1.1 as a scrape needs: a GET, an answer, the end of the connection.
+HTTP/1.1 as far as scrapes use it: a GET, a response, the end of the connection.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from rmq_core.remoting.errors import ListenError
 
 _HOST: Final = "127.0.0.1"
 _MAX_HEAD_BYTES: Final = 8192  # a scraper's headers are some hundred
-_TIMEOUT_S: Final = 10.0  # Prometheus gives up after that by default
+_TIMEOUT_S: Final = 10.0  # Prometheus' default timeout
 
 
 @asynccontextmanager
@@ -28,11 +28,11 @@ async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
     """Run a broker and, beside it, the server of its metrics.
 
     Args:
-        broker: starts when this is entered, and ends when it is left.
+        broker: started on entry, closed on exit.
         port: of the metrics, 0 for a free one; None for no metrics.
 
     Raises:
-        ListenError: the port cannot be listened on; and what the broker's start raises.
+        ListenError: the port cannot be listened on; also errors of the broker's start.
     """
     async with broker:
         if port is None:
@@ -42,10 +42,11 @@ async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
         if tls is not None and tls.mode is not TlsMode.ENFORCING:
             tls = None
         async with await _listen(_Scrapes(broker), port, tls) as server:
-            host, taken = server.sockets[0].getsockname()[:2]
+            host, bound_port = server.sockets[0].getsockname()[:2]
             scheme = "http" if tls is None else "https"
             log.info(
-                "metrics on %(scheme)s://%(host)s:%(port)d/metrics", {"scheme": scheme, "host": host, "port": taken}
+                "metrics on %(scheme)s://%(host)s:%(port)d/metrics",
+                {"scheme": scheme, "host": host, "port": bound_port},
             )
             yield
 
@@ -60,14 +61,14 @@ async def _listen(scrapes: "_Scrapes", port: int, tls: ServerTls | None) -> asyn
 
 
 class _Scrapes:
-    """Answers scrapes of a broker's metrics."""
+    """Responder to scrapes of a broker's metrics."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._started_ms = broker.state.clock_ms()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the request of one connection."""
+        """Respond to the request of one connection."""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -88,7 +89,7 @@ class _Scrapes:
         texts = []
         for family in families(self._broker.state, self._started_ms):
             texts.append(family.text)
-            await asyncio.sleep(0)  # lets the event loop serve others, as topics may be many
+            await asyncio.sleep(0)  # lets requests run, as there may be many topics
         texts += [family.text for family in await lag_families(self._broker.state)]
         return _response("200 OK", "".join(texts))
 

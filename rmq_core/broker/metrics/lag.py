@@ -1,10 +1,10 @@
-"""How far consumer groups are behind: the broker's own gauges of the original, by their names and labels there.
+"""Lag of consumer groups: gauges of the broker, with the original's names and labels.
 
-Groups with members alone have them, for each topic that they subscribe to. Where a subscription is a filter, only
-messages that may pass it count (``estimateAccumulation``).
+Only groups with members have gauges, for each subscribed topic. With a filter, only messages that may match count
+(``estimateAccumulation``).
 
 Source: ``ConsumerLagCalculator``, ``BrokerMetricsManager#initLagAndDlqMetrics``; names and labels as a broker 5.3.3
-with ``metricsExporterType=PROM`` tells them.
+with ``metricsExporterType=PROM``.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ _SYSTEM_GROUP_PREFIX: Final = names.SYSTEM_GROUP_PREFIX.lower()
 
 @dataclass(slots=True)
 class Lag:
-    """How far a group is behind in a topic, in messages of its filter; all queues together.
+    """Lag of a group in all queues of a topic, in messages of its filter.
 
     Attributes:
-        behind: from the group's offset to the queues' ends.
-        in_flight: pulled, and not yet behind the group's offset.
+        total: from the group's offset to the queues' ends.
+        in_flight: pulled, and not consumed.
         ready: not yet pulled.
-        unconsumed_ms: when the oldest message at a group's offset was stored, ms since 1970; 0 for none.
-        unpulled_ms: likewise at the place of the next pull.
+        unconsumed_ms: store time of the oldest message at the group's offset, ms since 1970; 0 for none.
+        unpulled_ms: store time of the oldest message at the offset of the next pull.
     """
 
-    behind: int = 0
+    total: int = 0
     in_flight: int = 0
     ready: int = 0
     unconsumed_ms: int = 0
@@ -44,39 +44,39 @@ class Lag:
 
 
 async def lag_families(state: BrokerState) -> list[Family]:
-    """The gauges. It lets the event loop serve others after each queue: a filter may look at 20,000 units of one."""
+    """Return the gauges; requests run between two queues, as a filter may read 20,000 units of a queue."""
     now_ms = state.clock_ms()
-    found = [(labels, lag) async for labels, lag in _lags(state)]
+    labelled_lags = [(labels, lag) async for labels, lag in _lags(state)]
 
     def family(name: str, about: str, values: list[int]) -> Family:
-        samples = [(labels, value) for (labels, _), value in zip(found, values, strict=True)]
+        samples = [(labels, value) for (labels, _), value in zip(labelled_lags, values, strict=True)]
         return Family(name, about, _LABELS, samples)
 
     def ages(times_ms: list[int]) -> list[int]:
-        return [max(0, now_ms - one) if one else 0 for one in times_ms]
+        return [max(0, now_ms - time_ms) if time_ms else 0 for time_ms in times_ms]
 
-    lags = [lag for _, lag in found]
+    lags = [lag for _, lag in labelled_lags]
     return [
         family(
-            "rocketmq_consumer_lag_messages", "Messages that a group has not consumed.", [one.behind for one in lags]
+            "rocketmq_consumer_lag_messages", "Messages that a group has not consumed.", [lag.total for lag in lags]
         ),
         family(
             "rocketmq_consumer_lag_latency_milliseconds",
             "Age of the oldest of them.",
-            ages([one.unconsumed_ms for one in lags]),
+            ages([lag.unconsumed_ms for lag in lags]),
         ),
         family(
             "rocketmq_consumer_inflight_messages",
             "Messages that a group has pulled only.",
-            [one.in_flight for one in lags],
+            [lag.in_flight for lag in lags],
         ),
         family(
             "rocketmq_consumer_queueing_latency_milliseconds",
             "Age of the oldest not pulled.",
-            ages([one.unpulled_ms for one in lags]),
+            ages([lag.unpulled_ms for lag in lags]),
         ),
         family(
-            "rocketmq_consumer_ready_messages", "Messages that a group has not pulled.", [one.ready for one in lags]
+            "rocketmq_consumer_ready_messages", "Messages that a group has not pulled.", [lag.ready for lag in lags]
         ),
     ]
 
@@ -95,36 +95,36 @@ async def _lags(state: BrokerState) -> AsyncIterator[tuple[tuple[str, ...], Lag]
             labels = (
                 config.broker_cluster_name, group, "false", str(is_system).lower(), config.broker_name, "broker", topic,
             )  # fmt: skip
-            wanted, lag = _filter(state, group, topic), Lag()
+            message_filter, lag = _filter(state, group, topic), Lag()
             for queue_id in range(settings.write_queue_nums):
-                _add_queue(state, lag, (topic, group, queue_id), wanted)
+                _add_queue(state, lag, (topic, group, queue_id), message_filter)
                 await asyncio.sleep(0)
             yield labels, lag
 
 
 def _filter(state: BrokerState, group: str, topic: str) -> Filter:
-    """The filter of a group's subscription; all messages where that is not to be estimated."""
+    """Return the filter of a group's subscription, or the filter for all messages without estimates."""
     members = state.consumers.groups.get(group)
-    one = None if members is None else members.subscriptions.get(topic)
-    if one is None or not state.config.estimate_accumulation:
+    subscription = None if members is None else members.subscriptions.get(topic)
+    if subscription is None or not state.config.estimate_accumulation:
         return EVERYTHING
-    if is_tag_type(one.expression_type):
-        return filter_of(one)
+    if is_tag_type(subscription.expression_type):
+        return filter_of(subscription)
     registered = state.filters.get(topic, group)
     return EVERYTHING if registered is None else registered.filter
 
 
-def _add_queue(state: BrokerState, lag: Lag, place: tuple[str, str, int], wanted: Filter) -> None:
-    topic, group, queue_id = place
+def _add_queue(state: BrokerState, lag: Lag, queue_key: tuple[str, str, int], message_filter: Filter) -> None:
+    topic, group, queue_id = queue_key
     store, queue = state.store, state.store.queue(topic, queue_id)
 
     def count(begin: int, end: int) -> int:
-        everything = wanted.tags_codes is None and wanted.may_match_unit is None
-        if everything or isinstance(queue, BatchQueue):  # whose units tell nothing of the messages in a record
+        counts_all = message_filter.tags_codes is None and message_filter.may_match_unit is None
+        if counts_all or isinstance(queue, BatchQueue):  # a unit of several messages
             return max(0, end - begin)
         if queue is None:
             return 0
-        return estimate_count(queue, begin, end, wanted.tags_codes, wanted.may_match_unit)
+        return estimate_count(queue, begin, end, message_filter.tags_codes, message_filter.may_match_unit)
 
     def oldest_ms(before_ms: int, offset: int) -> int:
         stored_ms = store.store_timestamp_ms(topic, queue_id, offset) or 0
@@ -133,7 +133,7 @@ def _add_queue(state: BrokerState, lag: Lag, place: tuple[str, str, int], wanted
     end, committed = store.max_offset(topic, queue_id), state.offsets.get(topic, group, queue_id)
     pulled = state.offsets.pulled(topic, group, queue_id)
     consumed = end if committed == NONE else committed
-    lag.behind += count(consumed, end)
+    lag.total += count(consumed, end)
     lag.unconsumed_ms = oldest_ms(lag.unconsumed_ms, consumed)
     lag.ready += count(end if pulled == NONE else pulled, end)
     next_pull = max(0, pulled)

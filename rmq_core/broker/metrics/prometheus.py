@@ -12,7 +12,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
 
-_CLUSTERING: Final = "1"  # the place of MessageModel.CLUSTERING in Java's enum
+_CLUSTERING: Final = "1"  # ordinal of MessageModel.CLUSTERING in Java's enum
 _BROKER: Final = ("cluster", "brokerIP", "broker")
 _RUNTIME: Final = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
 _TOPIC: Final = ("cluster", "broker", "topic")
@@ -24,21 +24,21 @@ _COUNT: Final = ("caddr", "localaddr", "group")
 
 @dataclass(frozen=True, slots=True)
 class _GroupLag:
-    """How far a group is in a topic: messages behind, the sum of its offsets, and the oldest message's age in ms."""
+    """Lag of a group in a topic: number of messages, sum of the group's offsets, age of the oldest message in ms."""
 
     topic: str
     group: str
-    behind: int
+    lag_count: int
     offset: int
     age_ms: int
 
 
 def families(state: BrokerState, started_ms: int) -> Iterator[Family]:
-    """All metrics, one by one, so that the event loop can run between two of them.
+    """Yield all metrics one by one, so that the event loop can run between two of them.
 
     Args:
         state: of the broker.
-        started_ms: when the broker started, ms since 1970.
+        started_ms: start of the broker, ms since 1970.
     """
     yield from _broker(state)
     yield from _runtime(state, started_ms)
@@ -84,7 +84,7 @@ def _topics(state: BrokerState) -> Iterator[Family]:
     place = state.config.broker_cluster_name, state.config.broker_name
     ends: dict[str, list[tuple[tuple[str, ...], float]]] = {"": [], names.RETRY_PREFIX: [], names.DLQ_PREFIX: []}
     for topic, config in state.topics.table.items():
-        prefix = next((one for one in (names.RETRY_PREFIX, names.DLQ_PREFIX) if topic.startswith(one)), "")
+        prefix = next((start for start in (names.RETRY_PREFIX, names.DLQ_PREFIX) if topic.startswith(start)), "")
         queues = range(max(config.read_queue_nums, config.write_queue_nums))
         end = sum(state.store.max_offset(topic, queue_id) for queue_id in queues)
         name = topic.removeprefix(prefix) if prefix == names.DLQ_PREFIX else topic
@@ -99,7 +99,7 @@ def _topics(state: BrokerState) -> Iterator[Family]:
 
 
 def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Rates of a counter in the last minute, by key: a topic, or ``topic@group``."""
+    """Yield the rates of a counter in the last minute, by key: a topic, or ``topic@group``."""
     place = state.config.broker_cluster_name, state.config.broker_name
     for key in state.stats.keys(name):
         yield (*place, *key.split("@", 1)), state.stats.rate(name, key)
@@ -115,22 +115,22 @@ def _sent_back(state: BrokerState) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _consumers(state: BrokerState) -> Iterator[Family]:
     place = state.config.broker_cluster_name, state.config.broker_name
-    found = list(_group_lags(state))
-    all_labels = [(*place, one.topic, one.group) for one in found]
+    lags = list(_group_lags(state))
+    all_labels = [(*place, lag.topic, lag.group) for lag in lags]
     for name, about, prefix in (
         ("rocketmq_group_diff", "Messages that a group is behind.", ""),
         ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", names.RETRY_PREFIX),
     ):
         yield Family(name, about, _DIFF, [
-            ((one.group, one.topic, str(_member_count(state, one.group)), _CLUSTERING), one.behind)
-            for one in found if one.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
+            ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
+            for lag in lags if lag.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
         ])  # fmt: skip
     yield Family("rocketmq_message_accumulation", "Messages that a group is behind.", _CONSUMED,
-                 [(labels, one.behind) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+                 [(labels, lag.lag_count) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
     yield Family("rocketmq_consumer_offset", "The sum of a group's offsets.", _CONSUMED,
-                 [(labels, one.offset) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+                 [(labels, lag.offset) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
     yield Family("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", _CONSUMED,
-                 [(labels, one.age_ms) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+                 [(labels, lag.age_ms) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
     yield Family("rocketmq_consumer_tps", "Messages a second that a group gets.", _CONSUMED,
                  _rates(state, stats.GROUP_GET_NUMS))  # fmt: skip
     yield Family("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _CONSUMED,
@@ -140,19 +140,19 @@ def _consumers(state: BrokerState) -> Iterator[Family]:
 
 
 def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:
-    """All groups in all topics that they have offsets of; those that broadcast keep theirs themselves."""
+    """Yield the lag of each group in each topic with offsets, without broadcasting groups."""
     for key in state.offsets.table:
         topic, _, group = key.partition("@")
         config, members = state.topics.get(topic), state.consumers.groups.get(group)
         if config is None or (members is not None and members.is_broadcasting):
             continue
-        behind = total = age_ms = 0
+        lag_count = total = age_ms = 0
         for queue_id in range(config.read_queue_nums):
             offset, end = max(0, state.offsets.get(topic, group, queue_id)), state.store.max_offset(topic, queue_id)
-            behind, total = behind + end - offset, total + offset
+            lag_count, total = lag_count + end - offset, total + offset
             stored_ms = state.store.store_timestamp_ms(topic, queue_id, offset) if offset < end else None
             age_ms = max(age_ms, state.clock_ms() - stored_ms if stored_ms else 0)
-        yield _GroupLag(topic, group, behind, total, age_ms)
+        yield _GroupLag(topic, group, lag_count, total, age_ms)
 
 
 def _member_count(state: BrokerState, group: str) -> int:
@@ -165,8 +165,8 @@ def _clients(state: BrokerState) -> Iterator[Family]:
     consumers = []
     for name, group in state.consumers.groups.items():
         members = list(group.clients.values())
-        addresses = ",".join(one.connection.remote_address for one in members)
-        consumers.append(((addresses, ",".join(one.client_id for one in members), name), len(members)))
+        addresses = ",".join(client.connection.remote_address for client in members)
+        consumers.append(((addresses, ",".join(client.client_id for client in members), name), len(members)))
     yield Family("rocketmq_group_count", "Members of a consumer group.", _COUNT, consumers)
     producers = [((*place, name), len(members)) for name, members in state.producers.groups.items()]
     yield Family("rocketmq_producer_count", "Members of a producer group.", _GROUP, producers)

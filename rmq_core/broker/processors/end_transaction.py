@@ -16,12 +16,12 @@ from rmq_core.broker.transaction.half import (
     IMMUNITY_SECONDS,
     PRODUCER_GROUP,
     is_transaction,
-    put_final,
+    put_committed,
     put_half_again,
-    real_place,
+    real_queue,
 )
-from rmq_core.broker.transaction.half_record import HalfRecord, half_record
-from rmq_core.broker.transaction.op_writer import OpNotes
+from rmq_core.broker.transaction.half_record import HalfRecord, decode_half_record
+from rmq_core.broker.transaction.op_writer import OpMessageWriter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -45,7 +45,7 @@ _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 class EndTransactionProcessor:
     """Handler of END_TRANSACTION."""
 
-    def __init__(self, state: BrokerState, notes: OpNotes, responder: DurableResponder) -> None:
+    def __init__(self, state: BrokerState, notes: OpMessageWriter, responder: DurableResponder) -> None:
         self._state = state
         self._notes = notes
         self._responder = responder
@@ -67,10 +67,10 @@ class EndTransactionProcessor:
             )
             return None
         record = state.store.record(fields.commit_log_offset)
-        half = None if record is None else half_record(record)
+        half = None if record is None else decode_half_record(record)
         if half is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
-        properties = half.looked_at()
+        properties = half.end_properties()
         if not fields.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))
         if properties.get(PRODUCER_GROUP) != fields.producer_group:
@@ -101,10 +101,10 @@ class EndTransactionProcessor:
         Raises:
             ResponseError: the store refuses the message, which remains a half message.
         """
-        state, queue = self._state, real_place(properties)
+        state, queue = self._state, real_queue(properties)
         if queue is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
-        result = put_final(state, half, properties, queue)
+        result = put_committed(state, half, properties, queue)
         if result.status is not PutStatus.PUT_OK:
             raise self._error_response(result.status)
         state.stats.count_messages(stats.PUT, queue[0], 1, result.size)

@@ -1,4 +1,4 @@
-"""Half messages: redirects them to the half topic, stores them again, and stores what is committed.
+"""Half messages: redirection to the half topic, storage of new copies and of committed messages.
 
 Source: ``TransactionalMessageBridge``, ``EndTransactionProcessor#endMessageTransaction``.
 """
@@ -25,19 +25,19 @@ _TRANSACTION_ID: Final = "__transactionId__"
 
 
 def is_transaction(properties: dict[str, str]) -> bool:
-    """Whether a message's properties mark it as half of a transaction."""
+    """Return whether a message's properties mark a half message."""
     return properties.get(TRANSACTION, "").lower() == "true"
 
 
 def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
-    """Topic and queue where a half message waits; its properties get its real topic and queue.
+    """Return the topic and queue of half messages; add the real topic and queue to the properties.
 
-    A delay is dropped, as Java's producer drops it: the original would forget the topic for it.
+    A delay is removed, as by Java's producer: in the original it would replace the real topic.
 
     Args:
-        topic: its real topic.
-        queue_id: its real queue.
-        properties: of the message, with its UNIQ_KEY; they are changed.
+        topic: real topic.
+        queue_id: real queue.
+        properties: of the message, with its UNIQ_KEY; modified.
     """
     properties.pop(PROPERTY_DELAY, None)
     properties[_TRANSACTION_ID] = properties[PROPERTY_UNIQ_KEY]
@@ -46,33 +46,35 @@ def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str,
     return names.HALF_TOPIC, HALF_QUEUE
 
 
-def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
-    """The real topic and queue of a half message; None if it names none."""
+def real_queue(properties: dict[str, str]) -> tuple[str, int] | None:
+    """Return the real topic and queue of a half message; None without one."""
     topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
     return (topic, int(queue_id)) if topic and queue_id.isdecimal() and len(queue_id) < 11 else None
 
 
-def put_final(state: BrokerState, half: HalfRecord, looked_at: dict[str, str], place: tuple[str, int]) -> PutResult:
+def put_committed(
+    state: BrokerState, half: HalfRecord, end_properties: dict[str, str], queue: tuple[str, int]
+) -> PutResult:
     """Store a committed message in its real topic, or as a timer message if it has a delivery time.
 
-    Its properties stay as they are, as in the original, unless it waits.
+    The properties are unchanged, as in the original, unless the message waits.
 
     Args:
         state: of the broker.
         half: the half message.
-        looked_at: those of its properties that tell whether it waits.
-        place: topic and queue.
+        end_properties: from ``HalfRecord.end_properties``.
+        queue: real topic and queue.
 
     Raises:
-        ResponseError: it is refused as a timer message.
+        ResponseError: refused as a timer message.
     """
     encoded = half.properties_bytes
-    if is_timer(place[0], looked_at):
+    if is_timer(queue[0], end_properties):
         properties = half.properties
-        place = state.timers.redirect(*place, properties)
+        queue = state.timers.redirect(*queue, properties)
         encoded = encode_properties(properties)
     return state.store.appender.put(
-        *place, half.body, encoded, half.born_timestamp_ms, half.born_host, state.clock_ms(), flag=half.flag,
+        *queue, half.body, encoded, half.born_timestamp_ms, half.born_host, state.clock_ms(), flag=half.flag,
         sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
         reconsume_times=half.reconsume_times, prepared_transaction_offset=half.physical_offset,
     )  # fmt: skip
@@ -81,15 +83,15 @@ def put_final(state: BrokerState, half: HalfRecord, looked_at: dict[str, str], p
 def put_half_again(
     state: BrokerState, half: StoredMessage, properties: dict[str, str], topic: str = names.HALF_TOPIC
 ) -> PutResult:
-    """Store a half message again, at the end of the queue; its old place is done with.
+    """Store a half message again, at the end of the queue, in place of the old one.
 
-    Its flag is kept, which the original forgets here. Where the properties are too long now, it has its old ones.
+    The flag remains, unlike in the original. If the properties are too long, the old ones remain.
 
     Args:
         state: of the broker.
-        half: as it was read.
-        properties: those that it is to have.
-        topic: another one, for a half message that is given up.
+        half: as read.
+        properties: of the new copy.
+        topic: another one, for a discarded half message.
     """
 
     def put(encoded: bytes) -> PutResult:

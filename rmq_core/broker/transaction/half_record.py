@@ -1,4 +1,4 @@
-"""Decodes half messages for the end of their transaction: in one step, and only the properties that it needs.
+"""Decoder of half messages for the end of their transaction, with only the properties used there.
 
 ``rmq_formats.codecs.record.decode_record`` is the oracle: the same values, several times as slow.
 """
@@ -17,8 +17,8 @@ from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS, PROPERTIES_LENGT
 
 _TOPIC: Final = TOPIC_LENGTH[MAGIC_V1].pack(len(names.HALF_TOPIC)) + names.HALF_TOPIC.encode()
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
-# Behind a separator, which is searched for faster than an alternative with the beginning.
-_LOOKED_AT: Final = re.compile(
+# After a separator: faster than an alternative with the beginning.
+_END_PROPERTIES: Final = re.compile(
     rb"\x02(PGROUP|REAL_TOPIC|REAL_QID|CHECK_IMMUNITY_TIME_IN_SECONDS|TIMER_\w+)\x01([^\x02]+)"
 )
 
@@ -27,13 +27,13 @@ class HalfRecord(NamedTuple):
     """The fields of a stored half message.
 
     Attributes:
-        physical_offset: where it stands in the log, in bytes.
-        queue_offset: its number among the half messages.
-        flag: the user's own.
+        physical_offset: in the log, in bytes.
+        queue_offset: in the half topic.
+        flag: of the user.
         sys_flag: as stored.
-        born_timestamp_ms: when its producer made it.
-        born_host: its producer, 8 or 20 bytes.
-        reconsume_times: how often consuming it failed.
+        born_timestamp_ms: creation time at the producer.
+        born_host: of the producer, 8 or 20 bytes.
+        reconsume_times: number of failed consumptions.
         body: as stored; a slice of the mapped log.
         properties_bytes: encoded.
     """
@@ -48,22 +48,22 @@ class HalfRecord(NamedTuple):
     body: memoryview
     properties_bytes: bytes
 
-    def looked_at(self) -> dict[str, str]:
-        """The properties that the end of a transaction needs."""
-        found = _LOOKED_AT.findall(_SEPARATOR + self.properties_bytes)
-        return {name.decode(): value.decode("utf-8", "replace") for name, value in found}
+    def end_properties(self) -> dict[str, str]:
+        """Return the properties used at the end of a transaction."""
+        matches = _END_PROPERTIES.findall(_SEPARATOR + self.properties_bytes)
+        return {name.decode(): value.decode("utf-8", "replace") for name, value in matches}
 
     @property
     def properties(self) -> dict[str, str]:
-        """All its properties."""
+        """All properties."""
         return decode_properties(self.properties_bytes)
 
 
-def half_record(record: memoryview) -> HalfRecord | None:
-    """Decode a record as a half message; None if it is none, or damaged.
+def decode_half_record(record: memoryview) -> HalfRecord | None:
+    """Decode a record as a half message; None for damage or another record.
 
     Args:
-        record: as ``MessageStore.record`` gives it.
+        record: as returned by ``MessageStore.record``.
     """
     kind = host_kind(SYS_FLAG.unpack_from(record)[0])
     try:

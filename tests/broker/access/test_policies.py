@@ -8,7 +8,7 @@ from rmq_core.broker.access.policies import (
     Action,
     Entry,
     Permission,
-    canonical,
+    canonical_entry,
     decision,
     group_permission,
     parse_entry,
@@ -94,7 +94,7 @@ def test_what_is_no_entry_is_refused(change: dict[str, object], words: str) -> N
 
 def test_words_are_taken_in_any_case_and_given_in_one() -> None:
     given = PolicyEntryInfo(resource="topic:AT*", actions=["PUB", "sub", "pub"], decision="allow", source_ips=["::1"])
-    assert canonical(given) == PolicyEntryInfo(
+    assert canonical_entry(given) == PolicyEntryInfo(
         resource="Topic:AT*", actions=["Pub", "Sub"], decision="Allow", source_ips=["::1"]
     )
-    assert canonical(PolicyEntryInfo(resource="*", actions=["all"], decision="DENY")).resource == "*"
+    assert canonical_entry(PolicyEntryInfo(resource="*", actions=["all"], decision="DENY")).resource == "*"

@@ -200,7 +200,7 @@ async def test_what_is_delivered_stays_in_its_slot_until_the_log_is_forced(
 
 def stopped(asker: Asker) -> Timers:
     """A broker's timers, which work when a test says so."""
-    asker.broker._stop_clocks()
+    asker.broker._stop_periodic_work()
     assert asker.broker._timed is not None
     return asker.broker._timed
 
@@ -238,7 +238,7 @@ async def test_what_was_due_when_it_came_is_delivered_again_where_the_power_took
     asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
 ) -> None:
     """The unit of the message behind it is not forced either, and happens to be there."""
-    asker.broker._stop_clocks()
+    asker.broker._stop_periodic_work()
     work, root = asker.broker._timed, tmp_path / "left"
     assert work is not None
     for number, delay_s in enumerate((10, 600)):
@@ -345,7 +345,7 @@ async def test_checkpoints_are_written_while_the_disk_lags_behind(asker: Asker, 
     """As under a steady load: what is taken in last is never on the disk."""
     await asker.send("T", properties={"TIMER_DELAY_SEC": "600"})
     await taken_in(asker, 1)
-    asker.broker._stop_clocks()
+    asker.broker._stop_periodic_work()
     asker.broker.store.flush()
     work, flushed = asker.broker._timed, asker.broker.store.flushed_offset
     assert work is not None

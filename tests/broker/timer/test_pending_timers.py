@@ -44,7 +44,7 @@ async def test_what_waits_is_a_row(asker: Asker, clock: Clock) -> None:
 async def test_what_a_client_wrote_itself_and_files_of_others_break_nothing(asker: Asker) -> None:
     await sent(asker, "T", "U1")
     await taken_in(asker, 1)
-    asker.broker._stop_clocks()  # so that it is not taken in, and left out
+    asker.broker._stop_periodic_work()  # so that it is not taken in, and left out
     for number, (name, value) in enumerate(
         [("TIMER_OUT_MS", "x"), ("TIMER_OUT_MS", "9" * 18), ("REAL_QID", "x"), ("REAL_QID", "9" * 18), ("A", "9" * 40)]
     ):

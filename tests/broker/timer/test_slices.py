@@ -33,7 +33,7 @@ async def test_slices_do_not_multiply_and_end_with_the_broker(
 ) -> None:
     await sent(asker)
     work, slices = timers_of(asker), 0
-    asker.broker._stop_clocks()
+    asker.broker._stop_periodic_work()
     monkeypatch.setattr(service, "_SLICE_S", -1.0)  # a slice is one step
     step = Timers._step_until
 

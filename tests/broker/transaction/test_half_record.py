@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.transaction.half_record import half_record
+from rmq_core.broker.transaction.half_record import decode_half_record
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.properties import encode_properties
 from tests.broker.conftest import small_store
@@ -39,7 +39,7 @@ def test_a_half_message_is_read_as_the_decoder_reads_it(
         HALF, 0, b"body", encode_properties(PROPERTIES), 5, born_host, 6, flag=3, reconsume_times=2,
         store_host=store_host,
     )  # fmt: skip
-    found, oracle = half_record(record(store, put.physical_offset)), store.message(put.physical_offset)
+    found, oracle = decode_half_record(record(store, put.physical_offset)), store.message(put.physical_offset)
     assert found is not None
     assert oracle is not None
     for name in ("physical_offset", "queue_offset", "flag", "sys_flag", "born_timestamp_ms", "reconsume_times"):
@@ -48,24 +48,24 @@ def test_a_half_message_is_read_as_the_decoder_reads_it(
     assert found.born_host == oracle.born_host.to_bytes()
     assert found.properties == oracle.properties
     looked_at = ("PGROUP", "REAL_TOPIC", "REAL_QID", "TIMER_DELAY_MS")
-    assert found.looked_at() == {name: PROPERTIES[name] for name in looked_at}
+    assert found.end_properties() == {name: PROPERTIES[name] for name in looked_at}
 
 
 def test_other_records_are_no_half_messages(store: MessageStore) -> None:
     put = store.appender.put("T", 0, b"body", b"", 5, V4, 6)
-    assert half_record(record(store, put.physical_offset)) is None
+    assert decode_half_record(record(store, put.physical_offset)) is None
 
 
 def test_of_a_damaged_half_message_no_other_body_is_read(store: MessageStore) -> None:
     put = store.appender.put(HALF, 0, b"body", b"PGROUP\x01pg\x02", 5, V4, 6)
     bent = record(store, put.physical_offset)
-    sound = half_record(bent)
+    sound = decode_half_record(bent)
     assert sound is not None
     for at in range(put.size):
         for bit in range(8):
             bent[at] ^= 1 << bit
-            found = half_record(bent)
+            found = decode_half_record(bent)
             assert found is None or bytes(found.body) == b"body"
             bent[at] ^= 1 << bit
-    assert half_record(bent) == sound
-    assert all(half_record(bent[:size]) is None for size in range(50, put.size))
+    assert decode_half_record(bent) == sound
+    assert all(decode_half_record(bent[:size]) is None for size in range(50, put.size))

@@ -3,7 +3,7 @@
 import random
 
 from rmq_core.broker.timer.records import read_waiting
-from rmq_core.broker.transaction.half_record import half_record
+from rmq_core.broker.transaction.half_record import decode_half_record
 from rmq_core.broker.transaction.op_queue import half_offsets
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.ha.frames import Pushes, Reports, encode_push, encode_report
@@ -46,7 +46,7 @@ def targets() -> list[Target]:
         Target("pushes of a master", pushes, _read_pushes),
         Target("reports of a slave", [encode_report(4096), encode_report(-1)], _read_reports),
         Target("half message", stored, lambda data, _dice: (
-            half_record(memoryview(data)) if len(data) > 120 else None)),
+            decode_half_record(memoryview(data)) if len(data) > 120 else None)),
         Target("timer message", stored, lambda data, _dice: read_waiting(memoryview(data))),
         Target("op message", [b"1,2,33,", b"9" * 30], lambda data, _dice: half_offsets(data)),
     ]  # fmt: skip
