@@ -76,7 +76,7 @@ class ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """Allocates only queues of some machine rooms, whose brokers' names are ``room@name``.
+    """Allocation of queues in some machine rooms only; the brokers' names are ``room@name``.
 
     Attributes:
         rooms: of the group's consumers.
@@ -85,7 +85,7 @@ class ByMachineRoom:
     rooms: Set[str]
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-        """Allocate: blocks of neighbours, then one of the rest for each of the first clients."""
+        """Allocate blocks of neighbours, then the rest one by one to the first clients."""
         if client_id not in client_ids:
             return []
         ours = [queue for queue in queues if self._has(queue.broker_name)]
@@ -100,7 +100,7 @@ class ByMachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Allocates queues of a machine room to consumers of the same room, if it has any, else to all.
+    """Allocation of a machine room's queues to consumers of the same room, or to all if the room has no consumer.
 
     Attributes:
         inner: allocates within a room.

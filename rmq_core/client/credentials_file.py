@@ -36,7 +36,7 @@ def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
     text = read_secret(path)
     try:
         if path.suffix == ".toml":
-            entries = _flattened(tomllib.loads(text))
+            entries = _flatten(tomllib.loads(text))
         elif path.suffix in {".yml", ".yaml"}:
             entries = _flat_yaml(text)
         else:
@@ -83,12 +83,12 @@ def read_secret(path: Path) -> str:
         raise OptionError(f"{path}: not UTF-8") from None
 
 
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Join the names of nested tables by dots, as ``tls.client.certPath`` is one in TOML."""
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Join the names of nested tables by dots: ``tls.client.certPath`` is nested in TOML."""
     entries: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            entries |= _flattened(value, f"{prefix}{name}.")
+            entries |= _flatten(value, f"{prefix}{name}.")
         elif isinstance(value, str | bool):
             entries[prefix + name] = value if isinstance(value, str) else str(value).lower()
         else:

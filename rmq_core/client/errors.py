@@ -62,7 +62,7 @@ class NoRouteError(ClientError):
 
 
 class MessageError(ClientError):
-    """The message is one that every broker refuses."""
+    """Every broker would refuse the message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.MESSAGE_ILLEGAL, reason)

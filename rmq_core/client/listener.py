@@ -36,7 +36,7 @@ FAILED: Final = Later()
 
 
 async def call_listener(listener: Listener, messages: list[ReceivedMessage]) -> Later | None:
-    """Call a listener; an exception of it is logged."""
+    """Call a listener, and log its exception."""
     try:
         answer: Any = listener(messages)
         if answer is not None and isawaitable(answer):
@@ -45,16 +45,16 @@ async def call_listener(listener: Listener, messages: list[ReceivedMessage]) -> 
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return _failed(messages)  # something that it has waited for was cancelled, not the call
+        return _log_failure(messages)  # something that it has waited for was cancelled, not the call
     except Exception:
-        return _failed(messages)
+        return _log_failure(messages)
     if answer is None or isinstance(answer, Later):
         return answer
     log.error("the listener must return None or Later, not %r", answer)
     return FAILED
 
 
-def _failed(messages: list[ReceivedMessage]) -> Later:
+def _log_failure(messages: list[ReceivedMessage]) -> Later:
     first = messages[0]
     log.exception("the listener failed: %s, %d messages from %s", first.topic, len(messages), first.msg_id)
     return FAILED

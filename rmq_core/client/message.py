@@ -1,4 +1,4 @@
-"""Messages as users see them: the message to send, the result of a send, the message received."""
+"""Messages for users: the message to send, the result of a send, the received message."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -123,13 +123,13 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def _check_number(field: str, value: object, *, may_be_none: bool) -> None:
-    """Refuse what is no integer. Raises TypeError."""
+    """Refuse a value that is not an integer. Raises TypeError."""
     if (not isinstance(value, int) or isinstance(value, bool)) and not (value is None and may_be_none):
         raise TypeError(f"Message.{field}: is {type(value).__name__}, not a number; give an int")
 
 
 def _check_texts(field: str, values: object, *, may_be_one: bool) -> None:
-    """Refuse what is no sequence of texts. Raises TypeError."""
+    """Refuse a value that is not a sequence of texts. Raises TypeError."""
     if isinstance(values, str):
         if may_be_one:
             return
@@ -162,14 +162,14 @@ def _check_properties(properties: Mapping[str, str]) -> None:
 
 
 def _check_light_queues(names: Sequence[str]) -> None:
-    """Refuse names that cannot be those of light queues. Source: ``Validators#checkMessage``, which sees the slash."""
+    """Refuse invalid names of light queues."""
     for name in names:
         if not (name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name)) or _NOT_IN_LIGHT_NAMES.search(name):
             raise MessageError(f"{name!r} cannot be the name of a light queue, such as {LIGHT_QUEUE_PREFIX}device7")
 
 
 class SendStatus(Enum):
-    """How safely a broker has stored a message: all four values mean that it is stored."""
+    """Durability of a stored message; the message is stored with all four values."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -201,7 +201,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
-    """A message as a consumer receives it.
+    """Message of a consumer.
 
     Attributes:
         queue: the queue it was pulled from; its topic may be the group's retry topic.

@@ -49,7 +49,7 @@ def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Pop
         raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
     for record in decode_records(body):
         try:
-            handle = handles.of(record.properties, record.queue_id, record.queue_offset)
+            handle = handles.handle_of(record.properties, record.queue_id, record.queue_offset)
         except ValueError:
             continue
         deliveries = handles.deliveries(record.queue_id, record.queue_offset, record.reconsume_times)

@@ -205,7 +205,7 @@ async def test_a_popped_message_stays_away_for_its_time_and_an_acknowledged_one_
         found = messages(answer)
         handles = Handles(read_fields(answer, PopAnswer), "broker-a")
         first = found[0]
-        handle = handles.of(first.properties, first.queue_id, first.queue_offset)
+        handle = handles.handle_of(first.properties, first.queue_id, first.queue_offset)
         acked = await asker.ask(RequestCode.ACK_MESSAGE, write_fields(ack_fields("cg", "T", handle)))
         assert acked.code == 0
         return [message.body for message in found]

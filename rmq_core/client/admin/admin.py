@@ -69,7 +69,7 @@ _READ_AND_WRITE: Final = 6
 
 
 class Admin(Service):
-    """Administers a cluster; use it with ``async with``, or start and close it.
+    """Administration client of a cluster; use it with ``async with``, or start and close it.
 
     All methods raise BrokerError with code and remark where a server refuses, NoRouteError where a topic or broker
     is not known, and TransportError where a server cannot be asked.
@@ -84,7 +84,7 @@ class Admin(Service):
     def __init__(
         self, namesrv: str, options: ClientOptions = DEFAULT_OPTIONS, *, credentials: Credentials | None = None
     ) -> None:
-        """Prepare; connect to nothing yet.
+        """Create a client without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -138,7 +138,7 @@ class Admin(Service):
         return addresses
 
     async def masters_of(self, topic: str) -> list[str]:
-        """Return the addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
+        """Return the addresses of a topic's masters; raises NoRouteError if the topic does not exist."""
         return [self._cluster.address(name) for name in (await self._cluster.route(topic)).brokers]
 
     async def topics(self) -> list[str]:
@@ -211,7 +211,7 @@ class Admin(Service):
         return await put_order_config(self._cluster, topic, queues, whole=whole)
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Delete a topic, in all clusters or in one."""
+        """Delete a topic in all clusters, or in a single cluster."""
         for address in await self.masters(cluster):
             await self._cluster.request(address, RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
         fields = DeleteTopicInNamesrv(topic=topic, cluster_name=cluster)
@@ -319,7 +319,7 @@ class Admin(Service):
         return messages[0]
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
-        """Fetch the message at a queue offset; None if it is not there."""
+        """Fetch the message at a queue offset, or None."""
         await self._cluster.broker_of(queue)
         pulled = await self._puller.pull(queue, offset, subscription(queue.topic), waits=False, max_messages=1)
         return next((message for message in pulled.messages if message.queue_offset == offset), None)
@@ -376,7 +376,7 @@ class Admin(Service):
         return [message for message in messages if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
-        """Find messages of a topic by a unique key: one, or more where a producer retried its send.
+        """Find messages of a topic by a unique key: several where a producer retried its send.
 
         Args:
             topic: which.

@@ -97,7 +97,7 @@ class BrokerInquiries:
         return decode_body(answer.body, ConsumeStats)
 
     async def consumer_offsets(self, address: str) -> OffsetTable:
-        """Fetch the table of consumer offsets, as slaves do: what a group has never committed is not in it."""
+        """Fetch the table of consumer offsets, as slaves do; the table lacks queues without a committed offset."""
         return decode_body(
             (await self._cluster.request(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).body, OffsetTable
         )
@@ -133,7 +133,7 @@ class BrokerInquiries:
         return None if answer is None else decode_body(answer.body, ProducerConnection)
 
     async def stats(self, address: str, name: str, key: str) -> BrokerStats | None:
-        """Fetch one of the broker's counters; None if nothing was counted.
+        """Fetch a counter of the broker; None for a counter without a value.
 
         Args:
             address: of the broker.
@@ -161,7 +161,7 @@ class BrokerInquiries:
         return decode_body(answer.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
-        """Copy the consumer offsets of one group to another.
+        """Copy the consumer offsets of a group to another group.
 
         Args:
             address: of the broker.

@@ -24,7 +24,7 @@ class LiteInquiries:
         )
 
     async def of_parent(self, address: str, parent: str) -> ParentTopicInfo:
-        """Fetch the number of a topic's children, and the groups that are bound to it."""
+        """Fetch the number of a topic's children, and the groups that are bound to the topic."""
         answer = await self._cluster.request(address, RequestCode.GET_PARENT_TOPIC_INFO, Topic(topic=parent))
         return decode_body(answer.body, ParentTopicInfo)
 
@@ -35,13 +35,13 @@ class LiteInquiries:
         return decode_body(answer.body, LiteTopicInfo)
 
     async def of_client(self, address: str, parent: str, group: str, client_id: str) -> LiteClientInfo:
-        """Fetch what a client subscribes to."""
+        """Fetch the subscriptions of a client."""
         fields = LiteClientName(parent_topic=parent, group=group, client_id=client_id)
         answer = await self._cluster.request(address, RequestCode.GET_LITE_CLIENT_INFO, fields)
         return decode_body(answer.body, LiteClientInfo)
 
     async def of_group(self, address: str, group: str, child: str = "", most: int = 20) -> LiteGroupInfo:
-        """Fetch how far a group lags: in one child, or in all, with so many of the worst."""
+        """Fetch the lag of a group: in a child, or in all children with the ``most`` worst."""
         fields = LiteGroupName(group=group, lite_topic=child, top_k=most)
         answer = await self._cluster.request(address, RequestCode.GET_LITE_GROUP_INFO, fields)
         return decode_body(answer.body, LiteGroupInfo)

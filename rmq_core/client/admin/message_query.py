@@ -15,7 +15,7 @@ from rmq_core.remoting.requests import QueryMessage
 async def query_messages(
     cluster: Cluster, query: QueryMessage, route: str | None = None, *, by_uniq_key: bool = False
 ) -> list[ReceivedMessage]:
-    """Query all brokers of a topic (code 12), which compare hashes of keys: some messages may have another key.
+    """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
 
     Args:
         cluster: the client.

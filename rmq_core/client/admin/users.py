@@ -39,7 +39,7 @@ class UserRequests:
         return decode_body(body, list[UserInfo]) if body else []
 
     async def put_acl(self, address: str, acl: AclInfo, *, is_new: bool) -> None:
-        """Add entries to a user's policies, or replace those of the same resource."""
+        """Add entries to a user's policies, or replace entries of the same resource."""
         code = RequestCode.AUTH_CREATE_ACL if is_new else RequestCode.AUTH_UPDATE_ACL
         await self._request(address, code, AccessFields(subject=str(acl.subject)), encode_body(acl))
 

@@ -1,4 +1,4 @@
-"""Unique keys for many messages at once, in the form of ``UniqKeys``, which makes one at a time."""
+"""Unique keys for many messages at once, in the form of ``UniqKeys``."""
 
 from typing import Final
 

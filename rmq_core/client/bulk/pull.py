@@ -1,4 +1,4 @@
-"""Bulk reads of queue offset ranges: stored records as brokers send them, undecoded, several pulls at a time.
+"""Bulk reads of queue offset ranges: undecoded stored records, by several concurrent pulls.
 
 For programs that read whole queues and decode by kernels, as the Spark source does. Nothing is committed.
 
@@ -54,7 +54,7 @@ class BulkPulled:
 
 
 class BulkReader:
-    """Reads queues outside of any consumer group; use it with ``async with``.
+    """Reader of queues outside of any consumer group; use it with ``async with``.
 
     Attributes:
         offsets: queries of queue offsets.
@@ -68,7 +68,7 @@ class BulkReader:
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare; connect to nothing yet.
+        """Create a reader without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.

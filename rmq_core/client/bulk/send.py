@@ -1,4 +1,4 @@
-"""Bulk sends of encoded messages: batch requests, one in flight for each queue, many queues at once.
+"""Bulk sends of encoded messages: batch requests to many queues at once, a single request in flight for each queue.
 
 For programs that encode by kernels, as the Spark sink and the replay do. A queue's messages stay in order. What
 was not answered is sent again, so a message may be there twice (at least once).
@@ -67,7 +67,7 @@ class BulkSender:
         options: ClientOptions = _DEFAULTS,
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare; connect to nothing yet.
+        """Create a sender without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -131,7 +131,7 @@ class BulkSender:
         sys_flag: int = 0,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Enqueue messages for a queue; returns before they are stored.
+        """Enqueue messages for a queue; return before the broker has stored them.
 
         Args:
             queue: one of ``queues``.

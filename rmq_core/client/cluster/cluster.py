@@ -53,7 +53,7 @@ class Cluster(Service):
         heartbeat: Callable[[], HeartbeatData | None] | None = None,
         keeps_instance_name: bool = False,
     ) -> None:
-        """Prepare; connect to nothing yet.
+        """Create a client without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -112,9 +112,9 @@ class Cluster(Service):
         """Run a coroutine in the background, until it ends or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
+    def _on_task_end(self, task: asyncio.Task[object]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client failed", exc_info=error)
@@ -172,7 +172,7 @@ class Cluster(Service):
     async def request_name_servers(
         self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()
     ) -> RemotingCommand:
-        """Send a request to a name server, to the next one where one does not answer; raises as ``request``."""
+        """Send a request to a name server, or to the next if there is no answer; raises as ``request``."""
         failed: TransportError | None = None
         for address in list(self._namesrvs):
             try:
@@ -187,7 +187,7 @@ class Cluster(Service):
     # Routes.
 
     async def route(self, topic: str) -> Route:
-        """Return the route of a topic, from the name servers if it is not cached.
+        """Return the route of a topic, from the cache or from the name servers.
 
         Raises:
             NoRouteError: there is no such topic.
@@ -196,7 +196,7 @@ class Cluster(Service):
         return self._routes.get(topic) or await self.refresh_route(topic)
 
     async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
-        """Return the route of a topic; one that does not exist yet gets the brokers of ``template``, which create it.
+        """Return the route of a topic; a new topic gets the brokers of ``template``, which will create the topic.
 
         Raises:
             NoRouteError: neither has a route.
@@ -223,7 +223,7 @@ class Cluster(Service):
         return decode_body(answer.body, TopicRouteData)
 
     async def refresh_route(self, topic: str) -> Route:
-        """Fetch the route of a topic from the name servers and cache it; raises as ``route``."""
+        """Fetch and cache the route of a topic from the name servers; raises as ``route``."""
         route = self._cache_route(topic, await self.route_data(topic))
         self._templates.pop(topic, None)
         return route
@@ -236,7 +236,7 @@ class Cluster(Service):
         return self._cache_route(name, template_data(data, 1))
 
     async def refresh_routes(self) -> None:
-        """Refresh the routes of all cached topics; one that cannot be fetched now stays as it was."""
+        """Refresh the routes of all cached topics; a failed refresh leaves the former route."""
         fresh: list[Route] = []
         for topic in [name for name in self._routes if name not in self._lmqs]:  # in order, see above
             try:
@@ -258,11 +258,11 @@ class Cluster(Service):
         return route
 
     def cached_route(self, topic: str) -> Route | None:
-        """Return the cached route of a topic, if there is one."""
+        """Return the cached route of a topic, or None."""
         return self._routes.get(topic)
 
     def evict_route(self, topic: str) -> None:
-        """Drop the cached route of a topic, so that its next use fetches it anew."""
+        """Remove the cached route of a topic, so that the next use fetches the route."""
         self._routes.pop(topic, None)
 
     @property
@@ -317,7 +317,7 @@ class Cluster(Service):
         return await self.send_heartbeats()
 
     async def check_access(self) -> None:
-        """Check by an empty heartbeat to all masters that they allow requests of this client.
+        """Check with all masters, by an empty heartbeat, that this client may send requests.
 
         Brokers that cannot be asked are passed over.
 

@@ -1,4 +1,4 @@
-"""A topic's route as a client uses it: writable queues, readable queues, the brokers' addresses.
+"""Route of a topic for a client: writable queues, readable queues, the brokers' addresses.
 
 Source: ``MQClientInstance#topicRouteData2TopicPublishInfo``, ``#topicRouteData2TopicSubscribeInfo``.
 """
@@ -19,7 +19,7 @@ MAX_QUEUES: Final = 1 << 16  # of a topic on a broker; a route with more is not 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The route of a topic: its queues and the brokers that have them.
+    """Route of a topic: its queues, and the brokers of the queues.
 
     Attributes:
         write_queues: those that messages may be sent to, by broker and number.
@@ -38,7 +38,7 @@ def route_of(topic: str, data: TopicRouteData) -> Route:
     parts = sorted(data.queue_datas, key=lambda part: part.broker_name)
     ordered = data.order_topic_conf if isinstance(data.order_topic_conf, str) else ""
     writable = [part for part in parts if part.perm & _WRITABLE and MASTER_ID in brokers.get(part.broker_name, {})]
-    writes = _ordered(topic, ordered) if ordered else _queues(topic, writable, "write_queue_nums")
+    writes = _order_queues(topic, ordered) if ordered else _queues(topic, writable, "write_queue_nums")
     readable = [part for part in parts if part.perm & _READABLE and part.broker_name in brokers]
     return Route(tuple(writes), tuple(_queues(topic, readable, "read_queue_nums")), brokers)
 
@@ -49,7 +49,7 @@ def _queues(topic: str, parts: list[QueueData], count: str) -> Iterator[MessageQ
             yield MessageQueue(topic=topic, broker_name=part.broker_name, queue_id=number)
 
 
-def _ordered(topic: str, configuration: str) -> Iterator[MessageQueue]:
+def _order_queues(topic: str, configuration: str) -> Iterator[MessageQueue]:
     """List the queues of an ordered topic, which stay when a broker goes: ``broker-a:4;broker-b:4``."""
     for part in configuration.split(";"):
         name, _, count = part.rpartition(":")

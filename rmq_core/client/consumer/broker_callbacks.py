@@ -40,7 +40,7 @@ class ConsumerCallbacks(Protocol):
         """Return the consumer offsets in memory."""
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Consume one message out of turn."""
+        """Consume a message at once."""
 
 
 def ids_changed_handler(group: str, rebalance_soon: Callable[[], None]) -> dict[int, Handler]:
@@ -86,7 +86,7 @@ def handlers(consumer: ConsumerCallbacks) -> dict[int, Handler]:
         begin_s = asyncio.get_running_loop().time()
         result = await consumer.consume_directly(messages[0])
         spent_ms = int((asyncio.get_running_loop().time() - begin_s) * 1000)
-        return command.response(body=encode_body(_timed(result, spent_ms)))
+        return command.response(body=encode_body(_with_duration(result, spent_ms)))
 
     return {
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
@@ -101,7 +101,7 @@ def _check_group(requested: str, group: str) -> None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _timed(result: ConsumeDirectlyResult, spent_ms: int) -> ConsumeDirectlyResult:
+def _with_duration(result: ConsumeDirectlyResult, spent_ms: int) -> ConsumeDirectlyResult:
     return ConsumeDirectlyResult(
         auto_commit=result.auto_commit, consume_result=result.consume_result, order=result.order,
         remark=result.remark, spent_time_mills=spent_ms,

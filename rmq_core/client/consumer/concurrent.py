@@ -38,11 +38,11 @@ class ConsumeMessageService(Protocol):
         """Start no more calls for a queue; returns when running ones have ended, if that matters."""
 
     async def close(self) -> None:
-        """Stop; running calls of the listener get some time to end."""
+        """Stop, after a grace time for running calls of the listener."""
 
 
 class _Call:
-    """Messages that go to the listener in one call."""
+    """Messages of a single listener call."""
 
     __slots__ = ("begin_s", "messages", "of", "queue")
 
@@ -59,7 +59,7 @@ class ConsumeMessageConcurrentlyService:
     def __init__(
         self, listener: Listener, offsets: OffsetStore, options: PushOptions, send_back: SendBack | None
     ) -> None:
-        """Prepare.
+        """Create the service; ``start`` starts its workers.
 
         Args:
             listener: the user's.
@@ -129,7 +129,7 @@ class ConsumeMessageConcurrentlyService:
         self._commit(call)
 
     def _commit(self, call: _Call) -> None:
-        offset = call.of.done(call.messages)
+        offset = call.of.remove_consumed(call.messages)
         if not call.of.is_dropped:
             self._offsets.update(call.queue, offset)
 

@@ -28,7 +28,7 @@ class OffsetStore(Protocol):
     """Consumer offsets by queue, in memory and persisted."""
 
     def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
-        """Set the offset in memory; with ``only_up`` a lower one than before is ignored."""
+        """Set the offset in memory; ``only_up`` ignores an offset lower than the current offset."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory."""
@@ -95,7 +95,7 @@ class LocalOffsets(_Memory):
     """Offsets persisted in ``offsets.json``, in the format of Java's consumers."""
 
     def __init__(self, path: Path) -> None:
-        """Prepare.
+        """Create the store of a file.
 
         Args:
             path: of the file; ``.bak`` beside it is the state before.
@@ -115,7 +115,7 @@ class LocalOffsets(_Memory):
         return offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Rewrite the file; offsets of other queues in it stay.
+        """Rewrite the file; the file's offsets of other queues stay.
 
         Raises:
             StoreError: it cannot be read or written.
@@ -136,7 +136,7 @@ class LocalOffsets(_Memory):
         return self._path.with_name(self._path.name + suffix)
 
     def _load(self) -> dict[MessageQueue, int]:
-        """Load the offsets of the file, or of its backup where it is damaged; none where there is neither."""
+        """Load the offsets of the file, or of its backup where the file is damaged; none without both."""
         failed: Exception | None = None
         for path in (self._path, self._beside(".bak")):
             try:

@@ -1,4 +1,4 @@
-"""Orderly consumption: the messages of each queue one after the other, queues independently of each other.
+"""Orderly consumption: the messages of a queue in sequence, and queues concurrently.
 
 Source: ``ConsumeMessageOrderlyService``.
 """
@@ -23,7 +23,7 @@ _CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
 
 
 class ConsumeMessageOrderlyService:
-    """Consumes in order, one task a queue; a failed message blocks its queue until it succeeds or is out of retries."""
+    """Orderly consumption, a task for each queue; a failed message blocks its queue until success or the last retry."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ConsumeMessageOrderlyService:
         send_back: SendBack | None,
         is_locked: Callable[[MessageQueue], bool],
     ) -> None:
-        """Prepare.
+        """Create the service; ``add`` starts the task of a queue.
 
         Args:
             listener: the user's.
@@ -71,7 +71,7 @@ class ConsumeMessageOrderlyService:
             self._tasks.pop(messages, None)
 
     async def close(self) -> None:
-        """Stop; running calls have ``close_timeout_s`` to end, then they are cancelled."""
+        """Stop; cancel the calls that still run after ``close_timeout_s``."""
         for messages in self._tasks:
             messages.is_closed = True
             messages.arrived.set()
@@ -110,7 +110,7 @@ class ConsumeMessageOrderlyService:
         # The rest of a batch is retried in its order, even messages behind a failed one that are out of retries.
         done = [message for message in batch if message not in retries]
         if done:
-            self._offsets.update(queue, messages.done(done), only_up=False)
+            self._offsets.update(queue, messages.remove_consumed(done), only_up=False)
         if retries and later is not None:
             messages.waiting.extendleft(reversed(retries))
             await self._suspend(messages, later)
@@ -122,7 +122,7 @@ class ConsumeMessageOrderlyService:
             await asyncio.sleep(min(left_s, _UNTIL_LOCKED_S))
 
     async def _filter_retries(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Return the messages to retry; the others, out of retries, are dead letters now, or dropped (broadcasting)."""
+        """Return the messages to retry; messages out of retries become dead letters, or are dropped (broadcasting)."""
         retries = []
         for message in failed:
             if message.reconsume_times < self._max_reconsume_times or not await self._send_to_dead_letters(message):

@@ -54,8 +54,8 @@ class ProcessQueue:
             self.waiting.extend(messages)
             self.arrived.set()
 
-    def done(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Remove consumed messages; return the offset to commit: that of the first one that is not consumed."""
+    def remove_consumed(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Remove consumed messages; return the offset to commit, which is that of the first unconsumed message."""
         for message in messages:
             if self._messages.pop(message.queue_offset, None) is not None:
                 self.cached_bytes -= message.size

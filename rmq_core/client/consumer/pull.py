@@ -1,4 +1,4 @@
-"""The pull consumer: polls queues that its group shares out, or that it was assigned, from offsets that may be set.
+"""The pull consumer: polls queues, allocated by rebalance or assigned by the caller, from offsets that can be set.
 
 ::
 
@@ -48,7 +48,7 @@ _DEFAULTS: Final = PullOptions()
 
 
 class PullConsumer(GroupClient):
-    """Reads queues; use it with ``async with``, or start and close it.
+    """Consumer that polls queues; use it with ``async with``, or start and close it.
 
     Either it subscribes to topics, and its group shares their queues out, or it is assigned queues of the caller's
     choice; not both.
@@ -62,7 +62,7 @@ class PullConsumer(GroupClient):
     def __init__(
         self, namesrv: str, group: str, options: PullOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Prepare.
+        """Create a consumer without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -91,7 +91,7 @@ class PullConsumer(GroupClient):
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
-        """Start the client, and join the group if it has subscribed.
+        """Start the client, and join the group after a ``subscribe``.
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
@@ -131,7 +131,7 @@ class PullConsumer(GroupClient):
         }
 
     async def running_info(self) -> ConsumerRunningInfo:
-        """Return the running info, as ``mqadmin consumerStatus`` shows it; raises as ``offsets.committed``."""
+        """Return the running info for ``mqadmin consumerStatus``; raises as ``offsets.committed``."""
         queues = {}
         for queue, pulled in list(self._assigned.items()):
             offset = self._consumed.get(queue)
@@ -176,7 +176,7 @@ class PullConsumer(GroupClient):
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe from a topic."""
         self._subscriptions.pop(topic, None)
-        self._rebalancer.soon()
+        self._rebalancer.rebalance_soon()
         if self._started_ms:
             self._cluster.run(self._announce())
 
@@ -187,10 +187,10 @@ class PullConsumer(GroupClient):
 
     async def _announce(self) -> None:
         await self._cluster.register_at_brokers(self._subscriptions)
-        self._rebalancer.soon()
+        self._rebalancer.rebalance_soon()
 
     def _rebalance_soon(self) -> None:
-        self._rebalancer.soon()
+        self._rebalancer.rebalance_soon()
 
     def _make_pulled(self, queue: MessageQueue, data: SubscriptionData) -> PulledQueue:
         return PulledQueue(queue, data, self._puller, self.options, self._begin_offset, self._arrivals)
@@ -225,7 +225,7 @@ class PullConsumer(GroupClient):
         return (await self._cluster.lmq_route(name, topic)).read_queues
 
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
-        """Assign these queues and no others; those assigned before continue at their positions.
+        """Assign exactly these queues; queues of the former assignment continue at their positions.
 
         Args:
             queues: the queues, of any topics.
@@ -260,7 +260,7 @@ class PullConsumer(GroupClient):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are assigned to it now, by the caller or by rebalance."""
+        """The assigned queues, by the caller or by rebalance."""
         return list(self._assigned)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -271,12 +271,12 @@ class PullConsumer(GroupClient):
         """
         if offset < 0:
             raise OptionError(f"offset {offset} is below 0")
-        self._of(queue).start(offset)
+        self._assigned_queue(queue).start(offset)
         if self.options.auto_commit:  # else closing would commit what the caller has not
             self._consumed.update(queue, offset, only_up=False)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Seek to the min offset of some queues, or of all assigned ones; raises as ``offsets.min``."""
+        """Seek to the min offset of some or of all assigned queues; raises as ``offsets.min``."""
         for queue in queues or self.assignment:
             self.seek(queue, await self.offsets.min(queue))
 
@@ -291,22 +291,22 @@ class PullConsumer(GroupClient):
             self.seek(queue, await self.offsets.search(queue, timestamp_ms))
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Return no messages of these queues from ``poll`` until they are resumed."""
+        """Return no messages of these queues from ``poll`` until ``resume``."""
         for queue in queues:
-            self._of(queue).is_paused = True
+            self._assigned_queue(queue).is_paused = True
 
     def resume(self, *queues: MessageQueue) -> None:
         """Resume queues that were paused."""
         for queue in queues:
-            self._of(queue).is_paused = False
+            self._assigned_queue(queue).is_paused = False
         self._arrivals.changed.set()
 
     def position(self, queue: MessageQueue) -> int | None:
         """Return the offset that ``poll`` returns next; None before the first answer of the broker."""
-        return self._of(queue).position
+        return self._assigned_queue(queue).position
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
-        """Return the next messages, of all queues in turn; those of a queue are in order.
+        """Return the next messages, of all queues in turn; messages of a queue are in order.
 
         Args:
             timeout_s: how long to wait for a first message; then the list is empty.
@@ -369,7 +369,7 @@ class PullConsumer(GroupClient):
 
     # Queues.
 
-    def _of(self, queue: MessageQueue) -> PulledQueue:
+    def _assigned_queue(self, queue: MessageQueue) -> PulledQueue:
         try:
             return self._assigned[queue]
         except KeyError:

@@ -58,7 +58,7 @@ class PulledQueue:
         begin_offset: Callable[[MessageQueue], Awaitable[int]],
         arrivals: Arrivals,
     ) -> None:
-        """Prepare.
+        """Create the queue; ``start`` starts its pulls.
 
         Args:
             queue: which.
@@ -96,7 +96,7 @@ class PulledQueue:
         self.cancel()
 
     def cancel(self) -> None:
-        """Stop pulling, and drop what was pulled."""
+        """Stop pulling, and drop the cached messages."""
         if self._task is not None:
             self._task.cancel()
         self._cached.clear()

@@ -55,7 +55,7 @@ _MAX_RECONSUME_TIMES: Final = 16  # DefaultMQPushConsumerImpl#getMaxReconsumeTim
 
 
 class PushConsumer(GroupClient):
-    """Calls a listener; subscribe, then use it with ``async with``, or start and close it.
+    """Consumer that calls a listener; subscribe, then use it with ``async with``, or start and close it.
 
     Attributes:
         options: its settings.
@@ -70,7 +70,7 @@ class PushConsumer(GroupClient):
         *,
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare.
+        """Create a consumer without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -109,7 +109,7 @@ class PushConsumer(GroupClient):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are assigned to it now."""
+        """The assigned queues."""
         return sorted(self._rebalancer.works)
 
     def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
@@ -145,7 +145,7 @@ class PushConsumer(GroupClient):
         self._may_pull.set()
 
     async def start(self) -> None:
-        """Join the group; a topic that does not exist yet is consumed when it does.
+        """Join the group; a topic is consumed once it exists.
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
@@ -219,7 +219,7 @@ class PushConsumer(GroupClient):
 
     async def _announce(self) -> None:
         await self._cluster.send_heartbeats()
-        self._rebalancer.soon()
+        self._rebalancer.rebalance_soon()
 
     async def _persist_again_and_again(self) -> None:
         while True:
@@ -237,10 +237,10 @@ class PushConsumer(GroupClient):
     # Requests from brokers.
 
     def _rebalance_soon(self) -> None:
-        self._rebalancer.soon()
+        self._rebalancer.rebalance_soon()
 
     def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue from other offsets; queues that are not assigned to it are passed over.
+        """Continue from other offsets; queues of other consumers are ignored.
 
         Args:
             offsets: of the next message, by queue.
@@ -251,12 +251,12 @@ class PushConsumer(GroupClient):
                 self._run(work.begin_anew(offset))
 
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumer offsets of one topic that are in memory."""
+        """Return the consumer offsets of a topic in memory."""
         offsets = {queue: self._offsets.get(queue) for queue in self._rebalancer.works if queue.topic == topic}
         return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
     async def running_info(self) -> ConsumerRunningInfo:
-        """Return the running info, as ``mqadmin consumerStatus`` shows it."""
+        """Return the running info for ``mqadmin consumerStatus``."""
         properties: dict[str, str | int | float | bool] = {
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_CONSUMEORDERLY": str(self.options.in_order).lower(),
@@ -286,7 +286,7 @@ class PushConsumer(GroupClient):
         )
 
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
-        """Consume one message at once, for ``mqadmin queryMsgById -d``."""
+        """Consume a message at once, for ``mqadmin queryMsgById -d``."""
         answer = await call_listener(self._listener, [message])
         result = "CR_LATER" if isinstance(answer, Later) else "CR_SUCCESS"
         return ConsumeDirectlyResult(consume_result=result, order=self.options.in_order)

@@ -1,4 +1,4 @@
-"""Queue locks for orderly consumption, which brokers grant to one consumer of a group at a time.
+"""Queue locks for orderly consumption, which brokers grant to a single consumer of a group.
 
 Source: ``RebalanceImpl#lock``, ``#lockAll``, ``#unlock``.
 """
@@ -48,7 +48,7 @@ class ConsumerQueueLocks:
         return locked
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Release locks; a broker that cannot be reached lets them expire."""
+        """Release locks; at an unreachable broker, locks expire."""
         for broker_name, ours in _by_broker(queues).items():
             for queue in ours:
                 self._until_s.pop(queue, None)

@@ -1,4 +1,4 @@
-"""The pull loop of one queue that is assigned to a push consumer.
+"""Pull loop of a queue that is assigned to a push consumer.
 
 Source: ``DefaultMQPushConsumerImpl#pullMessage``.
 """
@@ -24,7 +24,7 @@ _AFTER_FLOW_CONTROL_S: Final = 0.02
 
 
 class QueueWork:
-    """One assigned queue of a push consumer: pulls it, and has its messages consumed.
+    """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
     Attributes:
         queue: which.
@@ -44,7 +44,7 @@ class QueueWork:
         options: PushOptions,
         may_pull: asyncio.Event,
     ) -> None:
-        """Prepare.
+        """Create the pull loop; ``start`` starts pulling.
 
         Args:
             queue: which.
@@ -86,7 +86,7 @@ class QueueWork:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """Stop, and drop what is not consumed; returns when the listener is done with the queue, if that matters."""
+        """Stop, and drop unconsumed messages; return when the listener has finished with the queue, if that matters."""
         self.pull_no_more()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -94,7 +94,7 @@ class QueueWork:
         self.messages.is_dropped = True
 
     async def begin_anew(self, offset: int) -> None:
-        """Drop what is not consumed, and continue at another offset, unless the queue is leaving."""
+        """Drop unconsumed messages, and continue at another offset, unless the queue is leaving."""
         async with self._one_reset:
             self.messages.is_dropped = True  # first of all: offsets from before must not be committed any more
             self._offsets.update(self.queue, offset, only_up=False)

@@ -1,4 +1,4 @@
-"""Rebalance: allocates queues to this member of its group, and starts and stops the pull loops as they change.
+"""Rebalance: allocates the group's queues to this member, and starts and stops their pull loops.
 
 Source: ``RebalanceImpl``, ``RebalancePushImpl``.
 """
@@ -29,7 +29,7 @@ _UNBALANCED_S: Final = 0.5  # until the next try if not all queues could be take
 
 
 class Work(Protocol):
-    """The pull loop of one assigned queue.
+    """Pull loop of an assigned queue.
 
     Attributes:
         is_leaving: set before it is stopped for good.
@@ -45,7 +45,7 @@ class Work(Protocol):
         """Start pulling at an offset."""
 
     async def stop(self) -> None:
-        """Stop; returns when nothing of it goes on."""
+        """Stop; return when no work of the queue continues."""
 
 
 _W = TypeVar("_W", bound=Work)
@@ -70,7 +70,7 @@ class Rebalancer(Generic[_W]):
         *,
         is_broadcasting: bool = False,
     ) -> None:
-        """Prepare.
+        """Create a rebalancer without queues.
 
         Args:
             cluster: the client's.
@@ -94,7 +94,7 @@ class Rebalancer(Generic[_W]):
         self._round_requested = asyncio.Event()
         self._queue_offsets = QueueOffsets(cluster)
 
-    def soon(self) -> None:
+    def rebalance_soon(self) -> None:
         """Rebalance soon: a member has joined or left the group."""
         self._round_requested.set()
 
@@ -110,7 +110,7 @@ class Rebalancer(Generic[_W]):
                 continue
 
     async def rebalance(self) -> bool:
-        """Rebalance once; return whether the consumer has all queues that it should."""
+        """Rebalance once; return True if the consumer has all its allocated queues."""
         is_balanced = True
         for queue in self.works:
             if queue.topic not in self._subscriptions:
@@ -202,7 +202,7 @@ class Rebalancer(Generic[_W]):
         del self.works[queue]
         if self._locks is not None:
             await self._locks.unlock([queue])
-        self.soon()  # it may have been allocated anew in the meantime
+        self.rebalance_soon()  # it may have been allocated anew in the meantime
 
     async def close(self) -> None:
         """Stop all pull loops, persist the offsets, and release the locks.

@@ -1,4 +1,4 @@
-"""Sends messages that were not consumed back to their broker, which retries them later or makes them dead letters.
+"""Send-back of failed messages to their broker, which retries them later or makes them dead letters.
 
 Source: ``DefaultMQPushConsumerImpl#sendMessageBack``.
 """
@@ -40,7 +40,7 @@ class SendBack:
     """Sends back messages that a group has not consumed."""
 
     def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int, clock_ms: Callable[[], int]) -> None:
-        """Prepare.
+        """Create the sender of a group.
 
         Args:
             cluster: routes and connections.

@@ -10,10 +10,10 @@ from rmq_core.remoting.access.acl import Credentials
 
 
 class TraceSender:
-    """Sends the message traces of a consumer, by a producer of its own."""
+    """Sender of a consumer's message traces, with a separate producer."""
 
     def __init__(self, namesrv: str, group: str, options: PushOptions, credentials: Credentials | None) -> None:
-        """Prepare.
+        """Create the sender and its producer.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.

@@ -55,7 +55,7 @@ class PopConsumer(GroupClient):
     def __init__(
         self, namesrv: str, group: str, options: PopOptions = _DEFAULTS, *, credentials: Credentials | None = None
     ) -> None:
-        """Prepare.
+        """Create a consumer without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -93,7 +93,7 @@ class PopConsumer(GroupClient):
         self._send_heartbeat()
 
     async def start(self) -> None:
-        """Join the group; a topic that does not exist yet is consumed when it does.
+        """Join the group; a topic is consumed once it exists.
 
         Raises:
             OptionError: a consumer of this process has the same group and client id.
@@ -103,7 +103,7 @@ class PopConsumer(GroupClient):
         await self._join(self._subscriptions)
 
     async def close(self) -> None:
-        """Leave the group; what was received and not acknowledged comes back when its invisible time is over."""
+        """Leave the group; unacknowledged messages come back after their invisible time."""
         self._started_ms = 0
         await self._cluster.stop_tasks()
         await self._leave()
@@ -111,7 +111,7 @@ class PopConsumer(GroupClient):
     async def receive(
         self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Pop messages of one of the topics, at one of its brokers; wait if there are none.
+        """Pop messages of a topic at a broker, both in turn; wait if there are none.
 
         Args:
             max_messages: at most so many, up to 32.
@@ -157,7 +157,7 @@ class PopConsumer(GroupClient):
     async def _pop_any(
         self, brokers: list[SubscribedBroker], max_messages: int, wait_s: float
     ) -> list[ReceivedMessage]:
-        """Pop at the first broker that has messages; where none has, wait until one does.
+        """Pop at the first broker that has messages, or wait until a broker has some.
 
         The wait is a notification, not a pop: messages popped at all brokers at once would be invisible for nothing.
         """
@@ -195,7 +195,7 @@ class PopConsumer(GroupClient):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def ack(self, *messages: ReceivedMessage) -> None:
-        """Acknowledge messages: they are consumed, and do not come back. Several go in one request for each broker.
+        """Acknowledge messages, so that the broker does not deliver them again.
 
         Raises:
             MessageError: one was not popped.
@@ -218,7 +218,7 @@ class PopConsumer(GroupClient):
         await self._requests.change(message, invisible_s)
 
     async def consume(self, listener: Listener) -> None:
-        """Call a listener with messages until this is cancelled: what it consumes is acknowledged, the rest comes back.
+        """Call a listener with messages until cancelled; consumed messages are acknowledged, the rest comes back.
 
         A message that fails comes back after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
         failures it is a dead letter. In order, its queue waits for ``suspend_queue_s``.

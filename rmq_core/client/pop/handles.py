@@ -1,4 +1,4 @@
-"""Receipt handles of popped messages, as a client makes them from a broker's answer; and batches of acknowledgements.
+"""Receipt handles of popped messages, made from a broker's answer, and batches of acknowledgements.
 
 Source: ``MQClientAPIImpl#processPopResponse``, ``BatchAckMessageRequestBody``.
 """
@@ -28,7 +28,7 @@ class Handles:
         self._starts = decode_starts(answer.start_offset_info or "")
         self._deliveries = _deliveries(answer.order_count_info or "")
 
-    def of(self, properties: Mapping[str, str], queue_id: int, queue_offset: int) -> PopHandle:
+    def handle_of(self, properties: Mapping[str, str], queue_id: int, queue_offset: int) -> PopHandle:
         """Return the handle of a message; in retry topics the handle is a property. Raises ValueError."""
         text = properties.get(HANDLE)
         if text is not None:

@@ -1,4 +1,4 @@
-"""Calls a listener with popped messages: what it consumes is acknowledged, what it does not comes back later.
+"""Consumption of popped messages by a listener: consumed messages are acknowledged, others come back later.
 
 Source: ``ConsumeMessagePopConcurrentlyService``, ``ConsumeMessagePopOrderlyService``.
 """
@@ -70,9 +70,9 @@ class ConsumeMessagePopService:
         self._free -= len(messages)
         task = asyncio.get_running_loop().create_task(self._consume(messages))
         self._calls.add(task)
-        task.add_done_callback(lambda done: self._done(done, len(messages)))
+        task.add_done_callback(lambda done: self._on_call_end(done, len(messages)))
 
-    def _done(self, task: asyncio.Task[None], count: int) -> None:
+    def _on_call_end(self, task: asyncio.Task[None], count: int) -> None:
         self._calls.discard(task)
         self._free += count
         self._freed.set()

@@ -51,7 +51,7 @@ class PopRequests:
     async def pop(
         self, broker_name: str, data: SubscriptionData, max_messages: int, wait_s: float
     ) -> list[ReceivedMessage]:
-        """Pop at one broker; each message has its receipt handle as the property POP_CK.
+        """Pop at a broker; each message has its receipt handle as the property POP_CK.
 
         Args:
             broker_name: which.
@@ -88,7 +88,7 @@ class PopRequests:
         try:
             handles = Handles(response, broker_name)
             for message in messages:
-                handle = handles.of(message.properties, message.queue_id, message.queue_offset)
+                handle = handles.handle_of(message.properties, message.queue_id, message.queue_offset)
                 message.properties[HANDLE] = handle.encode()
                 message.reconsume_times = handles.deliveries(handle.queue_id, handle.offset, message.reconsume_times)
                 message.topic = topic
@@ -121,7 +121,7 @@ class PopRequests:
         return read_fields(answer, NotificationAnswer).has_msg
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Acknowledge messages: one alone, several by one request for each topic and broker.
+        """Acknowledge messages; several with a request for each topic and broker.
 
         Raises:
             MessageError: one was not popped.

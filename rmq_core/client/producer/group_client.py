@@ -34,7 +34,7 @@ class GroupClient(Service):
         handlers: Mapping[int, Handler] | None = None,
         keeps_instance_name: bool = False,
     ) -> None:
-        """Prepare; see ``Cluster`` and ``Membership``.
+        """Create a client without connections; see ``Cluster`` and ``Membership``.
 
         Raises:
             OptionError: no address of a name server.

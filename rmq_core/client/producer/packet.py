@@ -93,14 +93,14 @@ class Packer:
             body = compress(body, options.compression, options.compression_level)
             sys_flag = options.compression.sys_flag
         retries = _retries(properties) if message.topic.startswith(RETRY_TOPIC_PREFIX) else _NO_RETRIES
-        encoded = _checked(encode_properties(properties))
+        encoded = _check_size(encode_properties(properties))
         tail = _tail(sys_flag, now_ms, message.flag, encoded, retries, b"false")
         is_reply = properties.get(PROPERTY_MESSAGE_TYPE) == REPLY
         code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
         return Packet(message.topic, code, head, tail, encoded, body, msg_id)
 
     def batch(self, messages: Sequence[Message]) -> Packet:
-        """Encode several messages of one topic as a batch.
+        """Encode several messages of a topic as a batch.
 
         Raises:
             MessageError: they cannot be one batch, or a broker would refuse them.
@@ -113,7 +113,7 @@ class Packer:
             head = self._check(message)  # one for all: they have one topic
             properties = message.all_properties()
             msg_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._keys.next(now_ms)))
-            pieces.append(_encode_inner(message, _checked(encode_properties(properties))))
+            pieces.append(_encode_inner(message, _check_size(encode_properties(properties))))
         body = b"".join(pieces)
         if len(body) > self._options.max_body_bytes:
             raise MessageError(f"a batch of {len(body)} bytes: more than {self._options.max_body_bytes}")
@@ -166,7 +166,7 @@ def _retries(properties: dict[str, str]) -> bytes:
     return encode_json(fields)[1:-1]
 
 
-def _checked(properties: bytes) -> bytes:
+def _check_size(properties: bytes) -> bytes:
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise MessageError(f"properties of {len(properties)} bytes: more than {MAX_PROPERTIES_BYTES}")
     return properties

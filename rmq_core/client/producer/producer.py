@@ -53,7 +53,7 @@ _RETRY_CODES: Final = frozenset(
 
 
 class Producer(GroupClient):
-    """Sends messages; use it with ``async with``, or start and close it. Any number of sends may be on their way.
+    """Producer of messages; use it with ``async with``, or start and close it.
 
     Attributes:
         options: its settings.
@@ -68,7 +68,7 @@ class Producer(GroupClient):
         credentials: Credentials | None = None,
         handlers: Mapping[int, Handler] | None = None,
     ) -> None:
-        """Prepare.
+        """Create a producer without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -83,7 +83,7 @@ class Producer(GroupClient):
         """
         self._requests = Requests()
         self._registered_topics: set[str] = set()
-        all_handlers = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
+        all_handlers = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.on_reply, **(handlers or {})}
         super().__init__("producer", namesrv, group, options, credentials, handlers=all_handlers)
         self.options = options
         self._packer = Packer(group, options)
@@ -113,7 +113,7 @@ class Producer(GroupClient):
     # Sending.
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the writable queues of a topic; for a topic that does not exist yet, those that it will have.
+        """List the writable queues of a topic; for a new topic, the queues that the broker will create.
 
         Raises:
             NoRouteError: there are none.
@@ -138,7 +138,7 @@ class Producer(GroupClient):
         argument: Any = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send a message and wait until it is stored.
+        """Send a message and wait until the broker has stored the message.
 
         Args:
             message: what to send.
@@ -165,7 +165,7 @@ class Producer(GroupClient):
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Send messages of one topic in one request, to one queue; raises as ``send``.
+        """Send messages of a topic in a single request, to a single queue; raises as ``send``.
 
         ``packet.split_batch`` splits messages that are too large for one batch.
         """
@@ -275,7 +275,7 @@ class Producer(GroupClient):
         return result
 
     def _choose(self, queues: Sequence[MessageQueue], last_broker: str | None) -> MessageQueue:
-        """Choose the next queue in turn: on another broker than the last time if there is one, and an available one."""
+        """Choose the next queue in turn, at another available broker than the last if there is any."""
         topic, count = queues[0].topic, len(queues)
         begin = self._queue_turns.get(topic)
         if begin is None:

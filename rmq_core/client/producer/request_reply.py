@@ -1,4 +1,4 @@
-"""Request and reply: a producer waits for the reply to its message, which a broker pushes straight to it.
+"""Request and reply: a producer waits for the reply to its message, which a broker pushes to the producer.
 
 ::
 
@@ -70,7 +70,7 @@ class Requests:
         reply.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
         return msgspec.structs.replace(message, properties={**message.properties, **marks}), reply
 
-    def arrived(self, command: RemotingCommand, connection: Connection) -> RemotingCommand:
+    def on_reply(self, command: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Handle a reply that a broker pushes: PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
         message = _message(read_fields(command, PushReply), bytes(command.body))
         waiting = self._waiting.get(message.properties.get(_CORRELATION_ID, ""))

@@ -39,7 +39,7 @@ class Tracer:
     """
 
     def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
-        """Prepare.
+        """Create a tracer without records.
 
         Args:
             topic: where to.
@@ -60,7 +60,7 @@ class Tracer:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Send the remaining records, as far as some seconds allow, and stop."""
+        """Send the remaining records within some seconds, and stop."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:

@@ -97,7 +97,7 @@ class TransactionProducer(Producer):
         checks_at_a_time: int = 20,
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare.
+        """Create a producer without connections.
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
@@ -122,7 +122,7 @@ class TransactionProducer(Producer):
         self._checks = 0
 
     async def start(self) -> None:
-        """Start the client, and register with the brokers so that they can check transactions."""
+        """Start the client, and register with the brokers, which check transactions at registered producers."""
         await super().start()
         for topic in self._topics:
             try:
@@ -154,7 +154,7 @@ class TransactionProducer(Producer):
         return TransactionResult(sent, state, await self._end(half, sent, state))
 
     async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
-        """Send END_TRANSACTION to the broker; return whether it was acknowledged."""
+        """Send END_TRANSACTION to the broker; return True if the broker acknowledged."""
         fields = EndTransaction(
             topic=half.topic, producer_group=self.group, tran_state_table_offset=sent.queue_offset,
             commit_log_offset=decode_message_id(sent.offset_msg_id)[1], commit_or_rollback=state.value,
@@ -212,7 +212,7 @@ def _command(fields: EndTransaction, broker_name: str) -> RemotingCommand:
 
 
 async def _state(function: Callable[..., Any], *arguments: Any) -> TransactionState:
-    """Call a user's function for the transaction's state; an exception of it is logged."""
+    """Call a user's function for the transaction's state, and log its exception."""
     try:
         state: Any = function(*arguments)
         if isawaitable(state):

@@ -42,7 +42,7 @@ class QueueOffsets:
         ).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
-        """Return a group's consumer offset; None if it has none."""
+        """Return a group's consumer offset, or None."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
         answer = await self._cluster.request(
             await self._cluster.broker_of(queue, any_id=True),

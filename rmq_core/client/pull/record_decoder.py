@@ -1,4 +1,4 @@
-"""Decodes the records of a pull's body to messages, in one pass with one compiled struct for the fixed fields.
+"""Decoder of a pull's records, in a single pass with a compiled struct for the fixed fields.
 
 ``rmq_formats.codecs.record.decode_record`` is the oracle: the same values, at a tenth of the speed.
 """
@@ -65,7 +65,7 @@ def decode_records(
             message = _decode(data, at, end, queue, broker_name)
             at += message.size
             if message.sys_flag & _INNER:
-                messages.extend(_unwrapped(message))
+                messages.extend(_unwrap_batch(message))
             else:
                 messages.append(message)
     except StructError as error:
@@ -129,8 +129,8 @@ def _decode(
     return message
 
 
-def _unwrapped(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
-    """Return the messages of a batch that is stored as one record. Source: ``MessageDecoder#decodeMessage``."""
+def _unwrap_batch(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
+    """Return the messages of a batch that is stored as a single record."""
     data, at = message.body, 0
     queue_offset = message.queue_offset
     while at < len(data):

@@ -58,7 +58,7 @@ class Puller:
     """Sends pull requests for a consumer group."""
 
     def __init__(self, cluster: Cluster, group: str, options: ConsumerOptions, *, sends_subscription: bool) -> None:
-        """Prepare.
+        """Create the puller of a group.
 
         Args:
             cluster: routes and connections.

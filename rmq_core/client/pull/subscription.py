@@ -1,4 +1,4 @@
-"""Subscriptions: all messages of a topic, those of some tags, or those that an SQL92 expression selects.
+"""Subscriptions: all messages of a topic, messages with some tags, or messages that match an SQL92 expression.
 
 Source: ``FilterAPI#buildSubscriptionData``, ``PullAPIWrapper#processPullResult``.
 """

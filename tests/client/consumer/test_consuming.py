@@ -197,7 +197,7 @@ async def test_nothing_more_is_pulled_above_the_limits(
     waiting = asyncio.ensure_future(queue.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    queue.done(messages[:1])
+    queue.remove_consumed(messages[:1])
     await asyncio.wait_for(waiting, 60)
 
 

@@ -209,6 +209,6 @@ async def test_a_rebalance_runs_at_the_start_at_each_interval_and_when_it_is_ask
             if interval_s == 3600:
                 await asyncio.sleep(0.02)
                 assert len(rounds) == 1
-                member.soon()
+                member.rebalance_soon()
             await until(2)
             await cluster.stop_tasks()
