@@ -4,7 +4,7 @@ Record by record, in Arrow batches: JSON by Python's own scanner, Avro and Proto
 code (docs/lakehouse.md has the figures).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.spark.versions import arrow_schema
-from spark_udfs.mismatch import Mismatch
+from spark_udfs.mismatch import DEAD_LETTER, RESCUE, RESCUED, Mismatch
 from spark_udfs.times import TimeUnits
 
 DECODED: Final = "decoded"
@@ -56,45 +56,73 @@ class BodyDecoder:
         return frame.mapInArrow(decode_batches, StructType([*frame.schema, StructField(DECODED, result)]))
 
 
-def json_decoder(columns: StructType, units: TimeUnits, zone: str) -> BodyDecoder:
+def json_decoder(
+    columns: StructType, units: TimeUnits, zone: str, *, on_mismatch: str = DEAD_LETTER, header_bytes: int = 0
+) -> BodyDecoder:
     """Decode bodies that are JSON objects; see ``json_body``. Raises ValueError: a type that has no JSON."""
     from spark_udfs.json_body import decoder  # noqa: PLC0415 # as the others
 
     decoder(columns, units, zone)
-    return BodyDecoder(columns, lambda: decoder(columns, units, zone))
+    made = _with_rescued(columns, on_mismatch)
+    return BodyDecoder(made, lambda: decoder(columns, units, zone, on_mismatch), header_bytes)
 
 
-def avro_decoder(schema: str, columns: StructType) -> BodyDecoder:
-    """Decode bodies that are one Avro datum each, without a header.
+def avro_decoder(
+    schema: str,
+    columns: StructType,
+    *,
+    writer_schemas: Mapping[int, str] | None = None,
+    on_mismatch: str = DEAD_LETTER,
+    header_bytes: int = 0,
+) -> BodyDecoder:
+    """Decode bodies that are one Avro datum each.
 
     Args:
         schema: in Avro's JSON.
         columns: what it is in Spark's types.
+        writer_schemas: by the id in a registry's header, with which each body begins then.
+        on_mismatch: see ``spark_udfs.mismatch``.
+        header_bytes: in front of each body; without ``writer_schemas``.
+
+    Raises:
+        ValueError: a writer's schema that is none.
     """
+    if writer_schemas is not None:
+        from spark_udfs.avro import decoder  # noqa: PLC0415 # only where it is used
+
+        decoder(schema, writer_schemas)
 
     def make() -> Decode:
         from spark_udfs.avro import decoder  # noqa: PLC0415 # where it runs
 
-        return decoder(schema)
+        return decoder(schema, writer_schemas, on_mismatch)
 
-    return BodyDecoder(columns, make)
+    return BodyDecoder(_with_rescued(columns, on_mismatch), make, 0 if writer_schemas is not None else header_bytes)
 
 
-def protobuf_decoder(descriptors: bytes, message: str, columns: StructType) -> BodyDecoder:
+def protobuf_decoder(
+    descriptors: bytes, message: str, columns: StructType, *, on_mismatch: str = DEAD_LETTER, header_bytes: int = 0
+) -> BodyDecoder:
     """Decode bodies that are one Protobuf message each.
 
     Args:
         descriptors: a FileDescriptorSet.
         message: full name.
         columns: what it is in Spark's types.
+        on_mismatch: see ``spark_udfs.mismatch``.
+        header_bytes: in front of each body.
     """
 
     def make() -> Decode:
         from spark_udfs.protobuf import decoder  # noqa: PLC0415 # where it runs
 
-        return decoder(descriptors, message)
+        return decoder(descriptors, message, on_mismatch)
 
-    return BodyDecoder(columns, make)
+    return BodyDecoder(_with_rescued(columns, on_mismatch), make, header_bytes)
+
+
+def _with_rescued(columns: StructType, on_mismatch: str) -> StructType:
+    return StructType([*columns, StructField(RESCUED, StringType())]) if on_mismatch == RESCUE else columns
 
 
 def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Array:

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_udfs.mismatch import Mismatch, mismatch, shown
+from spark_udfs.mismatch import DEAD_LETTER, RESCUE, RESCUED, Mismatch, Refused, mismatch, null_where_refused, shown
 from spark_udfs.times import YEARS, TimeUnits, number_days, number_us, text_days, text_us
 
 Convert = Callable[[Any], Any]
@@ -61,19 +61,23 @@ class NonFinite(str):
     __slots__ = ()
 
 
-def decoder(columns: StructType, units: TimeUnits, zone: str) -> Callable[[bytes], dict[str, Any]]:
+def decoder(
+    columns: StructType, units: TimeUnits, zone: str, on_mismatch: str = DEAD_LETTER
+) -> Callable[[bytes], dict[str, Any]]:
     """Return a function that decodes one body; members that the schema does not name are passed over.
 
     Args:
         columns: of the body.
         units: of numbers in columns of times.
         zone: of times without one.
+        on_mismatch: what a value becomes that its column cannot hold: see ``spark_udfs.mismatch``.
 
     Raises:
         ValueError: a column's type cannot be decoded.
     """
+    refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
     scan = json.JSONDecoder(parse_float=NumberText, parse_int=NumberText, parse_constant=NonFinite).raw_decode
-    convert = _struct(columns, "", units, zone)
+    convert = _struct(columns, "", units, zone, refused)
 
     def decode(body: bytes) -> dict[str, Any]:
         try:
@@ -86,22 +90,26 @@ def decoder(columns: StructType, units: TimeUnits, zone: str) -> Callable[[bytes
             raise Mismatch(_SYNTAX) from None
         if type(value) is not dict or text.lstrip(" \t\r\n")[end:].strip(" \t\r\n"):
             raise Mismatch(_NOT_ONE)
+        if refused:
+            refused.clear()
         row: dict[str, Any] = convert(value)
+        if refused and on_mismatch == RESCUE:
+            row[RESCUED] = written({path: _as_json(sent) for path, sent in refused.items()})
         return row
 
     return decode
 
 
-def _converter(kind: DataType, path: str, units: TimeUnits, zone: str) -> Convert:
+def _converter(kind: DataType, path: str, units: TimeUnits, zone: str, refused: Refused | None) -> Convert:
     """Return what converts a JSON value, which is not null, to a column's. Raises ValueError."""
     if isinstance(kind, StructType):
-        return _struct(kind, path, units, zone)
+        return _struct(kind, path, units, zone, refused)
     if isinstance(kind, ArrayType):
-        return _array(_converter(kind.elementType, f"{path}.element", units, zone), path)
+        return _array(_converter(kind.elementType, f"{path}.element", units, zone, None), path)
     if isinstance(kind, MapType):
         if not isinstance(kind.keyType, StringType):
             raise ValueError(f"column {path} is {kind.simpleString()}, and keys of JSON are STRING")
-        return _map(_converter(kind.valueType, f"{path}.value", units, zone), path)
+        return _map(_converter(kind.valueType, f"{path}.value", units, zone, None), path)
     plain = _plain(kind, path) or _time(kind, path, units, zone)
     if plain is None:
         raise ValueError(f"column {path} is {kind.simpleString()}, which no JSON body is decoded to")
@@ -125,9 +133,13 @@ def _plain(kind: DataType, path: str) -> Convert | None:
     return None
 
 
-def _struct(kind: StructType, path: str, units: TimeUnits, zone: str) -> Convert:
+def _struct(kind: StructType, path: str, units: TimeUnits, zone: str, refused: Refused | None) -> Convert:
     around = f"{path}." if path else ""
-    members = [(field.name, _converter(field.dataType, around + field.name, units, zone)) for field in kind]
+    members = []
+    for field in kind:
+        column = around + field.name
+        convert_member = _converter(field.dataType, column, units, zone, refused)
+        members.append((field.name, null_where_refused(convert_member, column, refused)))
     names = frozenset(kind.fieldNames())
 
     def convert(value: Any) -> dict[str, Any]:
@@ -297,6 +309,15 @@ def described(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "an object" if isinstance(value, dict) else "an array" if isinstance(value, list) else "null"
+
+
+def _as_json(value: Any) -> Any:
+    """Return a JSON value with its NaN and Infinity, which are no JSON, as texts."""
+    if isinstance(value, NonFinite):
+        return "".join(value)
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    return {name: _as_json(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def written(value: Any) -> str:

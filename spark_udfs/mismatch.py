@@ -1,6 +1,14 @@
 """Reasons why a value is refused: they name column, value and wanted type."""
 
-from typing import Final
+import base64
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+DEAD_LETTER: Final = "dead-letter"
+NULL: Final = "null"
+RESCUE: Final = "rescue"
+RESCUED: Final = "_rescued"  # column with the values that did not fit, by column, in JSON
 
 _SHOWN_CHARS: Final = 48  # of a value
 
@@ -18,6 +26,42 @@ def mismatch(path: str, value: str, wanted: str) -> Mismatch:
         wanted: type of the column.
     """
     return Mismatch(f"column {path}: {value}, wanted {wanted}")
+
+
+Refused = dict[str, Any]
+"""Values as they were sent, by their column's path."""
+
+
+def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refused | None) -> Callable[[Any], Any]:
+    """Return a converter that gives null for a value that its column cannot hold, and notes the value.
+
+    Args:
+        convert: raises ``Mismatch``.
+        path: of the column.
+        refused: takes the values; None leaves the error.
+    """
+    if refused is None:
+        return convert
+
+    def attempt(value: Any) -> Any:
+        try:
+            return convert(value)
+        except Mismatch:
+            refused[path] = value
+            return None
+
+    return attempt
+
+
+def with_rescued(row: dict[str, Any], refused: Refused | None, on_mismatch: str) -> dict[str, Any]:
+    """Add the column ``RESCUED`` to a row with refused values: a JSON text of column and value; bytes are Base64."""
+    if refused and on_mismatch == RESCUE:
+        row[RESCUED] = json.dumps(refused, ensure_ascii=False, default=_json_text)
+    return row
+
+
+def _json_text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def shown(value: object) -> str:

@@ -1,6 +1,6 @@
 """Decodes Protobuf message bodies to columns, by Google's library."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_udfs.mismatch import Mismatch, mismatch, shown
+from spark_udfs.mismatch import DEAD_LETTER, Mismatch, Refused, mismatch, null_where_refused, shown, with_rescued
 from spark_udfs.times import YEARS, in_range
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -94,59 +94,76 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def decoder(descriptors: bytes, message: str) -> Callable[[bytes], dict[str, Any]]:
-    """Return a function that decodes one body. Fields without presence have their default; others may be null."""
+def decoder(descriptors: bytes, message: str, on_mismatch: str = DEAD_LETTER) -> Callable[[bytes], dict[str, Any]]:
+    """Return a function that decodes one body. Fields without presence have their default; others may be null.
+
+    Args:
+        descriptors: a FileDescriptorSet.
+        message: full name.
+        on_mismatch: what a field becomes whose value its column cannot hold: see ``spark_udfs.mismatch``. A
+            column is null as a whole if a field of a nested message has another type.
+    """
+    refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
     found = descriptor(descriptors, message)
     kind = message_factory.GetMessageClass(found)
-    read = _reader(found)
+    read = _reader(found, "", refused)
 
     def decode(body: bytes) -> dict[str, Any]:
+        if refused:
+            refused.clear()
         parsed = kind.FromString(body)
         if not parsed.IsInitialized():
             raise ValueError(f"required fields are missing: {', '.join(parsed.FindInitializationErrors())}")
         row = read(parsed)
-        _check_unknown(parsed, kind, body)
-        return row
+        for path, sent in _check_unknown(parsed, kind, body, is_strict=refused is None):
+            row[path.partition(".")[0]] = None
+            if refused is not None:
+                refused[path] = sent
+        return with_rescued(row, refused, on_mismatch)
 
     return decode
 
 
-def _check_unknown(parsed: Any, kind: Any, body: bytes) -> None:
+def _check_unknown(parsed: Any, kind: Any, body: bytes, *, is_strict: bool) -> list[tuple[str, Any]]:
     """Refuse a body of another message, or of other types: the library takes such fields for unknown ones.
 
     Unknown fields are counted by the sizes before and after they are discarded, nested ones too, in compiled code.
-    Raises Mismatch.
+    Where that is not strict, fields of other types are returned: their paths and values. Raises Mismatch.
     """
     size = parsed.ByteSize()
     parsed.DiscardUnknownFields()
     if parsed.ByteSize() == size:
-        return
+        return []
     whole = kind.FromString(body)
-    _check_fields(whole, "")
-    if not whole.ListFields():
+    mismatches = []
+    for path, field, unknown in _mismatched_fields(whole, ""):
+        if is_strict:
+            raise mismatch(path, _sent(field, unknown), _wanted(field))
+        mismatches.append((path, unknown.data))
+    if not whole.ListFields() and not mismatches:
         numbers = shown(
             ", ".join(str(number) for number in sorted({one.field_number for one in UnknownFieldSet(whole)}))
         )
         raise Mismatch(f"the body has none of the fields of {kind.DESCRIPTOR.full_name}; it has numbers {numbers}")
-    _check_fields(whole, "")
+    return mismatches
 
 
-def _check_fields(message: Any, around: str) -> None:
-    """Refuse unknown fields that have the number of one of the schema's, in nested messages too. Raises Mismatch."""
+def _mismatched_fields(message: Any, around: str) -> Iterator[tuple[str, FieldDescriptor, Any]]:
+    """Yield unknown fields that have the number of one of the schema's, of nested messages too, with their paths."""
     known = message.DESCRIPTOR.fields_by_number
     for unknown in UnknownFieldSet(message):
         field = known.get(unknown.field_number)
         if field is not None:
-            raise mismatch(around + field.name, _sent(field, unknown), _wanted(field))
+            yield around + field.name, field, unknown
     for field, value in message.ListFields():
         path = around + field.name
         if _is_map(field):
             if field.message_type.fields_by_name["value"].message_type is not None:
                 for item in value.values():
-                    _check_fields(item, f"{path}.value.")
+                    yield from _mismatched_fields(item, f"{path}.value.")
         elif field.message_type is not None:
             for item in value if field.is_repeated else (value,):
-                _check_fields(item, f"{path}.element." if field.is_repeated else f"{path}.")
+                yield from _mismatched_fields(item, f"{path}.element." if field.is_repeated else f"{path}.")
 
 
 def _sent(field: FieldDescriptor, unknown: Any) -> str:
@@ -163,9 +180,12 @@ def _wanted(field: FieldDescriptor) -> str:
     return field.message_type.full_name if field.message_type is not None else str(_TYPE_NAMES[field.type])
 
 
-def _reader(message: Descriptor) -> Callable[[Any], dict[str, Any]]:
+def _reader(message: Descriptor, around: str, refused: Refused | None) -> Callable[[Any], dict[str, Any]]:
     """Build a reader of a message's fields; what each one is, is decided once."""
-    fields = [(field.name, field.has_presence, _value(field)) for field in message.fields]
+    fields = []
+    for field in message.fields:
+        path = around + field.name
+        fields.append((field.name, field.has_presence, null_where_refused(_value(field, path, refused), path, refused)))
 
     def read(parsed: Any) -> dict[str, Any]:
         return {
@@ -183,20 +203,22 @@ def _micros(given: Any, name: str) -> int:
     return micros
 
 
-def _value(field: FieldDescriptor) -> Callable[[Any], Any]:
+def _value(field: FieldDescriptor, path: str, refused: Refused | None) -> Callable[[Any], Any]:
     if _is_map(field):
         entry = field.message_type.fields_by_name
-        key, value = _single_value(entry["key"]), _single_value(entry["value"])
+        key, value = (_single_value(entry[name], f"{path}.{name}", None) for name in ("key", "value"))
         return lambda given: [(key(name), value(given[name])) for name in given]
-    single = _single_value(field)
-    return (lambda given: [single(item) for item in given]) if field.is_repeated else single
+    if field.is_repeated:
+        element = _single_value(field, f"{path}.element", None)
+        return lambda given: [element(item) for item in given]
+    return _single_value(field, path, refused)
 
 
-def _single_value(field: FieldDescriptor) -> Callable[[Any], Any]:
+def _single_value(field: FieldDescriptor, path: str, refused: Refused | None) -> Callable[[Any], Any]:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
-            return lambda given: _micros(given, field.name)
-        return _reader(field.message_type)
+            return lambda given: _micros(given, path)
+        return _reader(field.message_type, f"{path}.", refused)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         names = {value.number: value.name for value in field.enum_type.values}
         return lambda number: names.get(number, str(number))

@@ -30,6 +30,10 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         comment: of the table, when it is created.
         properties: of the table, when it is created.
         header_bytes: of a header in front of each body, such as the 5 of a schema registry.
+        writer_schemas: Avro: directory with the schemas of all writers, ``ID.avsc`` or ``ID.json``, by the id in the
+            header of a schema registry; bodies are resolved to ``schema``.
+        on_mismatch: what becomes of a value that its column cannot hold: its message a dead letter, or the value null,
+            or null with the value in the column ``_rescued``.
         timestamp_unit: JSON: unit of numbers in columns of times, or of those of some columns by their paths.
     """
 
@@ -48,6 +52,8 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     properties: dict[str, str] = {}
     header_bytes: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     timestamp_unit: Unit | dict[str, Unit] | None = None
+    writer_schemas: str | None = None
+    on_mismatch: Literal["dead-letter", "null", "rescue"] = "dead-letter"
 
     @property
     def time_units(self) -> tuple[str | None, dict[str, str]]:
@@ -61,6 +67,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     timestamp_unit: Unit | dict[str, Unit] | None = None
 
 
+_REGISTRY_HEADER_BYTES: Final = 5
 _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
 
 
@@ -100,14 +107,61 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: tombstones need a key of one column: KEYS are one text")
     if topic.format != "json" and topic.timestamp_unit is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: timestamp_unit is of format json")
+    if topic.writer_schemas is not None and topic.format != "avro":
+        raise OptionError(f"{path}: topic {topic.topic!r}: writer_schemas is of format avro")
+    if topic.writer_schemas is not None and topic.header_bytes not in {0, _REGISTRY_HEADER_BYTES}:
+        raise OptionError(
+            f"{path}: topic {topic.topic!r}: header_bytes {topic.header_bytes} does not go with writer_schemas, whose "
+            f"headers have {_REGISTRY_HEADER_BYTES}"
+        )
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
-    return msgspec.structs.replace(topic, table=placed(topic.table, beside), schema_file=file)
+    directory = None if topic.writer_schemas is None else str(beside / topic.writer_schemas)
+    table = placed(topic.table, beside)
+    return msgspec.structs.replace(topic, table=table, schema_file=file, writer_schemas=directory)
 
 
 def _with_unit(topic: TypedTopic, unit: Unit | dict[str, Unit] | None) -> TypedTopic:
     """Give a JSON topic the unit of the whole spec, where it has none of its own."""
     is_own = unit is None or topic.timestamp_unit is not None or topic.format != "json"
     return topic if is_own else msgspec.structs.replace(topic, timestamp_unit=unit)
+
+
+def read_writer_schemas(topic: TypedTopic) -> dict[int, str] | None:
+    """Read the writers' schemas of a topic by their ids; None without ``writer_schemas``.
+
+    A file is a schema, or a registry's answer with the schema as its text ``schema``.
+
+    Raises:
+        OptionError: the directory cannot be read, has none, or two files of one id.
+    """
+    if topic.writer_schemas is None:
+        return None
+    directory = Path(topic.writer_schemas)
+    try:
+        files = sorted(
+            file for file in directory.iterdir() if file.suffix in {".avsc", ".json"} and file.stem.isdecimal()
+        )
+    except OSError as error:
+        raise OptionError(f"{directory}: cannot be read ({error.strerror})") from error
+    schemas: dict[int, str] = {}
+    for file in files:
+        if int(file.stem) in schemas:
+            raise OptionError(f"{file}: another file has schema {int(file.stem)}. Remove one")
+        schemas[int(file.stem)] = _writer_schema(file)
+    if not schemas:
+        raise OptionError(f"{directory}: has no ID.avsc or ID.json. Give a directory with the writers' schemas")
+    return schemas
+
+
+def _writer_schema(file: Path) -> str:
+    text = read_spec_file(str(file))
+    try:
+        schema = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise OptionError(f"{file}: {error}") from error
+    if isinstance(schema, dict) and isinstance(schema.get("schema"), str):
+        return str(schema["schema"])
+    return text.decode()
 
 
 def read_spec_file(path: str) -> bytes:

@@ -35,7 +35,7 @@ from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
 from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_formats.lakehouse.raw import ExportCounts, PendingMessages
 from rmq_formats.lakehouse.selection import ExportSelection
-from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
+from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file, read_writer_schemas
 from rmq_formats.lakehouse.store_log import StoreLog
 from rmq_formats.lakehouse.table_fit import TOPIC_PROPERTY
 from rmq_formats.lakehouse.table_log import CommitAttempt, CommitResult, OpenTable, TableSpec, TableTransaction
@@ -69,15 +69,24 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
             columns = _json_columns(schema_bytes.decode()).toNullable()  # a missing JSON member is null, not a fault
             units = TimeUnits(*topic.time_units)
             check_units(columns, units.by_column)
-            return json_decoder(columns, units, str(spark.conf.get("spark.sql.session.timeZone")))
+            zone = str(spark.conf.get("spark.sql.session.timeZone"))
+            return json_decoder(columns, units, zone, on_mismatch=topic.on_mismatch, header_bytes=topic.header_bytes)
         if topic.format == "avro":
             columns = _avro_columns(spark, schema_bytes.decode()).toNullable()  # Delta has no NOT NULL inside of arrays
-            return avro_decoder(schema_bytes.decode(), columns)
+            return avro_decoder(
+                schema_bytes.decode(),
+                columns,
+                writer_schemas=read_writer_schemas(topic),
+                on_mismatch=topic.on_mismatch,
+                header_bytes=topic.header_bytes,
+            )
         from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
         from spark_udfs.protobuf import descriptor  # noqa: PLC0415
 
         columns = message_columns(descriptor(schema_bytes, str(topic.message)))
-        return protobuf_decoder(schema_bytes, str(topic.message), columns)
+        return protobuf_decoder(
+            schema_bytes, str(topic.message), columns, on_mismatch=topic.on_mismatch, header_bytes=topic.header_bytes
+        )
     except (ValueError, PySparkException) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise OptionError(f"topic {topic.topic!r}: its {topic.format} schema cannot be used: {said[0]}") from error
@@ -157,7 +166,7 @@ class TypedExport:
         self.name = topic.topic
         self.selection = selection.of_topic(topic.topic)
         self._spark, self._topic = spark, topic
-        self._body = replace(body_of(spark, topic), header_bytes=topic.header_bytes)
+        self._body = body_of(spark, topic)
         broker = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
         self._metadata = (*METADATA, *broker)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
