@@ -13,6 +13,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.convert.config import copy_config, write_databases, write_json
 from rmq_formats.convert.files import copy_file, copy_tree
+from rmq_formats.convert.live import refuse_other_messages
 from rmq_formats.convert.log import write_log
 from rmq_formats.convert.report import Converted, Source
 from rmq_formats.errors import StoreLayoutError
@@ -141,6 +142,8 @@ def _make(
     damages = write_log(storage, segments, new, source.sizes.commitlog_file_bytes)
     changes = _FROM_DLEDGER if Variant.DLEDGER in found else _copy_rest(storage, root, new)
     report = rebuild_store(str(new), None, options, runner)
+    if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
+        refuse_other_messages(source.store, str(new))
     return tuple(finding_kinds.damage_finding(damage) for damage in damages), report, changes
 
 

@@ -16,6 +16,7 @@ from tests.cli.conftest import Rmq, rmq
 from tests.convert.test_classic import LEVELS, faults
 from tests.interop import peer
 from tests.rebuilt_stores import built
+from tests.store_lives import FIRST_MS, LogWriter
 from tests.variants.conftest import Untouched, refusal, untouched, variant
 from tests.variants.test_rocksdb_rebuild import expected, pairs
 
@@ -152,6 +153,21 @@ def test_what_cannot_be_in_rocksdb_is_refused(
             assert words in refusal(rmq, "convert", store, "--to", "rocksdb", "--out", tmp_path / "out")
         assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob("*.rmq-convert"))
+
+
+def test_a_topic_made_again_is_not_converted_to_its_former_life(rmq: Rmq, untouched: Untouched, tmp_path: Path) -> None:
+    log = LogWriter()
+    for number in range(10):
+        log.add("Orders", number, "old", FIRST_MS + number)
+    log.forget("Orders")
+    for number in range(5):
+        log.add("Orders", number, "new", FIRST_MS + 100 + number)
+    store = log.save(tmp_path / "store")
+    with untouched(store):
+        done = rmq("convert", store, "--to", "rocksdb", "--out", tmp_path / "new")
+    assert done.exit_code == 2
+    assert "consumers get 5 messages of Orders/0, and 10 of the new store" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_link_out_of_the_store_is_not_copied(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
