@@ -1,4 +1,4 @@
-"""The master's side of replication: pushes the CommitLog to connected slaves, and tracks what they acknowledge.
+"""Master side of replication: pushes the CommitLog to connected slaves, and tracks their acknowledgements.
 
 Source: ``DefaultHAService``, ``DefaultHAConnection``.
 """
@@ -89,7 +89,7 @@ class HaMaster:
 
     @property
     def acknowledged_offset(self) -> int:
-        """Physical offset below which enough slaves have acknowledged the log (``inSyncReplicas``); it never falls."""
+        """Physical offset below which enough slaves have acknowledged the log (``inSyncReplicas``); never falls."""
         return self._acknowledged
 
     def record_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
@@ -133,12 +133,12 @@ class HaMaster:
         self._listeners.append(listener)
 
     def push(self) -> None:
-        """Push new bytes of the log to slaves; call it when there are any."""
+        """Push new bytes of the log to slaves; to be called for new bytes."""
         for slave in list(self.slaves):
             slave.push()
 
     def check_heartbeats(self) -> None:
-        """Send heartbeats, and close connections that have been silent for too long; call it periodically."""
+        """Send heartbeats, and close connections of silent slaves; to be called periodically."""
         now = asyncio.get_running_loop().time()
         for slave in list(self.slaves):
             slave.check_heartbeats(now)
@@ -345,7 +345,7 @@ class SlavePeer(asyncio.Protocol):
             self.push()
 
     def check_heartbeats(self, now: float) -> None:
-        """Send a heartbeat if the connection was idle; close it if the slave was silent for too long."""
+        """Send a heartbeat on an idle connection; close the connection of a silent slave."""
         if now - self._read_at > self._settings.ha_housekeeping_interval_ms / 1000:
             log.warning("slave %(slave)s is silent, and is disconnected", {"slave": self.address})
             self.end()

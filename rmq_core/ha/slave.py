@@ -1,4 +1,4 @@
-"""The slave's side of replication: connects to the master, appends the pushed log, and reports its own end.
+"""Slave side of replication: connects to the master, appends the pushed log, and reports the slave's end.
 
 Source: ``DefaultHAClient``.
 """
@@ -35,7 +35,7 @@ class HaSlave:
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings, clock_ms: Callable[[], int]) -> None:
-        """Prepare a slave for a store; ``start`` connects.
+        """Create a slave for a store; ``start`` connects.
 
         Args:
             store: the store that the log is appended to.
@@ -96,15 +96,15 @@ class HaSlave:
         self._on_joined.append(listener)
 
     def check_heartbeats(self) -> None:
-        """Send heartbeats, and close a connection that has been silent for too long; call it periodically."""
+        """Send heartbeats, and close the connection of a silent master; to be called periodically."""
         if self._link is not None:
             self._link.check_heartbeats()
 
     def _call_flushed(self, _: int) -> None:
         if not self._is_closed:
-            self._loop.call_soon_threadsafe(self._flushed)
+            self._loop.call_soon_threadsafe(self._on_flush)
 
-    def _flushed(self) -> None:
+    def _on_flush(self) -> None:
         self.store.dispatch()
         if self._link is not None:
             self._link.report()
@@ -149,7 +149,7 @@ class HaSlave:
             log.error("disconnects from the master: %(error)s", {"error": trouble})
         self._trouble = str(trouble)
 
-    def joined(self) -> None:
+    def on_log_joined(self) -> None:
         """Start replication: this log is the beginning of the master's."""
         self._start.reset()
         self.store.cut_dropped_topics()
@@ -167,7 +167,7 @@ class HaSlave:
             self.log_master()
 
     def log_master(self) -> None:
-        """Log the master and the offset from which it is replicated."""
+        """Log the master, and the offset from which this slave replicates."""
         log.info(
             "replicates the master at %(address)s from %(offset)d on",
             {"address": self.master_address, "offset": self.store.max_physical_offset},
@@ -282,7 +282,7 @@ class MasterLink(asyncio.Protocol):
         self.ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Append what was pushed, and report the new end."""
+        """Append the pushed bytes, and report the new end."""
         self._read_at = self._loop.time()
         self._slave.read_ms = self._slave.clock_ms()
         try:
@@ -300,7 +300,7 @@ class MasterLink(asyncio.Protocol):
             StoreRefusedError: it cannot note that on its disk.
         """
         try:
-            self._slave.joined()
+            self._slave.on_log_joined()
         except OSError as error:
             raise StoreRefusedError(f"the disk does not take what follows from the master's log: {error}") from error
 
@@ -311,7 +311,7 @@ class MasterLink(asyncio.Protocol):
         self.end()
 
     def _append(self, offset: int, piece: memoryview) -> None:
-        """Append bytes at a physical offset, after those that are compared; without bytes, it is a heartbeat.
+        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat.
 
         Raises:
             LogsDifferError: this log is not the beginning of the master's.
@@ -337,7 +337,7 @@ class MasterLink(asyncio.Protocol):
         self._slave.clear_trouble()
 
     def report(self) -> None:
-        """Report the end of this log if it has risen; with SYNC_FLUSH only what is flushed counts."""
+        """Report the end of this log if the end has risen; with SYNC_FLUSH the flushed end."""
         if not self.is_joined:
             return
         offset = self._store.flushed_offset if self._slave.is_sync else self._store.max_physical_offset
@@ -351,7 +351,7 @@ class MasterLink(asyncio.Protocol):
         self._transport.write(encode_report(self._reported) * repeats)
 
     def check_heartbeats(self) -> None:
-        """Send a heartbeat if the connection was idle; close it if the master was silent for too long."""
+        """Send a heartbeat on an idle connection; close the connection of a silent master."""
         now, settings = self._loop.time(), self._slave.settings
         if self._transport.is_closing():
             return

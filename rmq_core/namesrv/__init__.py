@@ -1,1 +1,1 @@
-"""The name server: brokers register their topics with it, clients fetch topic routes from it."""
+"""The name server: brokers register topics, clients fetch topic routes."""

@@ -111,7 +111,7 @@ def load_config(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[NamesrvConfig, list[str]]:
-    """Load the settings of all sources; return them and the keys of the file that have no meaning here.
+    """Load the settings of all sources; return them and the ignored keys of the file.
 
     Raises:
         OptionError: an unknown key or a bad value, and where.

@@ -29,7 +29,7 @@ class KVConfig:
     """Keys and values by namespace, persisted in a file."""
 
     def __init__(self, path: Path) -> None:
-        """Load the file, if it is there.
+        """Load the file, if the file exists.
 
         Raises:
             StoreError: it cannot be read. The original starts empty then, and overwrites it at the next change.
@@ -50,7 +50,7 @@ class KVConfig:
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace's keys and values; None if it was never made."""
+        """Return a namespace's keys and values; None for an unknown namespace."""
         table = self._tables.get(namespace)
         return None if table is None else MappingProxyType(table)
 
@@ -68,7 +68,7 @@ class KVConfig:
         self._replace(namespace, {**self._tables.get(namespace, {}), key: value})
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a key, if it is there; its namespace stays.
+        """Remove a key, if present; its namespace stays.
 
         Raises:
             StoreError: that cannot be written; then it is not removed.

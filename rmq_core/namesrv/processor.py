@@ -84,7 +84,7 @@ class NamesrvProcessor:
         clock_ms: Callable[[], int],
         notify: Callable[[MinBrokerIdNotice], None],
     ) -> None:
-        """Prepare the handlers.
+        """Create the handlers.
 
         Args:
             config: settings.
@@ -105,7 +105,7 @@ class NamesrvProcessor:
         self.routes.options = RouteOptions(config.support_acting_master, config.delete_topic_with_broker_registration)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code; but for registrations, they refuse long bodies."""
+        """Return the handlers by request code; all but those of registrations refuse long bodies."""
         handlers = self._handlers() if self.config.remote_admin_enable else local_only(self._handlers(), _CHANGES)
         return self.config.limit_bodies(handlers, with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
 
@@ -213,7 +213,7 @@ class NamesrvProcessor:
         )
 
     def unregister_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Unregister a broker: UNREGISTER_BROKER (104); only on the one connection that it is registered on."""
+        """Unregister a broker: UNREGISTER_BROKER (104); only on the broker's own single connection."""
         broker = read_fields(request, BrokerId)
         if not self.routes.may_unregister(connection, broker.broker_addr):
             log.warning(
@@ -263,12 +263,12 @@ class NamesrvProcessor:
         return request.response(body=encode_body(self.routes.cluster_info()))
 
     def wipe_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 205."""
+        """Forbid writes to a broker's topics: WIPE_WRITE_PERM_OF_BROKER (205)."""
         count = self._set_write_perm(request, connection, "wiped", writable=False)
         return request.response(ext_fields={"wipeTopicCount": str(count)})
 
     def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 327."""
+        """Allow writes to a broker's topics: ADD_WRITE_PERM_OF_BROKER (327)."""
         count = self._set_write_perm(request, connection, "added", writable=True)
         return request.response(ext_fields={"addTopicCount": str(count)})
 
@@ -317,7 +317,7 @@ class NamesrvProcessor:
         return _topics(request, self.config.enable_all_topic_list, self.routes.topics)
 
     def get_topics_of_cluster(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 224."""
+        """List the topics of a cluster: GET_TOPICS_BY_CLUSTER (224)."""
         cluster = read_fields(request, ClusterName).cluster
         return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster))
 

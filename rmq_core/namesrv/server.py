@@ -25,7 +25,7 @@ _NOTICE_TIMEOUT_S = 0.3  # Java's; an unreachable broker must not keep the other
 
 
 class NameServer(Service):
-    """A name server on the running event loop; use it with ``async with``, or start and close it.
+    """Name server on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
         processor: the request handlers and the state.
@@ -79,7 +79,7 @@ class NameServer(Service):
 
     def _scan(self) -> None:
         """Unregister brokers whose heartbeats have expired, periodically."""
-        for broker, connections in self.processor.routes.expired(self._clock_ms()):
+        for broker, connections in self.processor.routes.expired_brokers(self._clock_ms()):
             self.processor.unregister([broker], "expired")
             for connection in connections:
                 if isinstance(connection, Connection):
@@ -93,7 +93,7 @@ class NameServer(Service):
             self.processor.unregister(brokers, "lost its connection")
 
     async def _send_notices(self) -> None:
-        """Send notices one after the other, so that none overtakes an earlier one."""
+        """Send notices in sequence, so that none overtakes an earlier notice."""
         while True:
             notice = await self._notices.get()
             fields = write_fields(

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class Brokers:
-    """Name servers and brokers, as the proxy sees them; use it with ``async with``.
+    """Name servers and brokers of the proxy; use it with ``async with``.
 
     Attributes:
         cluster: routes and connections.
@@ -56,7 +56,7 @@ class Brokers:
     def __init__(
         self, namesrv: str, options: ClientOptions, credentials: Credentials | None, auth_brokers: Iterable[str] = ()
     ) -> None:
-        """Create the connections; ``async with`` starts them.
+        """Create the connections' client; ``async with`` starts it.
 
         Args:
             namesrv: name servers of the cluster.

@@ -1,4 +1,4 @@
-"""Bytes of calls under way: a budget of what is read, and of what is decoded and worked on.
+"""Memory budget of calls: bytes of requests that are being read, or decoded and handled.
 
 A call is read when its user is known, and not before: gRPC holds back what is not read. While as many calls are being
 read as the budget has room for, the next one waits; one that sends slowly is ended then, so that nobody holds up the
@@ -24,7 +24,7 @@ class CallBytes:
     """Reads the requests of calls, within a budget."""
 
     def __init__(self, most_readers: int = _MOST_READERS, most_bytes: int = _MOST_BYTES) -> None:
-        """Prepare.
+        """Create an empty budget.
 
         Args:
             most_readers: calls that are being read at once.
@@ -69,7 +69,7 @@ class CallBytes:
         return data
 
     async def _wait(self) -> None:
-        """Wait until a call is read, and end the one that has been read for the longest if none is for a while."""
+        """Wait until a request is read; end the slowest call after some time without any."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = None
         try:

@@ -1,4 +1,4 @@
-"""Credentials for gRPC's TLS, from the files that a TLS file names; reloaded when those files change."""
+"""Credentials for gRPC's TLS, from the files in a TLS file; reloaded when the files change."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
         raise OptionError(f"{file.path}: tls.server.need.client.auth=optional: give none or require for gRPC")
     checked = ServerTls(TlsMode.ENFORCING, file)  # with errors that name the file
 
-    def reloaded() -> grpc.ServerCertificateConfiguration | None:
+    def reload_certificates() -> grpc.ServerCertificateConfiguration | None:
         """Return the new certificate at a connection; None leaves gRPC's current one."""
         try:
             return _read(file) if checked.reload() else None
@@ -36,7 +36,7 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
             return None
 
     required = file.client_auth is ClientAuth.REQUIRE
-    return grpc.dynamic_ssl_server_credentials(_read(file), reloaded, require_client_authentication=required)
+    return grpc.dynamic_ssl_server_credentials(_read(file), reload_certificates, require_client_authentication=required)
 
 
 def self_signed() -> grpc.ServerCredentials | None:
@@ -48,7 +48,7 @@ def self_signed() -> grpc.ServerCredentials | None:
 
 
 def make_self_signed() -> tuple[bytes, bytes]:
-    """Make a private key and a certificate of it, as PEM."""
+    """Make a private key and its certificate, as PEM."""
     from cryptography import x509  # noqa: PLC0415 # it may not be there
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Checks of what clients send, with the codes of the original.
+"""Checks of clients' requests, with the codes of the original.
 
 Source: ``GrpcValidator``, ``SendMessageActivity``, ``TopicValidator``.
 """
@@ -138,7 +138,7 @@ def check_lite_topics(names: Sequence[str]) -> None:
 
 
 def _full_name(resource: Any) -> str:
-    """Return a name with its namespace, as Java's clients write it: ``namespace%name``."""
+    """Return a name with its namespace in the form of Java's clients: ``namespace%name``."""
     space = str(resource.resource_namespace)
     return f"{space}%{resource.name}" if space else str(resource.name)
 

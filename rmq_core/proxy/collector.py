@@ -35,7 +35,7 @@ class Collector:
     port: int = 0
 
     @classmethod
-    def of(cls, mode: str, address: str) -> "Collector":
+    def parse(cls, mode: str, address: str) -> "Collector":
         """Parse settings.
 
         Args:

@@ -34,7 +34,7 @@ def check_entries(name: str, data: bytes) -> None:
 
 
 def _varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return a number and the position after it; one that is cut ends the data."""
+    """Return a number and the position after the number; a truncated number ends the data."""
     value = shift = 0
     for at in range(begin, min(begin + 10, len(data))):
         value |= (data[at] & 127) << shift

@@ -1,4 +1,4 @@
-"""Messages of the gRPC service as the remoting protocol has them, and back.
+"""Conversion of messages between the gRPC service and the remoting protocol.
 
 Source: ``SendMessageActivity#buildMessageProperty``, ``GrpcConverter#buildMessage``.
 """

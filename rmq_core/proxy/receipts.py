@@ -56,10 +56,10 @@ class Receipts:
         """Start work that must not end halfway when its call does."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("%(error)s", {"error": error})  # its call has told it, unless it has ended
@@ -94,7 +94,7 @@ class Receipts:
     @asynccontextmanager
     async def _newest_receipt(self, client_id: str, group: str, request: Any) -> AsyncIterator[Receipt]:
         """Yield the newest receipt of a call's message, whose renewal stops. Raises StatusError."""
-        async with self.renewal.stopped(client_id, group, request.receipt_handle) as renewed:
+        async with self.renewal.stop_renewal(client_id, group, request.receipt_handle) as renewed:
             yield renewed or Receipt.decode(request.receipt_handle, request.lite_topic)
 
     def _check_time(self, receipt: Receipt) -> None:

@@ -85,7 +85,7 @@ class ReceiveMessageActivity:
         What the client does not get, since the call ends before, others get a second later.
         """
         group, topic = group_name(request.group), topic_name(request.message_queue.topic)
-        self._sessions.of(client_id)
+        self._sessions.get_or_create(client_id)
         fields = self._fields(request, group, topic, remaining_s)
         config = await self._brokers.group(group, topic)
         broker, queue_id = await self._select_queue(request, topic)
@@ -170,7 +170,7 @@ class ReceiveMessageActivity:
     async def _release(self, receive: _Receive, messages: list[_ClientMessage]) -> None:
         """Make messages that the client did not get visible for other clients."""
         for receipt, _ in messages:
-            async with self._receipts.renewal.stopped(receive.client_id, receive.group, receipt.encode()):
+            async with self._receipts.renewal.stop_renewal(receive.client_id, receive.group, receipt.encode()):
                 pass
             try:
                 await self._receipts.change(receive.group, receive.topic, receipt, RELEASE_MS)

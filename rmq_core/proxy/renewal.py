@@ -94,7 +94,7 @@ class Renewal:
         return message
 
     @asynccontextmanager
-    async def stopped(self, client_id: str, group: str, handle: str) -> AsyncIterator[Receipt | None]:
+    async def stop_renewal(self, client_id: str, group: str, handle: str) -> AsyncIterator[Receipt | None]:
         """Stop the renewal of a message, and yield its newest receipt, or None if the message was not renewed.
 
         Where what is done with it gets no answer of the broker, it is renewed again: its client will ask again.
@@ -131,9 +131,9 @@ class Renewal:
         for broker, keys in due.items():
             if broker not in self._tasks:
                 task = self._tasks[broker] = asyncio.create_task(self._renew_all(keys))
-                task.add_done_callback(partial(self._ended, broker))
+                task.add_done_callback(partial(self._on_task_end, broker))
 
-    def _ended(self, broker: str, _: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, broker: str, _: "asyncio.Task[None]") -> None:
         self._tasks.pop(broker, None)
 
     async def _renew_all(self, keys: list[Key]) -> None:

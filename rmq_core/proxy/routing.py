@@ -108,7 +108,7 @@ class ClientActivity:
             raise StatusError(v2.UNRECOGNIZED_CLIENT_TYPE, "the client type is not known")
         if request.client_type != v2.PRODUCER:
             group_name(request.group)
-        self._sessions.of(client_id)
+        self._sessions.get_or_create(client_id)
         return rpc.HeartbeatResponse(status=ok())
 
     async def end(self, _: Any, client_id: str, __: str) -> Any:
@@ -130,7 +130,7 @@ class ClientActivity:
             on_call_end: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
                 answer runs no further, until the collector finds it.
         """
-        session = self._sessions.of(client_id)
+        session = self._sessions.get_or_create(client_id)
         session.caller = caller
         stream = session.open_stream()
         on_call_end(lambda _: self._sessions.end_stream(session, stream))
@@ -150,7 +150,7 @@ class ClientActivity:
     ) -> None:
         async for command in commands:
             if command.HasField("settings"):
-                self._sessions.of(session.client_id)
+                self._sessions.get_or_create(session.client_id)
                 answer = await self._settings(session, command.settings, caller)
                 if answer.HasField("settings") and session.commands is stream:
                     self._report_presence(session, command.settings, address)

@@ -75,7 +75,7 @@ class TransactionId(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> "TransactionId":
-        """Parse. Raises StatusError."""
+        """Parse a transaction id. Raises StatusError."""
         parts = text.rsplit(":", 3)
         if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts[1:3]):
             raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id is none of this service")

@@ -61,7 +61,7 @@ Stream = Callable[[Any, str, float | None], AsyncGenerator[Any]]
 
 
 class Proxy:
-    """The proxy on the running event loop; use it with ``async with``.
+    """Proxy on the running event loop; use it with ``async with``.
 
     Attributes:
         address: ``host:port`` where it listens; empty before it does.
@@ -80,7 +80,7 @@ class Proxy:
         collector: Collector = NO_COLLECTOR,
         auth_brokers: Iterable[str] = (),
     ) -> None:
-        """Prepare.
+        """Create a proxy, which ``async with`` starts.
 
         Args:
             namesrv: name servers of the cluster.
@@ -213,7 +213,7 @@ class Proxy:
                     check_entries(name, data)
                     request = _decode(request_type, data)
                     await caller.check(required_permissions(name, request))
-                    self._sessions.of(client_id)
+                    self._sessions.get_or_create(client_id)
                     return await call(request, client_id, host_of(context))
             except RmqError as error:
                 return response_type(status=status_of(error))
@@ -238,7 +238,7 @@ class Proxy:
                     request = _decode(request_type, data)
                 needs = required_permissions(name, request)
                 await caller.check(needs)
-                self._sessions.of(client_id)
+                self._sessions.get_or_create(client_id)
                 is_checked = False
                 async with aclosing(call(request, client_id, context.time_remaining())) as responses:
                     async for response in responses:
@@ -262,7 +262,7 @@ class Proxy:
         async def handle(commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
             try:
                 client_id, caller = await self._authenticate(context)
-                decoded = (_decode(rpc.TelemetryCommand, data) async for data in _limited(commands))
+                decoded = (_decode(rpc.TelemetryCommand, data) async for data in _limit_commands(commands))
                 stream = routing.telemetry(decoded, client_id, address_of(context), caller, context.add_done_callback)
                 async with aclosing(stream) as outgoing:
                     async for command in outgoing:
@@ -281,7 +281,7 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _limited(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _limit_commands(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the commands of a client, and refuse a command that is too long to be decoded. Raises StatusError."""
     async for data in commands:
         if len(data) > _MOST_COMMAND_BYTES:

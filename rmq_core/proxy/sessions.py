@@ -84,7 +84,7 @@ class Sessions:
         self.present: dict[int, ProxiedClient] = {}
         self.on_end: Callable[[str], None] = _nothing
 
-    def of(self, client_id: str) -> Session:
+    def get_or_create(self, client_id: str) -> Session:
         """Return a client's session, which is made if there is none, and record that a call came.
 
         Raises StatusError.

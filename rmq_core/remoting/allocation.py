@@ -13,7 +13,7 @@ none if it is not among them."""
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Allocate contiguous blocks of queues; the first clients get one more where the division leaves a rest."""
+    """Allocate contiguous blocks of queues; the first clients get a further queue each on a remainder."""
     if client_id not in client_ids:
         return []
     index, (size, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))

@@ -12,6 +12,6 @@ async def awaited(answer: HandlerAnswer) -> RemotingCommand | None:
 
 
 def drop(answer: HandlerAnswer) -> None:
-    """Close the coroutine of an answer that nobody will await."""
+    """Close the coroutine of an answer that is no longer needed."""
     if iscoroutine(answer):
         answer.close()

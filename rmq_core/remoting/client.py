@@ -1,4 +1,4 @@
-"""The remoting client: one connection for each address, made on demand and made again when it has ended."""
+"""Remoting client with a connection for each address, which is made on demand and again after its end."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class RemotingClient:
         tls: Tls | None = None,
         on_disconnect: Callable[[str], None] | None = None,
     ) -> None:
-        """Create a client; it connects on demand.
+        """Create a client without connections.
 
         Args:
             handlers: of requests that servers send, by code.
@@ -101,7 +101,7 @@ class RemotingClient:
         return response
 
     async def invoke_oneway(self, address: str, request: RemotingCommand) -> None:
-        """Send a request that gets no answer; returns when it is on its way.
+        """Send a request without an answer; return when the request is on its way.
 
         Raises:
             ConnectError: nobody is there.
@@ -114,7 +114,7 @@ class RemotingClient:
         connection.send_oneway(request)
 
     async def connect(self, address: str) -> Connection:
-        """Return the connection to an address, made if there is none; concurrent callers share one attempt.
+        """Return the connection to an address, which is made if missing; concurrent callers share the attempt.
 
         Raises:
             ConnectError: nobody is there.
@@ -127,10 +127,10 @@ class RemotingClient:
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = asyncio.ensure_future(self._connect(address))
-            task.add_done_callback(lambda done: self._connected(address, done))
+            task.add_done_callback(lambda done: self._on_attempt_end(address, done))
         return await asyncio.shield(task)
 
-    def _connected(self, address: str, attempt: "asyncio.Task[Connection]") -> None:
+    def _on_attempt_end(self, address: str, attempt: "asyncio.Task[Connection]") -> None:
         del self._connecting[address]
         if not attempt.cancelled():
             attempt.exception()  # who wanted it may have been cancelled: then nobody else asks what became of it
@@ -153,7 +153,7 @@ class RemotingClient:
         return connection
 
     def disconnect(self, address: str) -> None:
-        """Close the connection to an address, if there is one, once what was sent is written."""
+        """Close the connection to an address after pending writes, if the connection exists."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
@@ -178,11 +178,11 @@ class RemotingClient:
         if self._connections.get(address) is connection:
             del self._connections[address]
 
-    def opened(self, connection: Connection) -> None:
+    def on_open(self, connection: Connection) -> None:
         """Register a new connection, which calls this itself."""
         self._open[connection] = None
 
-    def ended(self, address: str, connection: Connection) -> None:
+    def on_end(self, address: str, connection: Connection) -> None:
         """Remove a connection that has ended, which calls this itself."""
         self._open.pop(connection, None)
         self._remove(address, connection)
@@ -215,11 +215,11 @@ class _ClientConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._client.opened(self)
+        self._client.on_open(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._client.ended(self._address, self)
+        self._client.on_end(self._address, self)
 
 
 def _split(address: str) -> tuple[str, int]:

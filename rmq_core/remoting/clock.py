@@ -1,4 +1,4 @@
-"""Clocks: the time of day, as protocol and files have it, and a steady one, by which everything waits."""
+"""Clocks: the time of day for the protocol and files, and a steady clock for waits."""
 
 import time
 
@@ -9,5 +9,5 @@ def now_ms() -> int:
 
 
 def steady_ms() -> int:
-    """Milliseconds of a clock that nobody sets: for durations."""
+    """Milliseconds of the steady clock, for durations."""
     return time.monotonic_ns() // 1_000_000

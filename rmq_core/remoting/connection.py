@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._resume)
 
     def reserve_parked(self, size: int) -> None:
-        """Count the bytes of a long poll, which ``send`` will answer some time; ``release_parked`` then."""
+        """Count the bytes of a long poll until ``release_parked``; ``send`` will answer the long poll."""
         self.parked_bytes += size
 
     def release_parked(self, size: int) -> None:
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self.parked_bytes -= size
 
     def send(self, command: RemotingCommand) -> None:
-        """Send a command as it is; nothing happens if the connection has ended.
+        """Send a command as it is; do nothing if the connection has ended.
 
         All commands of one turn of the event loop leave in one write.
 
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         return future
 
     async def invoke(self, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Send a request and wait for its answer; raises what ``start`` does and its future fails with."""
+        """Send a request and wait for its answer; raises as ``start`` and as its future."""
         if self._writable is not None:
             await self.writable()
         return await self.start(request, timeout_s)
@@ -197,13 +197,13 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._writable)
 
     def close(self) -> None:
-        """Write what is buffered, then close."""
+        """Write the buffered bytes, then close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what is buffered is lost."""
+        """Close at once; the buffered bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
             cast(asyncio.Transport, self._transport).resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail all requests that wait for an answer, and release who waits to write."""
+        """Fail all requests that wait for an answer, and release all waiting writers."""
         self._transport = None
         if self._batch_end_s is not None:
             self._end_batch()
@@ -369,10 +369,10 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)
         self._tasks.add(future)
         request_bytes = WAITING_BYTES + len(request.body)
-        future.add_done_callback(partial(self._answered, request, request_bytes))
+        future.add_done_callback(partial(self._on_answer, request, request_bytes))
         self.reserve_inflight(request_bytes)
 
-    def _answered(
+    def _on_answer(
         self, request: RemotingCommand, request_bytes: int, future: asyncio.Future[RemotingCommand | None]
     ) -> None:
         self._tasks.discard(future)

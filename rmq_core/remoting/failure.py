@@ -49,7 +49,7 @@ class RefusalLog:
         self._logged: set[tuple[int, int]] = set()
 
     def log_refusal(self, request: RemotingCommand, answer: RemotingCommand, client: str) -> None:
-        """Log a refusal, if it is the first of its kind.
+        """Log the first refusal of each request code and response code.
 
         Args:
             request: the request.

@@ -1,4 +1,4 @@
-"""JSON as Java's fastjson reads and writes it, from the network: standard first, as that is by far the fastest.
+"""JSON of Java's fastjson, from the network: standard JSON first, which is by far the fastest.
 
 Beside standard JSON fastjson takes bare and single-quoted keys, single-quoted texts, comments, and commas too many
 (``AllowUnQuotedFieldNames``, ``AllowSingleQuotes``, ``AllowArbitraryCommas``).
@@ -74,7 +74,7 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
 
 
 def _standard_text(dialect: str) -> str:
-    """Rewrite quotes, escapes, bare keys, comments and commas of fastjson's dialect as standard JSON has them."""
+    """Rewrite quotes, escapes, bare keys, comments and commas of fastjson's dialect as standard JSON."""
     pieces: list[str] = []
     before, comma_at = "", 0  # the last piece that is no gap; where the last comma is
     for token in _TOKEN.finditer(dialect):

@@ -38,7 +38,7 @@ _MAX_SIZE: Final = MAX_FRAME_BYTES - _SIZE_BYTES  # and so is a header of at mos
 
 
 class FrameParser:
-    """Cuts a stream of bytes into commands; feed it whatever arrives.
+    """Parser of a stream of bytes into commands.
 
     It holds the bytes of an unfinished frame only as far as they have come: a size that claims 16 MiB
     costs nothing.
@@ -65,7 +65,7 @@ class FrameParser:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[RemotingCommand]:
-        """Yield the commands whose last bytes are in ``data``; read it to its end before you feed again.
+        """Yield the commands whose last bytes are in ``data``; exhaust the iterator before the next call.
 
         A command's body is a view into the data, so the data lives as long as the body.
 
@@ -123,7 +123,7 @@ def _bad_size(size: int, limit: int) -> LengthError:
 
 
 def frame_head(command: RemotingCommand) -> bytes:
-    """Encode a frame without its body, which is sent after it uncopied.
+    """Encode a frame without its body, which is sent separately without a copy.
 
     Raises:
         LengthError: a header or frame over its limit, or what ``encode_binary_header`` raises.
@@ -144,7 +144,7 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
 
 def decode_frame(data: bytes) -> RemotingCommand:
-    """Decode bytes that are exactly one frame.
+    """Decode bytes that are exactly a frame.
 
     Raises:
         TruncatedError: they end too early.

@@ -55,7 +55,7 @@ _MIN_SHORT, _MAX_SHORT = -(1 << 15), (1 << 15) - 1
 class RemotingCommand(
     msgspec.Struct, gc=False, rename={"fields": "extFields", "body": " body", "serialize_type": " type"}
 ):
-    """A request or an answer, made by ``request`` and ``response``; defaults are what an absent member means.
+    """A request or a response, made by ``request`` and ``response``; defaults are the values of absent members.
 
     It is not frozen because the connection numbers it when it is sent.
 

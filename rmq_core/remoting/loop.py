@@ -1,4 +1,4 @@
-"""Runs asyncio on uvloop where it is installed, which is some twice as fast."""
+"""asyncio on uvloop, if installed, which is about twice as fast."""
 
 import asyncio
 import sys

@@ -67,7 +67,7 @@ class BrokerMembersOf(Fields, frozen=True, kw_only=True):
 
 
 class ClusterName(Fields, frozen=True, kw_only=True):
-    """Code 224."""
+    """Fields of GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str
 

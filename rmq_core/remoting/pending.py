@@ -1,4 +1,4 @@
-"""Requests that wait for their answers on one connection, with their timeouts."""
+"""Pending requests of a connection, with their timeouts."""
 
 import asyncio
 from typing import Final
@@ -16,7 +16,7 @@ _PendingRequest = tuple[
 
 
 class PendingRequests:
-    """Numbers requests (``opaque``) and matches answers to them.
+    """Pending requests by number (``opaque``), to match answers.
 
     One timer serves all requests, as a timer for each would cost more than the rest of a request.
 
@@ -51,7 +51,7 @@ class PendingRequests:
         return future
 
     def resolve(self, response: RemotingCommand) -> None:
-        """Resolve the future of an answer's request; an answer that nobody waits for is dropped."""
+        """Resolve the future of an answer's request; an answer without a request is dropped."""
         waiting = self._waiting.pop(response.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(response)

@@ -78,7 +78,7 @@ class PopHandle(NamedTuple):
 
     @property
     def visible_ms(self) -> int:
-        """When others may get the message, unless it is acknowledged before."""
+        """Time when other consumers may get the message, unless the message is acknowledged before."""
         return self.pop_time_ms + self.invisible_ms
 
     def encode(self) -> str:

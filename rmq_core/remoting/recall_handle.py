@@ -29,7 +29,7 @@ class RecallHandle(NamedTuple):
     uniq_key: str
 
     def encode(self) -> str:
-        """Encode the handle as clients get it."""
+        """Encode the handle for clients."""
         text = " ".join((_VERSION, self.topic, self.broker_name, str(self.due_ms), self.uniq_key))
         return base64.urlsafe_b64encode(text.encode()).decode()
 

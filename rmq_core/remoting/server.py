@@ -1,4 +1,4 @@
-"""The remoting server: listens on one or several ports, and answers requests by a table of handlers."""
+"""Remoting server, which listens on one or several ports, with a table of handlers."""
 
 import asyncio
 import socket
@@ -46,7 +46,7 @@ class ServerLimits:
 
 
 class RemotingServer:
-    """Listens and answers on the running event loop; use it with ``async with``, or close it.
+    """Server on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
         connections: those that are open.
@@ -64,7 +64,7 @@ class RemotingServer:
         after_batch: Callable[[], None] | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """Prepare a server.
+        """Create a server, which ``listen`` starts.
 
         Args:
             handlers: by request code; the table is looked at for each request and may change.
@@ -95,7 +95,7 @@ class RemotingServer:
         await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
-        """Listen on an address, in addition to those before.
+        """Listen on an additional address.
 
         Args:
             host: an address of this machine or a name; ``0.0.0.0`` is all.
@@ -214,7 +214,7 @@ class RemotingServer:
             )
             largest.abort_and_release()
 
-    def opened(self, connection: "_ServerConnection") -> None:
+    def on_open(self, connection: "_ServerConnection") -> None:
         """Register a new connection, which calls this itself."""
         if len(self.connections) >= self.limits.max_connections:
             log.warning(
@@ -227,7 +227,7 @@ class RemotingServer:
         if self._on_connect is not None:
             self._on_connect(connection)
 
-    def ended(self, connection: "_ServerConnection") -> None:
+    def on_end(self, connection: "_ServerConnection") -> None:
         """Remove a connection that has ended, which calls this itself."""
         if connection in self.connections:
             del self.connections[connection]
@@ -262,7 +262,7 @@ class _ServerConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._server.opened(self)
+        self._server.on_open(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -334,4 +334,4 @@ class _ServerConnection(Connection):
         self._server.held_bytes -= self.held_bytes
         self.held_bytes = 0
         self._is_released = True
-        self._server.ended(self)
+        self._server.on_end(self)

@@ -88,11 +88,11 @@ class ServerSettings:
             with_messages: codes of requests that bring messages: the store has a limit for these.
         """
         return {
-            code: handler if code in with_messages else self._limited(handler, has_list=code in with_lists)
+            code: handler if code in with_messages else self._limit_body(handler, has_list=code in with_lists)
             for code, handler in handlers.items()
         }
 
-    def _limited(self, handler: Handler, *, has_list: bool) -> Handler:
+    def _limit_body(self, handler: Handler, *, has_list: bool) -> Handler:
         most_bytes, setting_name = (
             (self.max_list_bytes, "maxListBytes") if has_list else (self.max_body_bytes, "maxBodyBytes")
         )

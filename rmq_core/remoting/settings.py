@@ -106,7 +106,7 @@ def load_settings(
 
 
 def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> None:
-    """Refuse a value that promises what is not there.
+    """Refuse a value that promises a missing feature.
 
     Raises:
         OptionError: it is not the value that describes what is done anyway.

@@ -1,4 +1,4 @@
-"""The address of a socket, as the protocol writes it."""
+"""Address of a socket, in the protocol's format."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Unique keys of messages, as Java's producers make them; a broker makes them for messages without.
+"""Unique keys of messages, in the format of Java's producers; a broker makes the missing keys.
 
 ::
 
@@ -25,7 +25,7 @@ _ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # never sent to: connecting a datagram s
 
 
 def local_ip() -> str:
-    """Return the IPv4 address that this machine shows to others; the loopback's if it has no other."""
+    """Return the IPv4 address of this machine's default route, or the loopback address without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANY_OUTSIDE)
@@ -35,13 +35,13 @@ def local_ip() -> str:
 
 
 class UniqKeys:
-    """Makes unique keys; one for each producer, as each has its own four bytes.
+    """Generator of unique keys, with its own four bytes for each producer.
 
     Java's four bytes are a class loader's hash, which distinguishes two in a process; here they are random.
     """
 
     def __init__(self, ip: str | None = None, pid: int | None = None, instance: bytes | None = None) -> None:
-        """Prepare.
+        """Create the keys of a producer.
 
         Args:
             ip: IPv4; that of this machine if it is not given.
@@ -71,7 +71,7 @@ class UniqKeys:
 
 
 def _month(now_ms: int) -> tuple[int, int]:
-    """Return begin and end of the month in local time, in ms, as Java's calendar has them."""
+    """Return begin and end of the month in local time, in ms, like Java's calendar."""
     begin = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     following = begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
     return int(begin.timestamp() * 1000), int(following.timestamp() * 1000)

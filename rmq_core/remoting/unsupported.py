@@ -1,4 +1,4 @@
-"""The answer to requests that a server has no handler for: with a reason, where mqadmin has a command for it.
+"""Answer to requests without a handler, with a reason where mqadmin has a command for the request.
 
 Source: ``NettyRemotingAbstract#processRequestCommand`` for the first words.
 """

@@ -29,7 +29,7 @@ class ReplayCheckpoint:
     """Loads and saves the progress of a replay."""
 
     def __init__(self, directory: str, replay: str) -> None:
-        """Prepare.
+        """Create the checkpoint of a directory.
 
         Args:
             directory: made when it is needed.

@@ -1,4 +1,4 @@
-"""Runs a replay: one pass over the CommitLog that counts, one that sends.
+"""Replay in two passes over the CommitLog: the first counts, the second sends.
 
 Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
 all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
@@ -141,7 +141,7 @@ async def send(replay: Replay, counts: Counts) -> Counts:
 
 
 async def _targets(replay: Replay, sender: BulkSender, counts: Counts) -> dict[str, Sequence[MessageQueue]]:
-    """Resolve the queues of each target topic; ClusterError where there is no such topic."""
+    """Resolve the queues of each target topic; raise ClusterError for a missing topic."""
     target_of = {topic: replay.to_topic or topic for topic, _ in counts.by_queue}
     targets: dict[str, Sequence[MessageQueue]] = {}
     missing = []

@@ -118,24 +118,24 @@ def test_the_end_of_an_address_that_was_replaced_changes_nothing() -> None:
     routes = RouteInfo()
     register(routes, broker(address="old:1", enable_acting_master=True), topics("T", "U"))
     register(routes, broker(address="new:1", enable_acting_master=True), topics("T", "U"), now_ms=200_000)
-    ((expired, _),) = routes.expired(120_001)
+    ((expired, _),) = routes.expired_brokers(120_001)
     assert expired.broker_addr == "old:1"
     assert routes.unregister([expired]) == []
     assert route_of(routes, "T").broker_datas[0].broker_addrs == {0: "new:1"}
     assert perm(routes, "T") == 6
-    assert routes.expired(120_001) == []
+    assert routes.expired_brokers(120_001) == []
 
 
 def test_a_broker_expires_120_s_after_it_was_heard_of() -> None:
     routes, connection = RouteInfo(), object()
     register(routes, broker("a"), topics("T", "U"), now_ms=1000, connection=connection)
     register(routes, broker("b", heartbeat_timeout_millis=10), topics("T", "U"), now_ms=1000)
-    assert [one.broker_name for one, _ in routes.expired(1011)] == ["b"]
-    assert routes.expired(1010) == []
-    assert (identity(broker("a")), [connection]) in routes.expired(121_001)
+    assert [one.broker_name for one, _ in routes.expired_brokers(1011)] == ["b"]
+    assert routes.expired_brokers(1010) == []
+    assert (identity(broker("a")), [connection]) in routes.expired_brokers(121_001)
     routes.touch("C", "a0:10911", 2000)
     routes.touch("C", "nobody:1", 2000)
-    assert [one.broker_name for one, _ in routes.expired(122_000)] == ["b"]
+    assert [one.broker_name for one, _ in routes.expired_brokers(122_000)] == ["b"]
 
 
 def test_a_broker_is_lost_with_the_last_connection_that_it_registered_on() -> None:

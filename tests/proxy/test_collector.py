@@ -25,7 +25,7 @@ HERE = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="10.0.0.1", port=
 )  # fmt: skip
 def test_clients_are_told_where_metrics_go(mode: str, address: str, wanted: object) -> None:
     settings = v2.Settings(access_point=HERE, publishing=v2.Publishing(), metric=v2.Metric(on=True))
-    assert merge_settings(settings, None, Collector.of(mode, address)).metric == wanted
+    assert merge_settings(settings, None, Collector.parse(mode, address)).metric == wanted
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_clients_are_told_where_metrics_go(mode: str, address: str, wanted: obje
 )
 def test_what_cannot_be_is_refused(mode: str, address: str) -> None:
     with pytest.raises(OptionError):
-        Collector.of(mode, address)
+        Collector.parse(mode, address)

@@ -199,7 +199,7 @@ def adding(*names: str, action: int = v2.PARTIAL_ADD) -> Any:
 async def test_each_broker_is_told_once_and_of_the_end_before_what_comes_then(
     subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
-    sessions.of("user\nc")
+    sessions.get_or_create("user\nc")
     await subscriptions.sync(adding("x", "x"), "user\nc", "")
     brokers.gate.clear()
     sessions.end("user\nc")
@@ -211,7 +211,7 @@ async def test_each_broker_is_told_once_and_of_the_end_before_what_comes_then(
     assert brokers.reported == [(name, action, "user/c") for action in actions for name in ("a", "b")]
     await subscriptions.sync(adding(action=v2.COMPLETE_REMOVE), "user\nc", "")
     assert not subscriptions._subscribers
-    sessions.of("user\nc")
+    sessions.get_or_create("user\nc")
     sessions.end("user\nc")
     assert len(brokers.reported) == 8
 
@@ -219,7 +219,7 @@ async def test_each_broker_is_told_once_and_of_the_end_before_what_comes_then(
 async def test_a_refusal_of_one_broker_is_told_and_a_client_that_is_gone_ended_all_the_same(
     subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
-    session = sessions.of("c")
+    session = sessions.get_or_create("c")
     stream = session.open_stream()
     brokers.refuses = "b"
     with pytest.raises(BrokerError):
@@ -235,7 +235,7 @@ async def test_a_refusal_of_one_broker_is_told_and_a_client_that_is_gone_ended_a
 async def test_a_proxy_that_ends_unsubscribes_nobody(
     subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
-    sessions.of("c")
+    sessions.get_or_create("c")
     await subscriptions.sync(adding("x"), "c", "")
     await subscriptions.close()
     sessions.end("c")
@@ -246,7 +246,7 @@ async def test_a_proxy_that_ends_unsubscribes_nobody(
 async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
     subscriptions: LiteSubscriptionActivity, brokers: TwoBrokers, sessions: Sessions
 ) -> None:
-    commands = sessions.of("user\nc").open_stream()
+    commands = sessions.get_or_create("user\nc").open_stream()
     await subscriptions.sync(adding("x"), "user\nc", "")
     for told in (
         {}, {"liteTopic": "x", "consumerGroup": "g", "clientId": "c"},

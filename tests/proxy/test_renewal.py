@@ -48,7 +48,7 @@ class Broker:
 def sessions() -> Sessions:
     """One client, ``c``."""
     found = Sessions()
-    found.of("c")
+    found.get_or_create("c")
     return found
 
 
@@ -72,7 +72,7 @@ async def settled(renewal: Renewal) -> None:
 
 
 async def taken(renewal: Renewal, one: Receipt) -> Receipt | None:
-    async with renewal.stopped("c", "g", one.encode()) as newest:
+    async with renewal.stop_renewal("c", "g", one.encode()) as newest:
         return newest
 
 
@@ -172,7 +172,7 @@ async def test_what_gets_no_answer_is_renewed_again(renewal: Renewal) -> None:
     one = receipt()
     renewal.start("c", "g", "T", one)
     with pytest.raises(RequestTimeoutError):
-        async with renewal.stopped("c", "g", one.encode()):
+        async with renewal.stop_renewal("c", "g", one.encode()):
             raise LOST
     assert await taken(renewal, one) == one
 

@@ -240,7 +240,7 @@ async def test_a_client_that_says_nothing_is_gone_even_with_an_open_stream(calle
     assert (await stream.read()).status.code == v2.OK
     sessions.end_silent()
     assert sessions.has(caller.client_id)
-    sessions.of(caller.client_id).last_call_s -= SILENT_S + 1
+    sessions.get_or_create(caller.client_id).last_call_s -= SILENT_S + 1
     sessions.end_silent()
     assert not sessions.has(caller.client_id)
 

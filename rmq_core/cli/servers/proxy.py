@@ -71,7 +71,7 @@ def proxy(
     serving = Proxy(
         namesrv, listen, access.credentials, ClientOptions(tls=access.tls), authorizes=authorize,
         tls=None if tls_config is None else read_tls_file(str(tls_config)),
-        collector=Collector.of(metric_collector_mode, metric_collector_address), auth_brokers=auth_brokers,
+        collector=Collector.parse(metric_collector_mode, metric_collector_address), auth_brokers=auth_brokers,
     )  # fmt: skip
     run(serve_until_stopped(serving, started=lambda: _tell(serving.address)))
     return 0

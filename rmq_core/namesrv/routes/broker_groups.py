@@ -13,7 +13,7 @@ from rmq_core.remoting.codes import MASTER_ID
 
 @dataclass(frozen=True, slots=True)
 class MinBrokerIdNotice:
-    """A notice to brokers which of their group has the least id (code 905): it acts as master if there is none.
+    """Notice to brokers of the least broker id in their group (code 905), which acts as master if there is none.
 
     Attributes:
         recipients: addresses to send it to.
@@ -49,7 +49,7 @@ class BrokerGroup:
     zone: str | None = None
 
     def join(self, broker_id: int, address: str, *, acting_master: bool | None, zone: str | None) -> bool:
-        """Add a broker; return whether it has the least id now, and another one had before.
+        """Add a broker; return True if the broker has replaced another as the least id.
 
         An address has one id: a slave that became master leaves its old one.
         """
@@ -62,7 +62,7 @@ class BrokerGroup:
         return leads_now
 
     def leave(self, broker_id: int, address: str) -> bool:
-        """Remove a broker; return whether it had the least id."""
+        """Remove a broker; return True if the broker had the least id."""
         led = self.addresses.get(broker_id) == address and broker_id == min(self.addresses)
         self.addresses = {other_id: other for other_id, other in self.addresses.items() if other != address}
         return led
@@ -77,14 +77,14 @@ class BrokerGroup:
         return broker_id != MASTER_ID and broker_id == min(self.addresses)
 
     def notice(self, *, offline_broker_addr: str | None = None, ha_broker_addr: str | None = None) -> MinBrokerIdNotice:
-        """Build the notice of a changed least id: to all brokers, or to all but the new one."""
+        """Build the notice of a changed least id, to all brokers or to all but the new broker."""
         least = min(self.addresses)
         to_all = offline_broker_addr is not None or len(self.addresses) == 1
         recipients = tuple(address for broker_id, address in self.addresses.items() if to_all or broker_id != least)
         return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:
-        """Build the broker data of a route, as clients receive it.
+        """Build the broker data of a route for clients.
 
         Args:
             stands_in: show the slave with the least id as the master, if there is none and that is allowed.

@@ -32,7 +32,7 @@ _GROUP_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # topics by which a 
 
 @dataclass(slots=True)
 class _Live:
-    """The registration of one broker process.
+    """Registration of a broker process.
 
     Attributes:
         connections: all that it was registered on, but for those that have ended; the last one last.
@@ -147,7 +147,7 @@ class RouteInfo:
     def _register_topics(
         self, broker: RegisterBroker, body: RegisterBrokerBody, *, is_first: bool, read_only: bool
     ) -> None:
-        """Register the topics of a master, or of the slave that stands for it."""
+        """Register the topics of a master, or of the slave that acts as master."""
         name, topics = broker.broker_name, body.topic_config_serialize_wrapper
         mappings = topics.topic_queue_mapping_info_map
         if self.options.delete_topic_with_broker_registration and not mappings:
@@ -213,7 +213,7 @@ class RouteInfo:
         registered = [live for live in self._live.values() if live.broker.broker_addr == address]
         return all(live.connections.keys() <= {connection} for live in registered)
 
-    def expired(self, now_ms: int) -> list[tuple[BrokerId, list[object]]]:
+    def expired_brokers(self, now_ms: int) -> list[tuple[BrokerId, list[object]]]:
         """List the brokers whose heartbeats have expired, with their connections."""
         return [
             (live.broker, list(live.connections))
@@ -249,7 +249,7 @@ class RouteInfo:
         return BrokerMemberGroup(broker_addrs=dict(group.addresses) if group else {}, broker_name=name, cluster=cluster)
 
     def set_write_perm(self, name: str, writable: bool) -> int:
-        """Allow or forbid writes to a broker's topics, until it registers them anew; return how many topics it has."""
+        """Allow or forbid writes to a broker's topics until its next registration; return the number of topics."""
         if writable:
             return self._set_perms(name, lambda _perm: PERM_READ | PERM_WRITE)
         return self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
@@ -263,12 +263,12 @@ class RouteInfo:
     # Topics.
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> None:
-        """Register a topic's queues; nothing happens if one of their brokers is not registered."""
+        """Register a topic's queues, unless a broker of the queues is not registered."""
         if queues and all(queue.broker_name in self._groups for queue in queues):
             self._topics.setdefault(topic, {}).update({queue.broker_name: queue for queue in queues})
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Delete a topic, or its queues in one cluster."""
+        """Delete a topic, or its queues in a cluster."""
         if cluster:
             self._remove_queues(topic, self._clusters.get(cluster, {}))
         else:
@@ -282,7 +282,7 @@ class RouteInfo:
             self._topics.pop(topic, None)
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Build the route of a topic; None if no broker of it is registered."""
+        """Build the route of a topic; None without a registered broker."""
         queues = self._topics.get(topic, {})
         groups = [self._groups[name] for name in queues if name in self._groups]
         if not groups:
@@ -320,7 +320,7 @@ class RouteInfo:
         return TopicList(topic_list=names)
 
     def topics_by_flag(self, with_flags: int, without_flags: int = 0) -> TopicList:
-        """List topics by their unit flags; a topic's flags are those of the first broker that has it."""
+        """List topics by their unit flags, which are those of the topic's first broker."""
         flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
         return TopicList(
             topic_list=[

@@ -22,7 +22,7 @@ def wanted_zone(fields: Mapping[str, str]) -> str | None:
 
 
 def filter_by_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Filter a route to the brokers of a zone, and to those without a master, wherever they are."""
+    """Filter a route to the brokers of a zone, and to all brokers without a master."""
     brokers = [
         broker
         for broker in route.broker_datas

@@ -50,7 +50,7 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
     values_of = _values_of.get(names)
     if values_of is None:
         values_of = _cache_getter(names)
-    inner, outer = _keyed(secret_key)
+    inner, outer = _hmac_states(secret_key)
     inner, outer = inner.copy(), outer.copy()
     inner.update("".join(values_of(ext_fields)).encode())
     inner.update(body)
@@ -75,7 +75,7 @@ def _cache_getter(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Itera
 
 
 @lru_cache(maxsize=256)
-def _keyed(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
+def _hmac_states(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
     """Begin the two hashes of an HMAC with a key: of short messages, this is half of the work."""
     key = secret_key.encode()
     if len(key) > _BLOCK_BYTES:

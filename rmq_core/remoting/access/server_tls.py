@@ -130,7 +130,7 @@ class ServerTls:
         self.context = self._load()
 
     def reload(self) -> bool:
-        """Load the certificates again if a file has changed; return whether they were loaded.
+        """Load the certificates again if a file has changed; return True after a load.
 
         Raises:
             OptionError: they cannot be used; the former ones stay, and the same files are not tried again.

@@ -159,16 +159,16 @@ def encode_registration(body: RegisterBrokerBody, compressed: bool = False) -> b
     if not compressed:
         return encode_body(body)
     topics = body.topic_config_serialize_wrapper
-    pieces = [_sized(encode_body(topics.data_version)), _INT.pack(len(topics.topic_config_table))]
+    pieces = [_with_length(encode_body(topics.data_version)), _INT.pack(len(topics.topic_config_table))]
     for topic in topics.topic_config_table.values():
         attributes = msgspec.json.encode(topic.attributes).decode()
         words = topic.topic_name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_filter_type
-        pieces.append(_sized(" ".join([*map(str, words), attributes]).encode()))
-    pieces.append(_sized(msgspec.json.encode(body.filter_server_list)))
+        pieces.append(_with_length(" ".join([*map(str, words), attributes]).encode()))
+    pieces.append(_with_length(msgspec.json.encode(body.filter_server_list)))
     pieces.append(_INT.pack(len(topics.topic_queue_mapping_info_map)))
-    pieces += [_sized(encode_body(mapping)) for mapping in topics.topic_queue_mapping_info_map.values()]
+    pieces += [_with_length(encode_body(mapping)) for mapping in topics.topic_queue_mapping_info_map.values()]
     return zlib.compress(b"".join(pieces), _BEST_COMPRESSION)
 
 
-def _sized(part: bytes) -> bytes:
+def _with_length(part: bytes) -> bytes:
     return _INT.pack(len(part)) + part
