@@ -18,7 +18,7 @@ FREE_MEMORY_GIB = $(shell awk '/^MemAvailable/ {print int($$2 / 1048576)}' /proc
 TEST_DIR ?= $(shell test -d /dev/shm && test "0$(FREE_MEMORY_GIB)" -ge 18 && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
-.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint bench format clean
+.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint docs bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,8 +101,12 @@ format: install ## let ruff format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: install ## the documentation as a site, in site/; a warning is an error
+	@test -x $(BIN)/mkdocs || $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "site/index.html"
+
 bench: install ## the benchmark table, beside the real Apache RocketMQ in one run
 	$(BIN)/python -m benchmarks
 
-clean: ## throw away .venv and what the demo and the benchmark left
-	rm -rf $(VENV) .demo .bench
+clean: ## throw away .venv, the site, and what the demo and the benchmark left
+	rm -rf $(VENV) site .demo .bench

@@ -152,7 +152,7 @@ def test_links_lead_to_pages_and_headings_that_are_there() -> None:
             if target.startswith("http"):
                 continue
             name, _, anchor = target.partition("#")
-            linked = (path.parent / name).resolve()
+            linked = (path.parent / name).resolve() if name else path
             assert linked.exists(), f"{path.name}: {target}"
             if anchor:
                 headings = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
