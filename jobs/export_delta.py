@@ -93,7 +93,8 @@ def check(arguments: argparse.Namespace) -> None:
         commitlog_segments(*open_storage(arguments.store[0]))
     if arguments.table is None and arguments.typed is None:
         raise OptionError("--table or --typed is missing: the tables to export to")
-    for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by", "table_comment", "table_property"):
+    for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by", "table_comment", "table_property",
+                 "decompress"):  # fmt: skip
         if arguments.table is None and getattr(arguments, name):
             raise OptionError(f"{option_name(name)} needs --table: typed tables have theirs in the spec")
     if arguments.dlq_table is not None and arguments.typed is None:
@@ -280,7 +281,12 @@ def build_exports(arguments: argparse.Namespace, spark: SparkSession, selected: 
         initial_properties = tuple(pairs_of(arguments, "table_property").items())
         table_spec = TableSpec(partitions, clusters, initial_properties=initial_properties, comment=comment)
         columns = names_of(arguments, "columns")
-        exports.append(RawExport(arguments.table, open_table(arguments.table), selected, columns, table_spec))
+        exports.append(
+            RawExport(
+                arguments.table, open_table(arguments.table), selected, columns, table_spec,
+                decompresses=arguments.decompress,
+            )
+        )  # fmt: skip
     exports += [
         TypedExport(spark, topic, selected, arguments.dlq_table, open_table) for topic in typed_topics(arguments)
     ]

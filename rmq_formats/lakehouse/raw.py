@@ -178,12 +178,21 @@ class RawExport:
         log: log of the table.
         selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        shape: of the table.
+        table_spec: of the table.
+        decompresses: whether bodies are written as they were sent, with a ``sys_flag`` that says so.
     """
 
     def __init__(
-        self, path: str, log: TableLog, selection: ExportSelection, columns: Sequence[str] | None, table_spec: TableSpec
+        self,
+        path: str,
+        log: TableLog,
+        selection: ExportSelection,
+        columns: Sequence[str] | None,
+        table_spec: TableSpec,
+        *,
+        decompresses: bool = False,
     ) -> None:
+        self._decompresses = decompresses
         broker_columns = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
         table_columns = [
             name for name in (*table_spec.partitions, *table_spec.clusters) if name not in (DATE, *broker_columns)
@@ -219,7 +228,8 @@ class RawExport:
 
     def source_options(self) -> dict[str, str]:
         """Return the options that select the wanted columns."""
-        return {"columns": ",".join(self._source.fieldNames())}
+        columns = {"columns": ",".join(self._source.fieldNames())}
+        return {**columns, "decompress": "true"} if self._decompresses else columns
 
     def check(self) -> None:
         """Refuse a table of another store, or of other columns. Raises StoreError."""

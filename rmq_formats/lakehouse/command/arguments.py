@@ -55,6 +55,9 @@ def export_parser() -> JobParser:
         help="live: what consumers get, the default with --topics; log: all; unqueued: what no queue has",
     )
     messages.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
+    messages.add_argument(
+        "--decompress", action="store_true", help="write bodies into --table as they were sent; sys_flag says so"
+    )
     messages.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="false: skip segments that were deleted before they were exported")  # fmt: skip
     messages.add_argument("--from-offset", type=int, metavar="BYTES",
