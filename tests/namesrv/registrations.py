@@ -18,9 +18,12 @@ def broker(
     )
 
 
-def identity(one: RegisterBroker) -> BrokerId:
+def identity(registration: RegisterBroker) -> BrokerId:
     return BrokerId(
-        broker_name=one.broker_name, broker_addr=one.broker_addr, cluster_name=one.cluster_name, broker_id=one.broker_id
+        broker_name=registration.broker_name,
+        broker_addr=registration.broker_addr,
+        cluster_name=registration.cluster_name,
+        broker_id=registration.broker_id,
     )
 
 
@@ -34,6 +37,10 @@ def topics(*names: str, version: int = 1, state_version: int = 0, **settings: ob
 
 
 def register(
-    routes: RouteInfo, one: RegisterBroker, body: RegisterBrokerBody, now_ms: int = 0, connection: object = None
+    routes: RouteInfo,
+    registration: RegisterBroker,
+    body: RegisterBrokerBody,
+    now_ms: int = 0,
+    connection: object = None,
 ) -> Registered | None:
-    return routes.register(one, body, zone=None, connection=connection, now_ms=now_ms)
+    return routes.register(registration, body, zone=None, connection=connection, now_ms=now_ms)

@@ -87,16 +87,16 @@ def test_a_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "text", "told"),
+    ("listen", "text", "reason"),
     [
         ("nonsense", "", "--listen: 'nonsense' is not HOST:PORT"),
         ("127.0.0.1:99999", "", "listen_port: 99999 is not between 0 and 65535"),
         ("127.0.0.1:0", "listenPrt=1", "unknown key 'listenPrt'"),
     ],
 )
-def test_bad_settings_are_one_line_and_exit_2(tmp_path: Path, listen: str, text: str, told: str) -> None:
+def test_bad_settings_are_one_line_and_exit_2(tmp_path: Path, listen: str, text: str, reason: str) -> None:
     errors = failure("--listen", listen, "-c", settings(tmp_path, text))
-    assert told in errors
+    assert reason in errors
     assert errors.count("\n") == 1
 
 

@@ -33,7 +33,7 @@ def test_toml_takes_either_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "reason"),
     [
         ("a.conf", "listenPort=many", "listenPort: 'many' is not of type int"),
         ("a.conf", "listenPort=70000", "listenPort: 70000 is not between 0 and 65535"),
@@ -48,10 +48,10 @@ def test_toml_takes_either_name(tmp_path: Path) -> None:
         ("a.toml", "bindAddress = 5", "5 is not of type str"),
     ],
 )
-def test_a_bad_file_is_told_in_one_line_with_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_bad_file_is_told_in_one_line_with_its_place(tmp_path: Path, name: str, text: str, reason: str) -> None:
     file = tmp_path / name
     file.write_text(text)
-    with pytest.raises(OptionError, match=told) as raised:
+    with pytest.raises(OptionError, match=reason) as raised:
         load_config(file, environ={})
     assert str(file) in str(raised.value)
 

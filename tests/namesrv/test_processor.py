@@ -16,8 +16,12 @@ from tests.namesrv.conftest import Asker, Clock
 from tests.namesrv.registrations import broker, identity, topics
 
 
-async def register(asker: Asker, one: RegisterBroker, body: RegisterBrokerBody, **more_fields: str) -> RemotingCommand:
-    return await asker.ask(103, write_fields(one) | more_fields, encode_registration(body, one.compressed))
+async def register(
+    asker: Asker, registration: RegisterBroker, body: RegisterBrokerBody, **more_fields: str
+) -> RemotingCommand:
+    return await asker.ask(
+        103, write_fields(registration) | more_fields, encode_registration(body, registration.compressed)
+    )
 
 
 def content(answer: RemotingCommand) -> Any:
@@ -206,12 +210,12 @@ async def test_a_client_may_want_the_brokers_of_its_zone(asker: Asker) -> None:
     for name, zone in (("a", "Z1"), ("b", "Z2"), ("c", "")):
         await register(asker, broker(name), topics("T", "U"), **({"__ZONE_NAME": zone} if zone else {}))
     await register(asker, broker("s", 1, enable_acting_master=False), topics("T", "U"))
-    wanted = {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": "z1"}
-    route = content(await asker.ask(105, wanted))
-    assert [one["brokerName"] for one in route["brokerDatas"]] == ["a", "s"]
-    assert [one["brokerName"] for one in route["queueDatas"]] == ["a", "s"]
+    zone_fields = {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": "z1"}
+    route = content(await asker.ask(105, zone_fields))
+    assert [entry["brokerName"] for entry in route["brokerDatas"]] == ["a", "s"]
+    assert [entry["brokerName"] for entry in route["queueDatas"]] == ["a", "s"]
     assert route["brokerDatas"][0]["zoneName"] == "Z1"
-    for fields in ({"topic": "T"}, wanted | {"__ZONE_MODE": "false"}, wanted | {"__ZONE_NAME": " "}):
+    for fields in ({"topic": "T"}, zone_fields | {"__ZONE_MODE": "false"}, zone_fields | {"__ZONE_NAME": " "}):
         assert len(content(await asker.ask(105, fields))["brokerDatas"]) == 4
 
 

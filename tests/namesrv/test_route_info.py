@@ -130,12 +130,12 @@ def test_a_broker_expires_120_s_after_it_was_heard_of() -> None:
     routes, connection = RouteInfo(), object()
     register(routes, broker("a"), topics("T", "U"), now_ms=1000, connection=connection)
     register(routes, broker("b", heartbeat_timeout_millis=10), topics("T", "U"), now_ms=1000)
-    assert [one.broker_name for one, _ in routes.expired_brokers(1011)] == ["b"]
+    assert [expired.broker_name for expired, _ in routes.expired_brokers(1011)] == ["b"]
     assert routes.expired_brokers(1010) == []
     assert (identity(broker("a")), [connection]) in routes.expired_brokers(121_001)
     routes.touch("C", "a0:10911", 2000)
     routes.touch("C", "nobody:1", 2000)
-    assert [one.broker_name for one, _ in routes.expired_brokers(122_000)] == ["b"]
+    assert [expired.broker_name for expired, _ in routes.expired_brokers(122_000)] == ["b"]
 
 
 def test_a_broker_is_lost_with_the_last_connection_that_it_registered_on() -> None:
@@ -200,7 +200,7 @@ def test_topics_can_be_added_and_deleted_by_hand() -> None:
     routes.register_topic("V", [queue])
     assert route_of(routes, "V").queue_datas == [queue]
     routes.delete_topic("T", "D")
-    assert [one.broker_name for one in route_of(routes, "T").queue_datas] == ["a"]
+    assert [queue.broker_name for queue in route_of(routes, "T").queue_datas] == ["a"]
     routes.delete_topic("T", "C")
     routes.delete_topic("V")
     routes.delete_topic("V")
@@ -263,8 +263,8 @@ def test_a_slave_stands_for_its_master_if_both_sides_allow_it() -> None:
     assert route_of(routes, "T").broker_datas[0].broker_addrs == {1: "a1:10911", 2: "a2:10911"}
     routes.options = RouteOptions(support_acting_master=True)
     assert route_of(routes, "T").broker_datas[0].broker_addrs == {0: "a1:10911", 2: "a2:10911"}
-    own = route_of(routes, "rmq_sys_SYNC_BROKER_MEMBER_a")
-    assert own.broker_datas[0].broker_addrs == {1: "a1:10911", 2: "a2:10911"}
+    route = route_of(routes, "rmq_sys_SYNC_BROKER_MEMBER_a")
+    assert route.broker_datas[0].broker_addrs == {1: "a1:10911", 2: "a2:10911"}
     register(routes, acting(1), topics("T", "V", version=2))
     assert perm(routes, "V") == 4
 

@@ -18,7 +18,7 @@ from tests.namesrv.registrations import broker, identity, topics
 from tests.namesrv.test_processor import content, register
 
 
-async def wait_until_gone(asker: Asker) -> None:
+async def wait_until_unregistered(asker: Asker) -> None:
     async with asyncio.timeout(60):
         while (await asker.ask(105, {"topic": "T"})).code == 0:
             await asyncio.sleep(0.01)
@@ -30,7 +30,7 @@ async def test_a_broker_goes_when_its_connection_ends(asker: Asker) -> None:
         registration = request(103, write_fields(broker()), encode_registration(topics("T", "U")))
         assert (await of_broker.invoke(asker.server.address, registration)).code == 0
         assert (await asker.ask(105, {"topic": "T"})).code == 0
-    await wait_until_gone(asker)
+    await wait_until_unregistered(asker)
     assert content(await asker.ask(206)) == {"topicList": ["U", "V"]}
 
 
@@ -55,15 +55,15 @@ async def test_a_silent_broker_expires_and_a_heartbeat_keeps_it(asker: Asker, cl
         await asyncio.sleep(0.1)
         assert (await asker.ask(105, {"topic": "T"})).code == 0
         clock.ms += 2_000
-        await wait_until_gone(asker)
+        await wait_until_unregistered(asker)
     assert content(await asker.ask(206)) == {"topicList": ["U", "V"]}
 
 
 async def test_brokers_are_told_over_the_wire_who_leads_them(asker: Asker) -> None:
-    told: list[RemotingCommand] = []
+    notices: list[RemotingCommand] = []
 
     def note(command: RemotingCommand, _connection: Connection) -> None:
-        told.append(command)
+        notices.append(command)
 
     master = broker("a", 0, enable_acting_master=True)
     await asker.ask(318, body=b"notifyMinBrokerIdChanged=true")
@@ -73,13 +73,13 @@ async def test_brokers_are_told_over_the_wire_who_leads_them(asker: Asker) -> No
         await register(asker, master, topics("T", "U"))
         await asker.ask(104, write_fields(identity(master)))
         async with asyncio.timeout(60):
-            while len(told) < 2:
+            while len(notices) < 2:
                 await asyncio.sleep(0.01)
-    assert [command.ext_fields for command in told] == [
+    assert [command.ext_fields for command in notices] == [
         {"minBrokerId": "0", "minBrokerAddr": "a0:10911", "haBrokerAddr": "a0:10912"},
         {"minBrokerId": "1", "minBrokerAddr": f"{host}:{port}", "offlineBrokerAddr": "a0:10911"},
     ]
-    assert all(command.is_oneway for command in told)
+    assert all(command.is_oneway for command in notices)
 
 
 async def test_a_broker_that_cannot_be_told_does_no_harm(asker: Asker, caplog: pytest.LogCaptureFixture) -> None:

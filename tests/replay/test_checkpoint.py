@@ -1,4 +1,4 @@
-"""The checkpoint of a replay: what is none is told in one line."""
+"""The checkpoint of a replay: an invalid file is an error of one line."""
 
 from pathlib import Path
 

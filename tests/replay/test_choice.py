@@ -33,21 +33,21 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
     schema = pa.schema([("row", pa.int64()), COMMITLOG.field("properties")])
     columns = {"row": range(len(rows)), "properties": [list(row.items()) for row in rows]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema)
-    (found,) = filter_rows(iter([batch]), Choice(Query(), sql))
+    (matching,) = filter_rows(iter([batch]), Choice(Query(), sql))
     holds = compile_expression(sql)
-    assert found["row"].to_pylist() == [number for number, row in enumerate(rows) if holds(row)]
+    assert matching["row"].to_pylist() == [number for number, row in enumerate(rows) if holds(row)]
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted"),
+    ("topic", "is_wanted"),
     [("Orders", True), ("%RETRY%g", False), ("%DLQ%g", False), ("RMQ_SYS_TRACE_TOPIC", False),
      ("rmq_sys_wheel_timer", False), ("SCHEDULE_TOPIC_XXXX", False), ("SCHEDULE_TOPIC_XXXXL", True), ("TBW102", False),
      *((topic, False) for topic in sorted(SYSTEM_TOPICS))],
 )  # fmt: skip
-def test_without_topics_it_is_all_that_are_users_own(topic: str, wanted: bool) -> None:
+def test_without_topics_it_is_all_that_are_users_own(topic: str, is_wanted: bool) -> None:
     query = build_choice(Query(), None, None).query
     assert query.topic_pattern == USER_TOPICS
-    assert query.wants_topic(topic) is wanted
+    assert query.wants_topic(topic) is is_wanted
 
 
 def test_system_topics_are_those_of_the_broker() -> None:
@@ -71,25 +71,25 @@ def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties
 
 def test_batches_are_of_one_queue_and_one_flag_in_order() -> None:
     rows = [row(number % 2, number, b"%d" % number, FLAG_COMPRESSED * (number in (4, 6))) for number in range(12)]
-    made = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
-    assert [(one.queue_id, one.sys_flag, one.messages) for one in made.batches] == [
+    encoded = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    assert [(batch.queue_id, batch.sys_flag, batch.messages) for batch in encoded.batches] == [
         (0, 0, 2), (0, FLAG_COMPRESSED, 2), (0, 0, 2), (1, 0, 6),
     ]  # fmt: skip
-    assert [bytes(one.data).count(ORIGIN.encode()) for one in made.batches] == [2, 2, 2, 6]
-    assert (made.messages, made.record_bytes, made.refused) == (12, 12 * 92 + 2, 0)
+    assert [bytes(batch.data).count(ORIGIN.encode()) for batch in encoded.batches] == [2, 2, 2, 6]
+    assert (encoded.messages, encoded.record_bytes, encoded.refused) == (12, 12 * 92 + 2, 0)
     small = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1)
-    assert [one.messages for one in small.batches] == [1] * 12
+    assert [batch.messages for batch in small.batches] == [1] * 12
 
 
 def test_origin_is_that_of_this_replay_and_brokers_own_properties_are_left_out() -> None:
-    one = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
-    made = encode_rows(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
-    block = bytes(made.batches[0].data)[20 + 1 + 2 :]
+    message = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
+    encoded = encode_rows(pa.RecordBatch.from_pylist([message], schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    block = bytes(encoded.batches[0].data)[20 + 1 + 2 :]
     assert decode_properties(block) == {"a": "b", "UNIQ_KEY": "k", ORIGIN: "s@77"}
-    made = encode_rows(
-        pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s", by_queue=True), 1 << 20
+    encoded = encode_rows(
+        pa.RecordBatch.from_pylist([message], schema=schema_of(COLUMNS)), Origin("s", by_queue=True), 1 << 20
     )
-    assert decode_properties(bytes(made.batches[0].data)[20 + 1 + 2 :])[ORIGIN] == "s@T/0/82"
+    assert decode_properties(bytes(encoded.batches[0].data)[20 + 1 + 2 :])[ORIGIN] == "s@T/0/82"
 
 
 def test_what_no_broker_takes_is_counted() -> None:
@@ -99,5 +99,5 @@ def test_what_no_broker_takes_is_counted() -> None:
         row(0, 2, b"x" * MAX_BODY_BYTES),
         row(0, 3, b"x"),
     ]
-    made = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
-    assert (made.refused, made.messages) == (3, 1)
+    encoded = encode_rows(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
+    assert (encoded.refused, encoded.messages) == (3, 1)

@@ -34,7 +34,7 @@ def sent(golden: Golden) -> set[Place]:
     """Places of all messages that consumers could have had."""
     lines = (golden("tiered") / "expected" / "messages.jsonl").read_text("utf-8").splitlines()
     messages = [json.loads(line) for line in lines]
-    return {tuple(one[name] for name in ENDS) for one in messages if one["topic"] != "SCHEDULE_TOPIC_XXXX"}
+    return {tuple(message[name] for name in ENDS) for message in messages if message["topic"] != "SCHEDULE_TOPIC_XXXX"}
 
 
 def given(store: Path, *more: str) -> Any:
@@ -43,31 +43,31 @@ def given(store: Path, *more: str) -> Any:
 
 
 def places(arguments: Any) -> list[Place]:
-    """What a replay would send, in its order."""
+    """List the messages of a replay, in order."""
     replay.check(arguments)
-    asked = replay.replay_of(arguments)
-    found = count(asked)
-    batches = read_chosen(asked.store, *read_plan(asked, found, ENDS), asked.choice)
+    planned = replay.replay_of(arguments)
+    counts = count(planned)
+    batches = read_chosen(planned.store, *read_plan(planned, counts, ENDS), planned.choice)
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert found.messages == len(rows)
-    assert sum(found.by_queue.values()) == len(rows)
+    assert counts.messages == len(rows)
+    assert sum(counts.by_queue.values()) == len(rows)
     return [(row["topic"], row["queue_id"], row["queue_offset"]) for row in rows]
 
 
 def test_what_the_log_has_no_more_comes_first(expired: Path, sent: set[Place]) -> None:
-    found = places(given(expired, "--tier", str(expired / "tiered")))
-    assert len(found) == len(sent)
-    assert set(found) == sent
-    for queue in {place[:2] for place in found}:
-        offsets = [place[2] for place in found if place[:2] == queue]
+    replayed = places(given(expired, "--tier", str(expired / "tiered")))
+    assert len(replayed) == len(sent)
+    assert set(replayed) == sent
+    for queue in {place[:2] for place in replayed}:
+        offsets = [place[2] for place in replayed if place[:2] == queue]
         assert offsets == sorted(offsets), queue
-    assert len(places(given(expired))) < len(found)
+    assert len(places(given(expired))) < len(replayed)
 
 
 def test_topics_and_offsets_choose_in_both(expired: Path, sent: set[Place]) -> None:
     more = ["--topics", "Orders", "--starting-offsets", '{"Orders": {"0": 100, "1": -2, "2": -2, "3": -2}}']
-    found = places(given(expired, "--tier", str(expired / "tiered"), *more))
-    assert set(found) == {
+    replayed = places(given(expired, "--tier", str(expired / "tiered"), *more))
+    assert set(replayed) == {
         place for place in sent if place[0] == "Orders" and (place[1] != 0 or place[2] >= 100)
     }  # fmt: skip
 
@@ -78,9 +78,9 @@ def test_a_part_of_the_log_by_its_bytes_has_nothing_of_the_tier(expired: Path) -
 
 
 def test_origins_are_places_in_queues_which_a_message_keeps_in_the_tier(expired: Path) -> None:
-    asked = replay.replay_of(given(expired, "--tier", str(expired / "tiered")))
+    planned = replay.replay_of(given(expired, "--tier", str(expired / "tiered")))
     rows = pa.RecordBatch.from_pylist([{"topic": "Orders", "queue_id": 1, "queue_offset": 7}])
-    assert pa.concat_arrays(asked.origin.places(rows)).to_pylist() == [b"golden@", b"Orders", b"/", b"1", b"/", b"7"]
+    assert pa.concat_arrays(planned.origin.places(rows)).to_pylist() == [b"golden@", b"Orders", b"/", b"1", b"/", b"7"]
 
 
 def test_what_cannot_be_is_told(expired: Path, tmp_path: Path) -> None:
