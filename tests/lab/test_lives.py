@@ -27,8 +27,8 @@ def test_what_the_original_leaves_verify_and_repair_leave(release: str, seed: in
     except Exception as error:
         again = f"PEER_VERSION={release} make lab PARTS=lives SEED={seed} ROUNDS=1"
         pytest.fail("\n".join([f"{type(error).__name__}: {error}", *one.trace, f"again: {again}"]))
-    assert one.tally.cases >= lives.STORES * 0.9
-    assert one.tally.faults >= lives.STORES * 0.8
+    assert one.tally.cases >= lives.STORES * 0.8
+    assert one.tally.faults >= lives.STORES * 0.7
 
 
 def test_a_verify_that_takes_the_log_alone_for_the_truth_is_found(

@@ -1,6 +1,7 @@
 import java.io.*;
 import java.lang.reflect.Field;
 import java.net.*;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
@@ -14,6 +15,7 @@ import org.apache.rocketmq.store.*;
 import org.apache.rocketmq.store.config.*;
 import org.apache.rocketmq.store.index.IndexService;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.RocksDBConsumeQueueStore;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -30,6 +32,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *   kill ROOT                                  a picture of the open store as a killed process leaves it, at ROOT; then close the store
  *   lag ROOT                                   a picture of the open store, at ROOT: of its queues and Index, when "killbehind" follows
  *   killbehind ROOT                            a picture of the log alone, at ROOT, so that it is that of a process that was killed before it dispatched what came after "lag"; then close the store
+ *   tear ROOT COUNT HOW                        take the last COUNT messages of the store that was killed from the log at ROOT: HOW "zeros", or "flip", a bit of the first of them, so that the others stay behind the log's end
+ *   look PATH                                  look up each unit's message, and write the physical offset at which the open store's log ends; the answer is "unsound …" where a unit names no message of its queue
  *   close                                      close the store
  *   copy FROM TO                               copy a directory
  */
@@ -50,6 +54,7 @@ public class Lives {
                     for (String step : Files.readAllLines(Paths.get(script))) {
                         life.play(step.split("\t", -1));
                     }
+                    if (life.unsound != null) answer = "unsound " + life.unsound;
                 } catch (Throwable error) {
                     StringWriter text = new StringWriter();
                     error.printStackTrace(new PrintWriter(text));
@@ -78,6 +83,8 @@ public class Lives {
     private MessageStoreConfig config;
     private long clock;
     private int number;
+    private String unsound;
+    private long end; // of the log of the store that was closed last
 
     private void play(String[] words) throws Exception {
         String[] rest = words.length > 2 ? Arrays.copyOfRange(words, 2, words.length) : new String[0];
@@ -89,6 +96,8 @@ public class Lives {
             case "delete": settle(); store.deleteTopics(Collections.singleton(words[1])); break;
             case "expire": expire(Integer.parseInt(words[1])); break;
             case "clean": settle(); clean(); break;
+            case "tear": tear(Paths.get(words[1], "commitlog"), Integer.parseInt(words[2]), words[3].equals("zeros")); break;
+            case "look": look(); Files.writeString(Paths.get(words[1]), Long.toString(store.getMaxPhyOffset())); break;
             case "kill": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); close(); break;
             case "lag": settle(); copy(Paths.get(config.getStorePathRootDir()), Paths.get(words[1])); break;
             case "killbehind": settle(); copy(Paths.get(config.getStorePathCommitLog()), Paths.get(words[1], "commitlog")); close(); break;
@@ -196,6 +205,48 @@ public class Lives {
         return field.get(store);
     }
 
+    private void look() {
+        for (ConcurrentMap<Integer, ConsumeQueueInterface> queues : store.getConsumeQueueTable().values()) {
+            for (ConsumeQueueInterface queue : queues.values()) {
+                for (long at = queue.getMinOffsetInQueue(); at < queue.getMaxOffsetInQueue(); at++) {
+                    CqUnit unit = queue.get(at);
+                    if (unit == null || unit.getPos() < store.getMinPhyOffset() || unit.getSize() == Integer.MAX_VALUE) continue;
+                    if (!isOf(queue, store.lookMessageByOffset(unit.getPos(), unit.getSize()))) unsound = queue.getTopic() + "/" + queue.getQueueId() + " " + unit;
+                }
+            }
+        }
+    }
+
+    private static boolean isOf(ConsumeQueueInterface queue, MessageExt message) {
+        if (message == null) return false;
+        if (message.getTopic().equals(queue.getTopic())) return message.getQueueId() == queue.getQueueId();
+        String light = message.getProperty(MessageConst.PROPERTY_INNER_MULTI_DISPATCH);
+        return light != null && Arrays.asList(light.split(MixAll.LMQ_DISPATCH_SEPARATOR)).contains(queue.getTopic());
+    }
+
+    private void tear(Path log, int count, boolean isZeroed) throws IOException {
+        Deque<Long> records = new ArrayDeque<>();
+        List<Path> files;
+        try (Stream<Path> all = Files.list(log)) { files = all.sorted().collect(Collectors.toList()); }
+        for (Path file : files) {
+            long first = Long.parseLong(file.getFileName().toString());
+            ByteBuffer bytes = ByteBuffer.wrap(Files.readAllBytes(file));
+            for (int at = 0; at + 8 <= bytes.capacity() && first + at < end; at += bytes.getInt(at)) {
+                if (bytes.getInt(at) <= 0 || bytes.getInt(at + 4) == CommitLog.BLANK_MAGIC_CODE) break;
+                records.add(first + at);
+                if (records.size() > count) records.remove();
+            }
+        }
+        if (records.isEmpty()) return;
+        for (Path file : files) {
+            long first = Long.parseLong(file.getFileName().toString()), at = Math.max(0, records.peek() - first);
+            byte[] bytes = Files.readAllBytes(file);
+            if (isZeroed && at < bytes.length) Arrays.fill(bytes, (int) at, bytes.length, (byte) 0);
+            if (!isZeroed && records.peek() >= first && at < bytes.length) bytes[(int) at + 8] ^= 1; // of the body's CRC
+            Files.write(file, bytes);
+        }
+    }
+
     private void expire(int count) throws Exception {
         try (Stream<Path> files = Files.list(Paths.get(config.getStorePathCommitLog()))) {
             List<Path> sorted = files.sorted().collect(Collectors.toList());
@@ -206,6 +257,7 @@ public class Lives {
     private void close() throws Exception {
         if (store == null) return;
         settle();
+        end = store.getMaxPhyOffset();
         ExecutorService timed = (ExecutorService) member("scheduledExecutorService");
         timed.shutdown();
         timed.awaitTermination(1, TimeUnit.MINUTES);

@@ -42,6 +42,8 @@ def play(one: Round) -> None:
         sound = {}
         for name, life in lives.items():
             _tell_script(one, name, life)
+            if answers[name].startswith("unsound"):
+                continue  # units behind a torn log's end stay in Java's files, and come back as the log grows
             one.demand(answers[name] == "ok", f"{name}: the original fails: {answers[name][:500]}")
             if _files(life.root) != _files(life.before):
                 continue  # what the original itself changes at each start is no sound life
@@ -55,11 +57,12 @@ def play(one: Round) -> None:
         for life in repaired.values():
             life.lines = []
             life.open()
+            life.step("look", life.end_file)
             life.step("close")
         states = {name: _files(life.root) for name, life in repaired.items()}
         answers = java.play(repaired, one.work)
         for name, life in repaired.items():
-            one.demand(answers[name] == "ok", f"{name}: the original does not open what was repaired: {answers[name]}")
+            one.demand(answers[name] == "ok", f"{name}: the original cannot read what was repaired: {answers[name]}")
             one.demand(_files(life.root) == states[name], f"{name}: the original changes what was repaired")
 
 
@@ -104,7 +107,8 @@ def _demand_left_by_broker(one: Round, name: str, life: Life) -> None:
             (root / "abort").write_text("1", encoding="utf-8")
         config = StoreConfig.from_properties(life.settings | {"storePathRootDir": str(root)})
         one.demand(opened(config, int(time.time() * 1000)).shutdown(), f"{name}: our store does not shut down")
-        old, new = _files(life.root), _files(root)
+        log_end = int(life.end_file.read_text())  # our store overwrites what stands behind it with zeros
+        old, new = _up_to(log_end, _files(life.root)), _up_to(log_end, _files(root))
         queues = {path.rpartition("/")[0] for path in old}
         changed = [
             path for path in sorted(old.keys() | new.keys())
@@ -116,11 +120,19 @@ def _demand_left_by_broker(one: Round, name: str, life: Life) -> None:
         shutil.rmtree(root)
 
 
+def _up_to(log_end: int, files: Files) -> Files:
+    """Cut the files of the log at its end."""
+    return {
+        path: data[: max(0, log_end - int(Path(path).name))] if path.startswith(f"{_LOG}/") else data
+        for path, data in files.items()
+    }
+
+
 def _repair(one: Round, name: str, life: Life) -> bool:
     """Damage one message of the topic that is there for it, and repair the store; False where it has none."""
     before, life.root = life.root, life.root.with_name(f"{name}.repaired")  # Java still has the files of its own open
     shutil.copytree(before, life.root)
-    target = _body_of_fault(one, life.root)
+    target = _body_of_fault(one, life.root, int(life.end_file.read_text()))
     if target is None:
         return False
     file, position, record, size = target
@@ -140,14 +152,14 @@ def _repair(one: Round, name: str, life: Life) -> bool:
     return True
 
 
-def _body_of_fault(one: Round, root: Path) -> tuple[Path, int, int, int] | None:
+def _body_of_fault(one: Round, root: Path, log_end: int) -> tuple[Path, int, int, int] | None:
     """Choose a byte of a body in mid-log, of the topic Fault: its file and position; the record's position and size."""
     places = []
     for file in sorted((root / _LOG).iterdir()):
         data = memoryview(file.read_bytes())
         for item in walk(data, int(file.name)):
             shape = frame_shape(data, item.position, item.physical_offset) if isinstance(item, Frame) else None
-            if isinstance(shape, FrameShape):
+            if isinstance(shape, FrameShape) and item.physical_offset < log_end:
                 topic = bytes(data[shape.topic_at : shape.topic_at + shape.topic_bytes]).decode()
                 places.append((topic, file, shape.body_at, shape.position, shape.size))
     faults = [place[1:] for place in places[:-1] if place[0] == FAULT]

@@ -39,6 +39,11 @@ class Life:
     deleted: set[str] = field(default_factory=set)
 
     @property
+    def end_file(self) -> Path:
+        """The file that has the physical offset at which the log ends, when the script has been played."""
+        return self.before.with_suffix(".end")
+
+    @property
     def has_rocksdb(self) -> bool:
         """Whether the queues are in RocksDB."""
         return "storeType" in self.settings
@@ -103,6 +108,8 @@ def write_life(dice: random.Random, work: Path, name: str) -> Life:
                     _send(dice, life, deletes=False)
                 life.step("killbehind", picture)
             life.root = picture
+            if not life.jumps and dice.random() < 0.5:
+                life.step("tear", picture, dice.randint(1, 20), dice.choice(["zeros", "flip"]))
         else:
             life.step("close")
             if dice.random() < 0.3:
@@ -117,6 +124,7 @@ def write_life(dice: random.Random, work: Path, name: str) -> Life:
     life.step("close")
     life.step("copy", life.root, life.before)
     life.open()
+    life.step("look", life.end_file)
     life.step("close")
     return life
 
