@@ -11,7 +11,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import DELIVER_MS
 from rmq_core.broker.tables.waiters import REAL_TOPIC
-from rmq_core.broker.timer.records import delete_key, number
+from rmq_core.broker.timer.records import delete_key, parse_number
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -37,7 +37,7 @@ def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str
         properties: of the stored message.
         broker_name: the broker's.
     """
-    due_ms, topic = number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
+    due_ms, topic = parse_number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
     uniq_key = properties.get(PROPERTY_UNIQ_KEY)
     if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
         return None

@@ -1,6 +1,6 @@
-"""Finds records that contain given bytes in an open store's CommitLog, without a step of Python for each record.
+"""Search for records with given bytes in an open store's CommitLog, by a kernel.
 
-A kernel walks the records of a window, and a search of bytes tells which of them are worth a look.
+A kernel walks the records of a window, and a search for the bytes selects the records to decode.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from rmq_formats.scan.segment import FrameBatch, scan_segment
 
 
 def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memoryview]:
-    """The records that contain some bytes, in log order; checksums are not verified.
+    """Yield the records that contain given bytes, in log order; CRCs are not verified.
 
     Args:
-        store: where they are.
+        store: of the log.
         mark: the bytes.
         begin: physical offset at which a record begins, or the log's end.
 
     Yields:
-        A record, valid until the next one is asked for.
+        A record, valid until the next one.
     """
     end, file_bytes = store.max_physical_offset, store.config.commitlog_file_bytes
     while begin < end:
@@ -31,12 +31,12 @@ def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memor
                 _FileReader(store, start), start, file_bytes, start=begin - start, data_end=end - start, search=False,
                 verify_crc=False,
             ):  # fmt: skip
-                yield from _marked(batch, mark)
+                yield from _select_marked(batch, mark)
         begin = start + file_bytes
 
 
 class _FileReader:
-    """Reads ranges of one CommitLog file of an open store; what is not written yet is zeros."""
+    """Reader of one CommitLog file of an open store; unwritten bytes are zeros."""
 
     def __init__(self, store: MessageStore, start: int) -> None:
         self._store = store
@@ -44,23 +44,23 @@ class _FileReader:
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill ``target`` from the file's byte ``offset`` on."""
-        found = self._store.log_stretch(self._start + offset, len(target)) or b""
-        target[: len(found)] = found
-        target[len(found) :] = bytes(len(target) - len(found))
+        data = self._store.log_stretch(self._start + offset, len(target)) or b""
+        target[: len(data)] = data
+        target[len(data) :] = bytes(len(target) - len(data))
         return len(target)
 
 
-def _marked(batch: FrameBatch, mark: bytes) -> Iterator[memoryview]:
+def _select_marked(batch: FrameBatch, mark: bytes) -> Iterator[memoryview]:
     positions, sizes = batch.frames[:, POSITION], batch.frames[:, SIZE]
     if not len(positions):
         return
     first = int(positions[0])
     text = batch.data[first : int(positions[-1] + sizes[-1])].tobytes()
-    at = text.find(mark)
-    while at >= 0:
-        row = int(np.searchsorted(positions, first + at, side="right")) - 1
+    index = text.find(mark)
+    while index >= 0:
+        row = int(np.searchsorted(positions, first + index, side="right")) - 1
         position, end = int(positions[row]), int(positions[row] + sizes[row])
-        if first + at + len(mark) <= end:  # else it goes from one record into the next
+        if first + index + len(mark) <= end:  # else the match crosses the end of the record
             yield batch.data[position:end].data
-            at = end - first - 1
-        at = text.find(mark, at + 1)
+            index = end - first - 1
+        index = text.find(mark, index + 1)

@@ -1,4 +1,4 @@
-"""Number of waiting timer messages by topic: ``config/timermetrics``, and the answer to request code 61.
+"""Number of waiting timer messages by topic: ``config/timermetrics``, and the response to request code 61.
 
 Source: ``TimerMetrics``.
 """
@@ -18,11 +18,11 @@ _FILE: Final = "timermetrics"
 
 
 class TimerCount(BodyStruct, frozen=True, kw_only=True):
-    """The waiting timer messages of a topic.
+    """Waiting timer messages of a topic.
 
     Attributes:
-        count: how many.
-        time_stamp: when that last changed, ms since 1970.
+        count: of messages.
+        time_stamp: time of the last change, ms since 1970.
     """
 
     count: int = 0
@@ -30,28 +30,28 @@ class TimerCount(BodyStruct, frozen=True, kw_only=True):
 
 
 class TimerCounts(BodyStruct, frozen=True, kw_only=True):
-    """The waiting timer messages by topic."""
+    """Waiting timer messages by topic."""
 
     data_version: DataVersion = DataVersion()
     timing_count: dict[str, TimerCount] = field(default_factory=dict)
 
 
 class TimerMetrics:
-    """Counts of waiting timer messages by topic, kept in ``timermetrics``."""
+    """Counts of waiting timer messages by topic, in ``timermetrics``."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
-        """Load the counts that were saved.
+        """Load the saved counts.
 
         Args:
-            files: where the table is kept.
+            files: of the table.
             clock_ms: the time, ms since 1970.
         """
         self._file = TableFile(files, _FILE, self.body)
         self._clock_ms = clock_ms
         saved = files.load(_FILE, TimerCounts)
         self._version = saved.data_version
-        self._counts = {topic: one.count for topic, one in saved.timing_count.items()}
-        self._times = {topic: one.time_stamp for topic, one in saved.timing_count.items()}
+        self._counts = {topic: saved_count.count for topic, saved_count in saved.timing_count.items()}
+        self._times = {topic: saved_count.time_stamp for topic, saved_count in saved.timing_count.items()}
 
     def add(self, topic: str, change: int) -> None:
         """Add to a topic's count; recalls and deliveries subtract."""
@@ -60,11 +60,11 @@ class TimerMetrics:
         self._file.changes += 1
 
     def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
-        """Correct the counts by a recount. Topics whose names have the same hash keep their counts.
+        """Correct the counts by a recount, except for topics whose names share a hash.
 
         Args:
             topics: all existing topics.
-            by_hash: messages that wait, by Java's hash of their topic.
+            by_hash: numbers of waiting messages, by Java's hash of the topic.
 
         Source: ``TimerMessageStore#checkAndReviseMetrics``.
         """
@@ -82,13 +82,13 @@ class TimerMetrics:
             self._file.changes += 1
 
     def body(self) -> TimerCounts:
-        """The table, as slaves and administrators get it."""
+        """Return the table for slaves and administrators."""
         counts = {topic: TimerCount(count=count, time_stamp=self._times[topic])
                   for topic, count in self._counts.items()}  # fmt: skip
         return TimerCounts(data_version=self._version, timing_count=counts)
 
     def save(self) -> None:
-        """Write the file, if anything has changed; see ``TableFile.save``."""
+        """Write the file if the table has changed."""
         if self._file.changes != self._file.written:
             self._version = self._version.next(self._clock_ms())
             self._file.save()

@@ -1,4 +1,4 @@
-"""Decodes records of the timer topic, as far as their delivery needs it.
+"""Decoder of records of the timer topic, for their delivery.
 
 Source: ``TimerMessageStore#convert``, ``#convertMessage``.
 """
@@ -16,31 +16,33 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-NEVER_TAKEN_IN: Final = (1 << 63) - 1  # TIMER_ENQUEUE_MS of a message that was due when it came
+NEVER_ENQUEUED: Final = (1 << 63) - 1  # TIMER_ENQUEUE_MS of a message that was due on arrival
 _TOPIC: Final = TIMER_TOPIC.encode()
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _MAX_DIGITS: Final = 18
-# What delivering a message needs of its properties; of a repeated one the last counts.
-_WANTED: Final = re.compile(rb"(?:^|\x02)(TIMER_OUT_MS|REAL_TOPIC|REAL_QID|UNIQ_KEY|TIMER_DEL_UNIQKEY)\x01([^\x02]+)")
+# The properties used by the delivery; the last of equal names counts.
+_DELIVERY_PROPERTIES: Final = re.compile(
+    rb"(?:^|\x02)(TIMER_OUT_MS|REAL_TOPIC|REAL_QID|UNIQ_KEY|TIMER_DEL_UNIQKEY)\x01([^\x02]+)"
+)
 _REWRITTEN: Final = (b"TIMER_ENQUEUE_MS\x01", b"TIMER_DEQUEUE_MS\x01", b"TIMER_ROLL_TIMES\x01")
 
 
-class Waiting(NamedTuple):
-    """A message that waits in the timer topic.
+class TimerRecord(NamedTuple):
+    """Message in the timer topic.
 
     Attributes:
-        topic: its real topic.
-        queue_id: its real queue.
-        due_ms: when it is due: the interval's start.
-        uniq_key: the producer's id of it; None if it has none.
-        recalls: topic and id of the message that it recalls; None if it is a message itself.
+        topic: real topic.
+        queue_id: real queue.
+        due_ms: start of the interval in which the message is due.
+        uniq_key: id from the producer; None without one.
+        recalls: topic and id of the recalled message; None unless this is a recall.
         body: a view of the log.
         properties_bytes: encoded, as stored.
-        flag: the user's own.
+        flag: of the user.
         sys_flag: bits of ``rmq_formats.codecs.layout``.
-        born_timestamp_ms: when the producer made it.
-        born_host: the producer.
-        reconsume_times: how often consuming it failed.
+        born_timestamp_ms: creation time at the producer.
+        born_host: of the producer.
+        reconsume_times: number of failed consumptions.
     """
 
     topic: str
@@ -58,31 +60,31 @@ class Waiting(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties, decoded anew at each call."""
+        """Decode the properties."""
         return decode_properties(self.properties_bytes)
 
     @property
     def delete_key(self) -> str:
-        """The key under which it is recalled. Source: ``TimerMessageStore#buildDeleteKey``."""
+        """Key of a recall of the message. Source: ``TimerMessageStore#buildDeleteKey``."""
         return delete_key(self.topic, self.uniq_key or "")
 
     def delivered_properties(self, write_time_ms: int, now_ms: int, *, rolls: bool) -> bytes:
-        """The properties with which it is stored again, when it is delivered or rolls.
+        """Return the properties of the copy that is stored on delivery or roll.
 
         Args:
-            write_time_ms: when it was enqueued; ``NEVER_TAKEN_IN`` if it was due at once.
+            write_time_ms: time of the enqueue; ``NEVER_ENQUEUED`` for a message due on arrival.
             now_ms: the time.
-            rolls: whether it rolls.
+            rolls: whether the message rolls.
         """
-        found = self.properties_bytes
-        if rolls or any(name in found for name in _REWRITTEN):
+        encoded = self.properties_bytes
+        if rolls or any(name in encoded for name in _REWRITTEN):
             properties = self.properties
             if rolls:
-                properties[ROLL_TIMES] = str(number(properties.get(ROLL_TIMES)) + 1)
+                properties[ROLL_TIMES] = str(parse_number(properties.get(ROLL_TIMES)) + 1)
             return encode_properties(properties | {ENQUEUE_MS: str(write_time_ms), DEQUEUE_MS: str(now_ms)})
-        if not found.endswith(_END):
-            found += _END
-        return b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (found, write_time_ms, now_ms)
+        if not encoded.endswith(_END):
+            encoded += _END
+        return b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (encoded, write_time_ms, now_ms)
 
 
 def delete_key(topic: str, uniq_key: str) -> str:
@@ -90,13 +92,13 @@ def delete_key(topic: str, uniq_key: str) -> str:
     return f"{topic}+{uniq_key}"
 
 
-def _recalled(topic: str, text: str | None) -> str | None:
-    """The key that a recall names; brokers from 5.4 on leave its topic out."""
+def _recalled_key(topic: str, text: str | None) -> str | None:
+    """Return the key that a recall names; brokers from 5.4 on omit its topic."""
     return text if text is None or text.startswith(f"{topic}+") else delete_key(topic, text)
 
 
-def read_waiting(record: memoryview) -> Waiting | str:
-    """Decode a record of the timer topic; or a text that says what is wrong with it."""
+def decode_timer_record(record: memoryview) -> TimerRecord | str:
+    """Decode a record of the timer topic, or return a description of the error."""
     shape = frame_shape(record, 0, None)
     if isinstance(shape, DamageCode):
         return shape.text
@@ -106,25 +108,29 @@ def read_waiting(record: memoryview) -> Waiting | str:
     if record[shape.topic_at : shape.topic_at + shape.topic_bytes] != _TOPIC:
         return "it is not in the timer topic"
     properties_bytes = bytes(record[shape.properties_at : shape.end])
-    found = dict(_WANTED.findall(properties_bytes))
-    due, queue_id, topic = found.get(b"TIMER_OUT_MS", b""), found.get(b"REAL_QID", b""), found.get(b"REAL_TOPIC")
+    properties = dict(_DELIVERY_PROPERTIES.findall(properties_bytes))
+    due, queue_id, topic = (
+        properties.get(b"TIMER_OUT_MS", b""),
+        properties.get(b"REAL_QID", b""),
+        properties.get(b"REAL_TOPIC"),
+    )
     if not (
         due.isdigit() and len(due) <= _MAX_DIGITS and queue_id.isdigit() and len(queue_id) <= _MAX_DIGITS and topic
     ):
         return "it has no valid TIMER_OUT_MS, REAL_TOPIC or REAL_QID"
-    uniq_key, recalls = found.get(b"UNIQ_KEY"), found.get(b"TIMER_DEL_UNIQKEY")
+    uniq_key, recalls = properties.get(b"UNIQ_KEY"), properties.get(b"TIMER_DEL_UNIQKEY")
     (_, _, _, _, flag, _, _, sys_flag, born_timestamp_ms, born_host, _, _, reconsume_times, _,
      _) = HEADS[host_kind(SYS_FLAG.unpack_from(record)[0])].unpack_from(record)  # fmt: skip
     name = topic.decode("utf-8", "replace")
-    return Waiting(
+    return TimerRecord(
         name, int(queue_id), int(due),
         None if uniq_key is None else uniq_key.decode("utf-8", "replace"),
-        _recalled(name, None if recalls is None else recalls.decode("utf-8", "replace")),
+        _recalled_key(name, None if recalls is None else recalls.decode("utf-8", "replace")),
         record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, flag, sys_flag,
         born_timestamp_ms, born_host, reconsume_times,
     )  # fmt: skip
 
 
-def number(text: str | None) -> int:
-    """Parse a client's number; 0 if it is none, or has more than 18 digits."""
+def parse_number(text: str | None) -> int:
+    """Parse a client's number; 0 for other text or more than 18 digits."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0

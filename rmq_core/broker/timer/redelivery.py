@@ -1,11 +1,11 @@
-"""Finds what a killed broker has delivered since its last timer checkpoint, so that it is not delivered again.
+"""Deliveries of a killed broker since its last timer checkpoint, which are not repeated.
 
 The original delivers such messages twice.
 """
 
 from typing import Final
 
-from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES, number
+from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES, parse_number
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.record import decode_record
@@ -13,21 +13,21 @@ from rmq_formats.codecs.timer import PROPERTY_OUT_MS
 from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import FormatError
 
-Key = tuple[str, str, str, str]  # topic, the producer's id, when it was due, how often it has rolled
+Key = tuple[str, str, str, str]  # topic, id from the producer, due time, number of rolls
 _MARK: Final = DEQUEUE_MS.encode()
 
 
-class Delivered:
-    """Messages behind a physical offset of the CommitLog that were delivered from the timer topic."""
+class PastDeliveries:
+    """Messages after a physical offset of the CommitLog that were delivered from the timer topic."""
 
     def __init__(self, store: MessageStore, begin: int) -> None:
-        """Find them in the log.
+        """Search the log for delivered messages.
 
         Args:
-            store: where they are.
+            store: of the log.
             begin: physical offset at which a record begins, or the log's end.
         """
-        self._left: dict[Key, list[int]] = {}  # when each was delivered, ms
+        self._deliveries: dict[Key, list[int]] = {}  # times of delivery, ms
         begin = max(begin, store.min_physical_offset)
         if begin < store.max_physical_offset:
             from rmq_core.broker.timer.log_search import records_with  # noqa: PLC0415 # numba, see ``kernel_loading``
@@ -37,8 +37,8 @@ class Delivered:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no such message is left."""
-        return not self._left
+        """True if no delivered message is left."""
+        return not self._deliveries
 
     def _note(self, record: memoryview) -> None:
         try:
@@ -47,34 +47,36 @@ class Delivered:
             return
         properties = message.properties
         if DEQUEUE_MS in properties:
-            self._left.setdefault(_key(message.topic, properties), []).append(number(properties[DEQUEUE_MS]))
+            self._deliveries.setdefault(_key(message.topic, properties), []).append(
+                parse_number(properties[DEQUEUE_MS])
+            )
 
-    def take(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
-        """Whether a message was delivered already; each delivery counts once.
+    def remove(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
+        """Remove one delivery of a message; return False without one.
 
         Args:
-            topic: the topic that it is to be stored in.
-            properties: that it waits with.
-            rolls: whether it rolls: it is to wait on in the timer topic.
+            topic: of the copy to be stored.
+            properties: of the waiting message.
+            rolls: whether the message rolls, in the timer topic.
         """
         key = _key(topic, properties, int(rolls))
-        times = self._left.get(key)
+        times = self._deliveries.get(key)
         if times is None:
             return False
         times.pop()
         if not times:
-            del self._left[key]
+            del self._deliveries[key]
         return True
 
-    def forget(self, now_ms: int) -> None:
-        """Pass over what was delivered by now, as all that is due by now has been looked at.
+    def remove_until(self, now_ms: int) -> None:
+        """Remove deliveries up to now, after all messages due by now were compared.
 
-        What was delivered later than that, as the clock has been set back since, is due once more.
+        Later deliveries are from before the clock was set back, and are due once more.
         """
-        later = {key: [time for time in times if time > now_ms] for key, times in self._left.items()}
-        self._left = {key: times for key, times in later.items() if times}
+        later = {key: [time for time in times if time > now_ms] for key, times in self._deliveries.items()}
+        self._deliveries = {key: times for key, times in later.items() if times}
 
 
 def _key(topic: str, properties: dict[str, str], more_rolls: int = 0) -> Key:
-    rolled = str(number(properties.get(ROLL_TIMES)) + more_rolls) if topic == TIMER_TOPIC else ""
+    rolled = str(parse_number(properties.get(ROLL_TIMES)) + more_rolls) if topic == TIMER_TOPIC else ""
     return topic, properties.get(PROPERTY_UNIQ_KEY, ""), properties.get(PROPERTY_OUT_MS, ""), rolled

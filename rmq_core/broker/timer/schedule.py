@@ -1,4 +1,4 @@
-"""Delayed messages: reads each delay level's queue in order, and delivers what is due to its real topic.
+"""Delayed messages: delivery of due messages of each delay level's queue to their real topics.
 
 Source: ``ScheduleMessageService``.
 """
@@ -20,7 +20,7 @@ from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK
 from rmq_formats.codecs.record import StoredMessage
 
 log = logging.getLogger("rmq.broker.schedule")
-INTERVAL_S: Final = 0.1  # how often the levels are checked; Java's
+INTERVAL_S: Final = 0.1  # interval of checks of the levels; Java's
 _FILE: Final = "delayOffset.json"
 _AT_ONCE: Final = 32
 _MOVED: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
@@ -35,7 +35,7 @@ class DelayOffsets(BodyStruct, frozen=True, kw_only=True):
 
 
 class Schedule:
-    """Delivers messages of delay levels to their own topics when they are due.
+    """Delivery of messages of delay levels to their real topics.
 
     Attributes:
         offsets: queue offset of the next message, by level.
@@ -49,12 +49,12 @@ class Schedule:
         self._version = saved.data_version
         self.offsets: dict[int, int] = saved.offset_table
         self._file = TableFile(state.files, _FILE, self.body, progress_in=state.store)
-        self._noted = dict(saved.offset_table)
+        self._saved_offsets = dict(saved.offset_table)
         self._set_back()
-        self._due_ms: dict[int, int] = {}  # of the next message, by the steady clock, where it is known
+        self._due_ms: dict[int, int] = {}  # of the next message, by the steady clock, if known
 
     def _set_back(self) -> None:
-        """Set offsets beyond their queue's end back to it: a loss of power may have cost the store messages."""
+        """Reset offsets after their queue's end to the end: a power loss may have truncated the queue."""
         for level, offset in self.offsets.items():
             end = self._state.store.next_offset(SCHEDULE_TOPIC, level - 1)
             if offset > end:
@@ -70,7 +70,7 @@ class Schedule:
         return len(self._delays_ms)
 
     def deliver(self) -> None:
-        """Deliver the messages that are due; call it every ``INTERVAL_S``."""
+        """Deliver the due messages; to be called every ``INTERVAL_S``."""
         now_ms = self._state.clock_ms()
         steady_ms = self._state.steady_ms()
         delivered = False
@@ -82,26 +82,26 @@ class Schedule:
             self._state.dispatch()
 
     def _deliver(self, level: int, now_ms: int) -> bool:
-        """Deliver the due ones of a level's next messages; returns whether there may be more."""
+        """Deliver the due messages among the next ones of a level; return whether there may be more."""
         store = self._state.store
         offset = self.offsets.get(level, 0)
         queue_id = level - 1
         if offset == store.max_offset(SCHEDULE_TOPIC, queue_id):
             return False
-        found = store.get(SCHEDULE_TOPIC, queue_id, offset, _AT_ONCE)
-        if found.status is not GetStatus.FOUND:
-            if found.status in _MOVED or found.status in _LOST:
+        result = store.get(SCHEDULE_TOPIC, queue_id, offset, _AT_ONCE)
+        if result.status is not GetStatus.FOUND:
+            if result.status in _MOVED or result.status in _LOST:
                 log.warning(
                     "delay level %(level)d skips from queue offset %(offset)d to %(next)d: %(why)s",
-                    {"level": level, "next": found.next_offset, "offset": offset, "why": found.status.value},
+                    {"level": level, "next": result.next_offset, "offset": offset, "why": result.status.value},
                 )
-                self.offsets[level] = found.next_offset
-                return found.next_offset != offset
+                self.offsets[level] = result.next_offset
+                return result.next_offset != offset
             return False
-        for message in stored_messages(found.slices):
+        for message in stored_messages(result.slices):
             delay_ms = self._delays_ms[level - 1]
             age_ms = self._state.clock_ms.age_ms(message.store_timestamp_ms, message.physical_offset)
-            if 0 <= age_ms < delay_ms:  # below 0 only if the clock was set back before the start
+            if 0 <= age_ms < delay_ms:  # below 0 if the clock was set back before the start
                 self._due_ms[level] = self._state.steady_ms() + delay_ms - age_ms
                 return False
             if not self._store_again(message, now_ms):
@@ -109,13 +109,13 @@ class Schedule:
                 return False
             self.offsets[level] = message.queue_offset + 1
         self._due_ms.pop(level, None)
-        self.offsets[level] = found.next_offset
+        self.offsets[level] = result.next_offset
         return True
 
     def _store_again(self, message: StoredMessage, now_ms: int) -> bool:
-        """Store a message in its real topic; False if the store takes none now, so that it is tried again.
+        """Store a message in its real topic; return False for a retry if the store refuses writes.
 
-        Its properties stay as they are, with the delay: the original leaves them, too (``messageTimeUp``).
+        The properties are unchanged, with the delay, as in the original (``messageTimeUp``).
         """
         properties = message.properties
         topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
@@ -144,13 +144,13 @@ class Schedule:
         self._due_ms.clear()
 
     def body(self) -> DelayOffsets:
-        """The table, as slaves and administrators get it."""
+        """Return the table for slaves and administrators."""
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)
 
     def save(self) -> None:
-        """Write the file, if anything has changed; see ``TableFile.save``."""
-        if self.offsets != self._noted:
-            self._noted = dict(self.offsets)
+        """Write the file if an offset has changed."""
+        if self.offsets != self._saved_offsets:
+            self._saved_offsets = dict(self.offsets)
             self._version = self._version.next(self._state.clock_ms())
             self._file.changes += 1
         self._file.save()

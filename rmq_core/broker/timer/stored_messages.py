@@ -1,4 +1,4 @@
-"""Decodes records that the broker has read from its own store."""
+"""Decoder of records that the broker has read from its own store."""
 
 import logging
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ _SIZE: Final = Struct(">i")
 
 
 def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
-    """Decode records that stand back to back; damaged ones are logged and skipped.
+    """Decode consecutive records; damaged records are logged and skipped.
 
     Args:
-        slices: as ``MessageStore.get`` gives them.
+        slices: as returned by ``MessageStore.get``.
     """
     for data in slices:
-        at = 0
-        while at < len(data):
-            (size,) = _SIZE.unpack_from(data, at)
+        position = 0
+        while position < len(data):
+            (size,) = _SIZE.unpack_from(data, position)
             try:
-                yield decode_record(data, at)
+                yield decode_record(data, position)
             except FormatError as error:
                 log.error("a message is damaged: %(error)s", {"error": error})
-            at += size
+            position += size
