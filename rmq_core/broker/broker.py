@@ -48,7 +48,7 @@ from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.held_pulls import HeldPulls
+from rmq_core.broker.tables.held_pulls import PullLongPolling
 from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables.subscription_groups import Groups
@@ -226,7 +226,7 @@ class Broker(Service):
             steady_ms=steady_ms,
             rights=PushRights(guard),
         )
-        self._held = HeldPulls()
+        self._held = PullLongPolling()
         self._dispatching = Dispatching(self.state.replication, store)
         self.state.dispatch = self._dispatching.run
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms, self.state.dispatch)

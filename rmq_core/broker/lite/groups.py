@@ -8,8 +8,8 @@ from rmq_core.broker.tables.attributes import (
     LITE_EXPIRATION,
     LITE_MODEL,
     LITE_MOST_EVENTS,
-    LITE_RESET_WHEN_LEFT,
-    LITE_RESET_WHEN_TAKEN,
+    LITE_RESET_ON_EVICTION,
+    LITE_RESET_ON_UNSUBSCRIBE,
     LITE_WILDCARD,
 )
 from rmq_core.broker.tables.topics import is_lite
@@ -43,11 +43,11 @@ class LiteGroups:
 
     def resets_on_eviction(self, group: str) -> bool:
         """Return whether a client that evicts another from a child begins at the child's first message."""
-        return (self._attribute(group, LITE_RESET_WHEN_TAKEN) or "").lower() == "true"
+        return (self._attribute(group, LITE_RESET_ON_EVICTION) or "").lower() == "true"
 
     def resets_on_unsubscribe(self, group: str) -> bool:
         """Return whether the group restarts at a child's first message after a client has unsubscribed."""
-        return (self._attribute(group, LITE_RESET_WHEN_LEFT) or "").lower() == "true"
+        return (self._attribute(group, LITE_RESET_ON_UNSUBSCRIBE) or "").lower() == "true"
 
     def max_events(self, group: str) -> int:
         """Return the maximum number of events of a client."""

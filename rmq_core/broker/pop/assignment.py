@@ -100,9 +100,9 @@ class QueryAssignmentProcessor:
         self._pending.note(self.file.changes, mode.topic, modes_before, self._modes[mode.topic])
         return request.response()
 
-    def take_back(self, since: int, until: int) -> None:
+    def revert(self, since: int, until: int) -> None:
         """Revert changes that cannot be written."""
-        self._pending.take_back(since, until)
+        self._pending.revert(since, until)
         self.file.changes += 1
         self.file.save()
 

@@ -225,7 +225,7 @@ def get_pop_offset(
         from_last: a group without offset begins with the last message, not with the first, unless the queue is new.
     """
     store = state.store
-    reset = state.offsets.take_reset(topic, group, queue_id)
+    reset = state.offsets.pop_reset(topic, group, queue_id)
     if reset is not None:
         orders.remove(topic, group, queue_id)
         return reset

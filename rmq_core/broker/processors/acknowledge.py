@@ -118,7 +118,7 @@ def respond_after_persist(handler: Handler, table: WrittenTable) -> Handler:
         if change_count == change_count_before:
             return response
         table.file.when_written(
-            lambda is_written: None if is_written else table.take_back(change_count_before, change_count)
+            lambda is_written: None if is_written else table.revert(change_count_before, change_count)
         )
         return _respond_when_written(request, response, table.file)
 

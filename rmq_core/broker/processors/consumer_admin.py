@@ -10,7 +10,7 @@ from typing import Final
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.held_pulls import HeldPulls
+from rmq_core.broker.tables.held_pulls import PullLongPolling
 from rmq_core.broker.timer.schedule import Schedule
 from rmq_core.remoting.bodies import (
     BodyStruct,
@@ -44,7 +44,7 @@ _MAX_QUEUES: Final = 131_072  # of one response, whose size a frame limits
 class ProgressAdmin:
     """Handlers of requests that query or change the progress of consumer groups."""
 
-    def __init__(self, state: BrokerState, polls: HeldPulls, schedule: Schedule) -> None:
+    def __init__(self, state: BrokerState, polls: PullLongPolling, schedule: Schedule) -> None:
         self._state = state
         self._held = polls
         self._schedule = schedule

@@ -75,7 +75,7 @@ class GroupAdmin:
                     "^[%|a-zA-Z0-9_-]+$",
                 )
         table = self._state.groups
-        table.put_all([table.altered(group) for group in groups])
+        table.put_all([table.apply_attribute_changes(group) for group in groups])
         changed = ", ".join(group.group_name for group in groups)
         log.info(
             "%(client)s made or changed the groups %(groups)s",
@@ -157,7 +157,7 @@ class GroupAdmin:
                 ProducerInfo(
                     client_id=client.client_id,
                     language=client.language,
-                    last_update_timestamp=self._state.time_of_day(client.heard_ms),
+                    last_update_timestamp=self._state.time_of_day(client.heartbeat_ms),
                     remote_ip=client.connection.remote_address,
                     version=client.version,
                 )

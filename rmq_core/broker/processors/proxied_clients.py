@@ -59,7 +59,7 @@ class ProxiedClientProcessor:
             yield from self._register(data, connection, members, login)
         now_ms = self._state.steady_ms()
         for client in list(members.values()):
-            client.heard_ms = now_ms
+            client.heartbeat_ms = now_ms
             yield
 
     def _register(

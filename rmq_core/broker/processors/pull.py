@@ -13,7 +13,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls
+from rmq_core.broker.tables.held_pulls import PullLongPolling, PullRequest
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
@@ -49,7 +49,7 @@ _WITHOUT_MESSAGES: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSA
 class PullMessageProcessor:
     """Handler of PULL_MESSAGE requests."""
 
-    def __init__(self, state: BrokerState, held: HeldPulls) -> None:
+    def __init__(self, state: BrokerState, held: PullLongPolling) -> None:
         self._state = state
         self._held = held
 
@@ -79,7 +79,7 @@ class PullMessageProcessor:
         state = self._state
         group, topic = self._check_permission(fields, connection)
         message_filter = self._filter(fields, group)
-        reset = state.offsets.take_reset(fields.topic, fields.consumer_group, fields.queue_id)
+        reset = state.offsets.pop_reset(fields.topic, fields.consumer_group, fields.queue_id)
         if reset is not None and state.config.use_server_side_reset_offset:
             return self._respond_reset(request, fields, reset)
         times = state.stats.times
@@ -176,10 +176,10 @@ class PullMessageProcessor:
 
         size = WAITING_BYTES + len(fields.subscription or "") + message_filter.own_bytes
         deadline_ms = self._state.steady_ms() + max(0, wait_ms)
-        self._held.hold(
+        self._held.park(
             fields.topic,
             fields.queue_id,
-            HeldPull(connection, message_filter, fields.queue_offset, deadline_ms, respond, size),
+            PullRequest(connection, message_filter, fields.queue_offset, deadline_ms, respond, size),
         )
 
     def _check_permission(

@@ -93,7 +93,7 @@ class TopicAdmin:
             if is_mixed and not self._state.config.enable_mixed_message_type:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         # Unchanged topics are skipped: their attributes have no signs, and are not changes.
-        topics = [table.altered(topic) for topic in topics if table.get(topic.topic_name) != topic]
+        topics = [table.apply_attribute_changes(topic) for topic in topics if table.get(topic.topic_name) != topic]
         for topic in filter(is_lite, topics):
             self._check_lite(topic)
         if any(table.get(topic.topic_name) != topic for topic in topics):

@@ -1,1 +1,1 @@
-"""Tables of a broker: topics, subscription groups, consumer offsets, clients, filters, queue locks, held pulls."""
+"""Tables of a broker: topics, subscription groups, consumer offsets, clients, filters, queue locks, waiting pulls."""

@@ -1,4 +1,4 @@
-"""Topic and group attributes: which are known, and how changes to them are checked and applied.
+"""Attributes of topics and groups: valid attributes, and checks of changes.
 
 Source: ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
 """
@@ -21,8 +21,8 @@ LITE_EXPIRATION: Final = "lite.topic.expiration"
 LITE_MODEL: Final = "lite.sub.model"
 LITE_EXCLUSIVE: Final = "Exclusive"
 LITE_MOST_EVENTS: Final = "lite.sub.client.max.event.cnt"
-LITE_RESET_WHEN_TAKEN: Final = "lite.sub.reset.offset.exclusive"
-LITE_RESET_WHEN_LEFT: Final = "lite.sub.reset.offset.unsubscribe"
+LITE_RESET_ON_EVICTION: Final = "lite.sub.reset.offset.exclusive"
+LITE_RESET_ON_UNSUBSCRIBE: Final = "lite.sub.reset.offset.unsubscribe"
 LITE_WILDCARD: Final = "lite.sub.wildcard"
 _LITE_EXPIRATION_MINUTES: Final = 30 * 24 * 60
 QUEUE_TYPE: Final = "queue.type"
@@ -33,10 +33,10 @@ _LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute that topics can have, and what values it takes.
+    """Attribute of topics or groups, with its valid values.
 
     Attributes:
-        fault: gives what is wrong with a value; empty if nothing is.
+        fault: returns the error of a value; empty for a valid one.
         is_changeable: whether it can be added, changed or deleted after the topic was created.
     """
 
@@ -79,18 +79,20 @@ OF_GROUPS: Final[Attributes] = {  # others that a file has stay
     LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
     LITE_QUOTA: Attribute(_number(-1, MAX_LONG)),  # for proxies
     LITE_MOST_EVENTS: Attribute(_number(10, MAX_LONG)),
-    LITE_RESET_WHEN_TAKEN: Attribute(_boolean),
-    LITE_RESET_WHEN_LEFT: Attribute(_boolean),
+    LITE_RESET_ON_EVICTION: Attribute(_boolean),
+    LITE_RESET_ON_UNSUBSCRIBE: Attribute(_boolean),
     LITE_WILDCARD: Attribute(_any_text),  # any value: that it is there counts
 }
 
 
-def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+def apply_attribute_changes(
+    attributes: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str]:
     """Apply changes to the attributes of a topic or group.
 
     Args:
-        known: the known attributes, by name.
-        before: those that the topic or group has; None if it is being created.
+        attributes: the known attributes, by name.
+        before: current values; None for a new topic or group.
         changes: values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
 
     Raises:
@@ -107,7 +109,7 @@ def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mappin
         if key in changed:
             raise _refusal(f"alter duplication key. key: {key}")
         changed.add(key)
-        _check(known, before, sign, key, value)
+        _check(attributes, before, sign, key, value)
         if sign == ADD:
             after[key] = value
         else:
@@ -115,7 +117,7 @@ def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mappin
     return after
 
 
-def _check(known: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
+def _check(attributes: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
     """Refuse a change that is not allowed."""
     if before is None and sign != ADD:
         raise _refusal(f"only add attribute is supported while creating topic. key: {key}")
@@ -123,7 +125,7 @@ def _check(known: Attributes, before: Mapping[str, str] | None, sign: str, key: 
         raise _refusal(f"wrong format key: {key}")
     if sign == DELETE and before is not None and key not in before:
         raise _refusal(f"attempt to delete a nonexistent key: {key}")
-    attribute = known.get(key)
+    attribute = attributes.get(key)
     if attribute is None:
         raise _refusal(f"unsupported key: {key}")
     if before is not None and not attribute.is_changeable:

@@ -20,12 +20,12 @@ _MOST_NAME_CHARS: Final = 255
 
 @dataclass(eq=False, slots=True)
 class Proxied:
-    """Stands for the connection of a client that is connected to a proxy.
+    """Connection of a client behind a proxy.
 
     Attributes:
         proxy: the connection to the proxy.
-        remote_address: the client's, as the proxy tells it.
-        on_abort: called to forget the client.
+        remote_address: of the client, from the proxy.
+        on_abort: removes the client.
     """
 
     proxy: Connection
@@ -34,16 +34,16 @@ class Proxied:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the proxy is gone."""
+        """True if the proxy is disconnected."""
         return self.proxy.is_closing
 
     @property
     def is_ready(self) -> bool:
-        """Whether the proxy reads."""
+        """True if the proxy reads."""
         return self.proxy.is_ready
 
     def send_oneway(self, request: RemotingCommand) -> None:
-        """Send what the proxy hands on to a client of its choice: checks of transactions."""
+        """Send a check of a transaction, which the proxy forwards to a client of its choice; drop others."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.proxy.send_oneway(request)
 
@@ -56,11 +56,11 @@ class Proxied:
         self.proxy.release_parked(size)
 
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
-        """Refuse a request to this one client. Raises ConnectionLostError."""
+        """Raise ConnectionLostError: clients behind a proxy have no connection."""
         raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
 
     def abort(self) -> None:
-        """Forget the client."""
+        """Remove the client."""
         self.on_abort()
 
 
@@ -69,28 +69,28 @@ Peer = Connection | Proxied
 
 @dataclass(slots=True)
 class Client:
-    """A connected client, as a member of a group.
+    """Connected client, as a member of a group.
 
     Attributes:
         connection: to it.
         client_id: the id that it has given itself.
         language: what it is written in.
         version: its RocketMQ version, an ordinal.
-        heard_ms: when its last heartbeat came, by the steady clock.
-        login: the user who signed it; None where nobody had to.
+        heartbeat_ms: time of the last heartbeat, by the steady clock.
+        login: user of the heartbeat; None without signatures.
     """
 
     connection: Peer
     client_id: str
     language: str | None
     version: int
-    heard_ms: int
+    heartbeat_ms: int
     login: Login | None = None
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A consumer group that has connected members, and what they subscribe to.
+    """Consumer group with connected members, and its subscriptions.
 
     Attributes:
         name: of the group.
@@ -106,17 +106,17 @@ class ConsumerGroup:
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether the group is broadcasting: each member gets all messages."""
+        """True for a broadcasting group, whose members each get all messages."""
         return self.data.message_model == "BROADCASTING"
 
     def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take over the subscriptions of a heartbeat; returns whether topics were added or removed."""
-        given = {subscription.topic: subscription for subscription in subscriptions}
-        changed = given.keys() != self.subscriptions.keys()
-        known = self.subscriptions
+        """Apply the subscriptions of a heartbeat; return whether topics were added or removed."""
+        sent = {subscription.topic: subscription for subscription in subscriptions}
+        changed = sent.keys() != self.subscriptions.keys()
+        current = self.subscriptions
         self.subscriptions = {
-            topic: one if topic not in known or one.sub_version > known[topic].sub_version else known[topic]
-            for topic, one in given.items()
+            topic: data if topic not in current or data.sub_version > current[topic].sub_version else current[topic]
+            for topic, data in sent.items()
         }
         return changed
 
@@ -174,7 +174,7 @@ class Consumers:
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
     def clients(self, group_name: str, client_id: str) -> list[Client]:
-        """The members of a group that say this client id; strangers may say that of others."""
+        """List the members of a group with a client id, which is not authenticated."""
         group = self.groups.get(group_name)
         members = () if group is None else group.clients.values()
         return [client for client in members if client.client_id == client_id]
@@ -193,7 +193,7 @@ class Producers:
         self._ids: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
 
     def register(self, group: str, client: Client) -> None:
-        """Register a client by its heartbeat; what that takes is its connection's.
+        """Register a client by its heartbeat, and charge its memory to the connection.
 
         Raises:
             ResponseError: the name is too long, or the connection has too many groups.
@@ -234,7 +234,7 @@ class Producers:
         return list(self._names.get(connection, ()))
 
     def clients(self, client_id: str) -> list[Client]:
-        """The members of any group that say this client id; strangers may say that of others."""
+        """List the members of all groups with a client id, which is not authenticated."""
         return [next(iter(groups.values())) for groups in self._ids.get(client_id, {}).values()]
 
     def _remove_id(self, client: Client, group: str) -> None:
@@ -248,11 +248,11 @@ class Producers:
 
 
 def _member_bytes(group: str) -> int:
-    """What a member of a group takes, B."""
+    """Return the memory of a member of a group, B."""
     return 512 + len(group)
 
 
-def silent(groups: Iterable[dict[Peer, Client]], heard_before_ms: int) -> list[Peer]:
+def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
     """The connections of clients whose last heartbeat is older than a time."""
-    late = (client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms)
+    late = (client.connection for members in groups for client in members.values() if client.heartbeat_ms < before_ms)
     return list(dict.fromkeys(late))

@@ -57,7 +57,7 @@ class ConsumerOffsets:
         self._set_back(store)
 
     def _set_back(self, store: MessageStore) -> None:
-        """Set offsets back to their queue's end, lest a group pass over the messages that come there next."""
+        """Reset offsets to their queue's end, so that groups do not skip the next messages there."""
         beyond = [
             (key, queue_id, offset, end)
             for key, queues in self.table.items()
@@ -78,13 +78,13 @@ class ConsumerOffsets:
         )
 
     def get(self, topic: str, group: str, queue_id: int) -> int:
-        """A group's offset; ``NONE`` where it has none. A reset that is still pending counts."""
+        """Return a group's offset or its pending reset; ``NONE`` without one."""
         key = topic + _SEPARATOR + group
         reset = self._resets.get(key, {}).get(queue_id)
         return self.table.get(key, {}).get(queue_id, NONE) if reset is None else reset
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset, as it commits it."""
+        """Commit a group's offset."""
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:
@@ -105,13 +105,13 @@ class ConsumerOffsets:
             self._light[key] = queues[0]
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset, and keep a pending reset for its next pull."""
+        """Set a group's offset, with a pending reset for the next pull."""
         self.commit(topic, group, queue_id, offset)
         self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
         self._pulled.pop(topic + _SEPARATOR + group, None)
 
     def note_pulled(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
-        """Note where a group's next pull of a queue begins: what lies between that and its offset is in flight."""
+        """Record the offset of a group's next pull; messages between the group's offset and this one are in flight."""
         key = topic + _SEPARATOR + group
         queues = self._pulled.get(key)
         if queues is None:
@@ -121,18 +121,18 @@ class ConsumerOffsets:
         queues[queue_id] = next_offset
 
     def pulled(self, topic: str, group: str, queue_id: int) -> int:
-        """Where a group's next pull of a queue begins; ``NONE`` where it has not pulled since the broker's start."""
+        """Return the offset of a group's next pull of a queue; ``NONE`` without a pull since the start."""
         return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, NONE)
 
-    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Take the pending reset of a queue, for a pull; None if there is none."""
+    def pop_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Remove and return the pending reset of a queue; None without one."""
         if not self._resets:
             return None
         queues = self._resets.get(topic + _SEPARATOR + group)
         return None if queues is None else queues.pop(queue_id, None)
 
     def is_reset(self, topic: str, group: str, queue_id: int) -> bool:
-        """Whether a queue has a pending reset."""
+        """Return whether a queue has a pending reset."""
         return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
 
     def of(self, topic: str, group: str) -> dict[int, int]:
@@ -210,6 +210,6 @@ class ConsumerOffsets:
 
 
 def _has_room(table: dict[str, dict[int, int]], key: str) -> bool:
-    """Whether a table takes a new key: topics and groups that are configured are few, light queues need not be."""
+    """Return whether a table accepts a new key: the number of light queues' keys is limited."""
     is_light = key.startswith(LIGHT_QUEUE_PREFIX) or _LIGHT_GROUP in key
     return not is_light or len(table) < _MOST_LIGHT

@@ -1,4 +1,4 @@
-"""Long polling: pulls that are held until messages arrive or their time is over.
+"""Long polling: pulls that wait for messages until their deadline.
 
 Source: ``PullRequestHoldService``, ``NotifyMessageArrivingListener``.
 """
@@ -12,77 +12,79 @@ from rmq_core.store.results import Arrival
 
 
 @dataclass(slots=True, eq=False)
-class HeldPull:
-    """A long-polling pull request that waits for messages.
+class PullRequest:
+    """Pull request that waits for messages.
 
     Attributes:
         connection: of the consumer.
-        filter: of its subscription.
-        next_offset: the queue's maximum offset has to be above it.
-        deadline_ms: until when it is held.
-        answer: answers it with what the store has then.
-        size: what it takes, B.
+        filter: of the subscription.
+        next_offset: the queue's maximum offset must be above this one.
+        deadline_ms: end of the wait, by the steady clock.
+        respond: sends the response with the current messages.
+        size: reserved memory, B.
     """
 
     connection: Connection
     filter: Filter
     next_offset: int
     deadline_ms: int
-    answer: Callable[[], None]
+    respond: Callable[[], None]
     size: int
 
 
-class HeldPulls:
-    """Long-polling pull requests that wait for messages, by queue.
+class PullLongPolling:
+    """Pull requests that wait for messages, by queue.
 
     Attributes:
-        count: how many.
+        count: of waiting pulls.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._queues: dict[tuple[str, int], list[HeldPull]] = {}
+        self._queues: dict[tuple[str, int], list[PullRequest]] = {}
 
-    def hold(self, topic: str, queue_id: int, pull: HeldPull) -> None:
-        """Hold a pull; its bytes are its connection's."""
+    def park(self, topic: str, queue_id: int, pull: PullRequest) -> None:
+        """Park a pull, and charge its size to the connection."""
         pull.connection.reserve_parked(pull.size)
         self._queues.setdefault((topic, queue_id), []).append(pull)
         self.count += 1
 
     def is_waiting(self) -> bool:
-        """Whether any is held."""
+        """Return whether a pull is parked."""
         return self.count > 0
 
     def arrived(self, arrivals: list[Arrival]) -> None:
-        """Answer the held pulls that newly readable messages may match."""
+        """Respond to pulls that newly readable messages may match."""
         for topic, queue_id, max_offset, tags_codes in arrivals:
-            held = self._queues.get((topic, queue_id))
-            if held is None:
+            parked = self._queues.get((topic, queue_id))
+            if parked is None:
                 continue
-            kept = [pull for pull in held if pull.next_offset >= max_offset or not pull.filter.may_match(tags_codes)]
-            if len(kept) < len(held):
-                self._keep(topic, queue_id, held, kept)
+            remaining = [
+                pull for pull in parked if pull.next_offset >= max_offset or not pull.filter.may_match(tags_codes)
+            ]
+            if len(remaining) < len(parked):
+                self._retain(topic, queue_id, parked, remaining)
 
     def expire(self, now_ms: int) -> None:
-        """Answer the held pulls whose time is over; to be called periodically."""
-        for (topic, queue_id), held in list(self._queues.items()):
-            kept = [pull for pull in held if pull.deadline_ms > now_ms and not pull.connection.is_closing]
-            if len(kept) < len(held):
-                self._keep(topic, queue_id, held, kept)
+        """Respond to pulls whose deadline has passed; to be called periodically."""
+        for (topic, queue_id), parked in list(self._queues.items()):
+            remaining = [pull for pull in parked if pull.deadline_ms > now_ms and not pull.connection.is_closing]
+            if len(remaining) < len(parked):
+                self._retain(topic, queue_id, parked, remaining)
 
     def wake(self, topic: str, queue_id: int) -> None:
-        """Answer all held pulls of a queue."""
-        self._keep(topic, queue_id, self._queues.get((topic, queue_id), []), [])
+        """Respond to all pulls of a queue."""
+        self._retain(topic, queue_id, self._queues.get((topic, queue_id), []), [])
 
-    def _keep(self, topic: str, queue_id: int, held: list[HeldPull], kept: list[HeldPull]) -> None:
-        """Hold the ``kept`` pulls on, and answer the others."""
-        self.count -= len(held) - len(kept)
-        if kept:
-            self._queues[topic, queue_id] = kept
+    def _retain(self, topic: str, queue_id: int, parked: list[PullRequest], remaining: list[PullRequest]) -> None:
+        """Retain the ``remaining`` pulls, and respond to the others."""
+        self.count -= len(parked) - len(remaining)
+        if remaining:
+            self._queues[topic, queue_id] = remaining
         else:
             self._queues.pop((topic, queue_id), None)
-        staying = set(kept)
-        for pull in held:
+        staying = set(remaining)
+        for pull in parked:
             if pull not in staying:
                 pull.connection.release_parked(pull.size)
-                pull.answer()
+                pull.respond()

@@ -49,7 +49,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why a topic's name is invalid, in Java's words; None if it is valid."""
+    """Return the error of an invalid topic name, in Java's words; None for a valid name."""
     if not topic.strip():
         return "The specified topic is blank."
     if _VALID.fullmatch(topic) is None:
@@ -62,30 +62,30 @@ def topic_fault(topic: str) -> str | None:
 
 
 def is_light(name: str) -> bool:
-    """Whether a name is that of a light queue (LMQ), or of a group of those. Source: ``MixAll#isLmq``."""
+    """Return whether a name belongs to a light queue (LMQ) or to a group of light queues. Source: ``MixAll#isLmq``."""
     return name.startswith(LIGHT_QUEUE_PREFIX)
 
 
 def is_light_group(name: str) -> bool:
-    """Whether a name can be that of a group of light queues: its clients have made it up, and no table has it."""
+    """Return whether a name is valid for a group of light queues, which clients name freely."""
     return is_light(name) and len(name) <= MAX_GROUP_CHARS and _CONTROL.search(name) is None
 
 
 def is_group(name: str) -> bool:
-    """Whether a name is valid for a consumer group."""
+    """Return whether a name is valid for a consumer group."""
     return len(name) <= MAX_GROUP_CHARS and _VALID.fullmatch(name) is not None
 
 
 def is_system_group(name: str) -> bool:
-    """Whether a consumer group is one of RocketMQ's own."""
+    """Return whether a consumer group is one of RocketMQ's own."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """The retry topic of a consumer group."""
+    """Return the retry topic of a consumer group."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The dead-letter topic of a consumer group."""
+    """Return the dead-letter topic of a consumer group."""
     return DLQ_PREFIX + group

@@ -1,10 +1,10 @@
-"""Whether an append has just taken too long. Source: ``DefaultMessageStore#isOSPageCacheBusy``."""
+"""Detection of slow appends: the page cache is busy."""
 
 import asyncio
 
 
 class PageCache:
-    """Whether an append has just taken too long.
+    """State of the page cache: busy after a slow append.
 
     Attributes:
         busy_ms: how long it took; 0 while the store is not busy.
@@ -17,7 +17,7 @@ class PageCache:
         self.timeout_s = timeout_ms / 1000
 
     def note_slow_append(self, seconds: float) -> None:
-        """Have the store count as busy for this turn of the loop and the next, which read what has come meanwhile."""
+        """Mark the store as busy for this turn of the loop and the next, with the requests read meanwhile."""
         self.busy_ms = max(1, int(seconds * 1000))
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._end)

@@ -1,4 +1,4 @@
-"""Changes of a table that its file does not have yet, so that those which cannot be written can be taken back."""
+"""Changes of a table that its file does not have yet, for a revert after a failed write."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 class WrittenTable(Protocol):
-    """A table whose changes are in force once its file has them.
+    """Table whose changes take effect once its file has the changes.
 
     Attributes:
-        file: where it is kept.
+        file: of the table.
     """
 
     file: TableFile
 
-    def take_back(self, since: int, until: int) -> None:
-        """Take back the changes behind one number up to another; see ``PendingChanges.take_back``."""
+    def revert(self, since: int, until: int) -> None:
+        """Revert the changes after one number up to another."""
 
 
 @dataclass(slots=True)
@@ -30,29 +30,29 @@ class _Change(Generic[T]):
 
 
 class PendingChanges(Generic[T]):
-    """The changes of a table since its file was written last."""
+    """Changes of a table since the last write of its file."""
 
     def __init__(self, table: dict[str, T]) -> None:
         self._table = table
         self._changes: list[_Change[T]] = []
 
     def note(self, number: int, name: str, before: T | None, after: T | None) -> None:
-        """Note that an entry has changed; None where there is none.
+        """Record a change of an entry; None for no entry.
 
         Args:
             number: of the change, as the file counts them.
             name: of the entry.
-            before: the entry that was there.
-            after: the entry that is there now.
+            before: the previous entry.
+            after: the new entry.
         """
         self._changes.append(_Change(number, name, before, after))
 
     def drop(self, written: int) -> None:
-        """Forget the changes up to a number: the file has them."""
+        """Remove the changes up to a number, which the file has."""
         self._changes = [change for change in self._changes if change.number > written]
 
-    def take_back(self, since: int, until: int) -> list[str]:
-        """Take back the changes behind one number up to another; a later change of the same entry stays.
+    def revert(self, since: int, until: int) -> list[str]:
+        """Revert the changes after one number up to another; a later change of the same entry remains.
 
         Returns:
             The names of the entries that have changed back.

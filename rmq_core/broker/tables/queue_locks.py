@@ -14,7 +14,7 @@ _MOST_BYTES: Final = 256 << 20  # of all locks: some 450,000
 
 
 class QueueLocks:
-    """Locks on queues, which members of a group take to consume in order.
+    """Locks on queues, by which members of a group consume in order.
 
     Attributes:
         held_bytes: what all locks take.
@@ -39,13 +39,13 @@ class QueueLocks:
         owners = self._owners.get(group, {})
         locked = []
         for queue in queues:
-            known = owners.get(queue)
-            if known is not None and known[0] != client_id and now_ms - known[1] <= LOCK_LIFE_MS:
+            owner = owners.get(queue)
+            if owner is not None and owner[0] != client_id and now_ms - owner[1] <= LOCK_LIFE_MS:
                 continue
-            more = _size(client_id) - (0 if known is None else _size(known[0]))
-            if more > 0 and self.held_bytes + more > self._most_bytes:
+            added_bytes = _size(client_id) - (0 if owner is None else _size(owner[0]))
+            if added_bytes > 0 and self.held_bytes + added_bytes > self._most_bytes:
                 continue
-            self.held_bytes += more
+            self.held_bytes += added_bytes
             owners[queue] = client_id, now_ms
             locked.append(queue)
         if owners:
@@ -60,7 +60,7 @@ class QueueLocks:
                 self._drop(group, owners, queue)
 
     def drop_expired(self) -> None:
-        """Forget the locks whose time is over; to be called periodically."""
+        """Remove expired locks; to be called periodically."""
         oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         for group, owners in list(self._owners.items()):
             for queue in [queue for queue, (_, since_ms) in owners.items() if since_ms < oldest_ms]:
@@ -72,7 +72,7 @@ class QueueLocks:
             del self._owners[group]
 
     def is_any_locked(self, group: str) -> bool:
-        """Whether any client of the group holds a lock."""
+        """Return whether any client of the group has a lock."""
         oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         return any(since_ms >= oldest_ms for _, since_ms in self._owners.get(group, {}).values())
 

@@ -40,12 +40,12 @@ class RegisteredFilter:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the group has gone, or does not subscribe to the topic any more."""
+        """True if the group has no members, or does not subscribe to the topic."""
         return self.data.dead_time >= self.data.born_time
 
 
 class ConsumerFilters:
-    """SQL92 subscriptions by topic and group, kept in ``consumerFilter.json``.
+    """SQL92 subscriptions by topic and group, in ``consumerFilter.json``.
 
     Attributes:
         bloom: the Bloom filter that its settings ask for.
@@ -64,15 +64,17 @@ class ConsumerFilters:
 
     def _load(self, table: FilterTable) -> None:
         dead_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
-        found: dict[str, dict[str, RegisteredFilter]] = {}
-        for topic, one in table.filter_data_by_topic.items():
-            for group, data in one.group_filter_data.items():
+        filters_by_topic: dict[str, dict[str, RegisteredFilter]] = {}
+        for topic, topic_filters in table.filter_data_by_topic.items():
+            for group, data in topic_filters.group_filter_data.items():
                 if not self._is_ours(data.bloom_filter_data):
                     return
-                made = self._registered(data if data.dead_time else replace_time(data, max(dead_ms, data.born_time)))
-                if made is not None:
-                    found.setdefault(topic, {})[group] = made
-        self.topics = found
+                registered = self._registered(
+                    data if data.dead_time else replace_time(data, max(dead_ms, data.born_time))
+                )
+                if registered is not None:
+                    filters_by_topic.setdefault(topic, {})[group] = registered
+        self.topics = filters_by_topic
 
     def _is_ours(self, bits: BloomBits) -> bool:
         bloom = self.bloom
@@ -122,62 +124,65 @@ class ConsumerFilters:
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Register the expressions of a heartbeat; filters of topics that it does not name are marked as dead."""
-        subscribed = {one.topic: one for one in subscriptions}
+        subscribed = {subscription_data.topic: subscription_data for subscription_data in subscriptions}
         if self._count >= _MOST:  # one that comes back is made anew
             self._drop_dead(self._clock_ms())
             if self._count >= _MOST:
                 log.warning("no more SQL92 filters are kept: there are %(most)d", {"most": _MOST})
-        for one in subscribed.values():
-            if not is_tag_type(one.expression_type) and one.sub_string:
-                self._put(group, one)
+        for subscription_data in subscribed.values():
+            if not is_tag_type(subscription_data.expression_type) and subscription_data.sub_string:
+                self._put(group, subscription_data)
         for topic, _ in self._of_group(group):
             if topic not in subscribed:
                 self._set_dead_time(topic, group, self._clock_ms())
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group without members as dead."""
-        for topic, one in self._of_group(group):
-            if not one.is_dead:
+        for topic, registered in self._of_group(group):
+            if not registered.is_dead:
                 self._set_dead_time(topic, group, self._clock_ms())
 
     def _of_group(self, group: str) -> list[tuple[str, RegisteredFilter]]:
         return [(topic, groups[group]) for topic, groups in self.topics.items() if group in groups]
 
-    def _put(self, group: str, one: SubscriptionData) -> None:
+    def _put(self, group: str, subscription_data: SubscriptionData) -> None:
         """Register an expression. Source: ``FilterDataMapByTopic#register``."""
-        known = self.get(one.topic, group)
-        if known is None and self._count >= _MOST:  # its pulls are answered FILTER_DATA_NOT_EXIST
+        registered = self.get(subscription_data.topic, group)
+        if registered is None and self._count >= _MOST:  # its pulls are answered FILTER_DATA_NOT_EXIST
             return
-        if known is not None and one.sub_version <= known.data.client_version:
-            if one.sub_version == known.data.client_version and known.is_dead:
-                self._set_dead_time(one.topic, group, 0)
+        if registered is not None and subscription_data.sub_version <= registered.data.client_version:
+            if subscription_data.sub_version == registered.data.client_version and registered.is_dead:
+                self._set_dead_time(subscription_data.topic, group, 0)
             return
-        kind = one.expression_type or SQL92
-        if known is not None and (known.data.expression, known.data.expression_type) == (one.sub_string, kind):
-            data = replace_time(known.data, 0, one.sub_version)
+        kind = subscription_data.expression_type or SQL92
+        if registered is not None and (registered.data.expression, registered.data.expression_type) == (
+            subscription_data.sub_string,
+            kind,
+        ):
+            data = replace_time(registered.data, 0, subscription_data.sub_version)
         else:
-            positions = self.bloom.positions(group, one.topic)
+            positions = self.bloom.positions(group, subscription_data.topic)
             data = GroupFilter(
                 bloom_filter_data=BloomBits(bit_num=self.bloom.bit_count, bit_pos=positions),
-                born_time=self._clock_ms(), client_version=one.sub_version, consumer_group=group,
-                expression=one.sub_string, expression_type=kind, topic=one.topic,
+                born_time=self._clock_ms(), client_version=subscription_data.sub_version, consumer_group=group,
+                expression=subscription_data.sub_string, expression_type=kind, topic=subscription_data.topic,
             )  # fmt: skip
-        self._keep(data)
+        self._store_filter(data)
 
-    def _keep(self, data: GroupFilter) -> None:
-        made = self._registered(data)
+    def _store_filter(self, data: GroupFilter) -> None:
+        registered = self._registered(data)
         self._file.changes += 1
         before = self.get(data.topic, data.consumer_group)
-        if made is not None:
-            self.topics.setdefault(data.topic, {})[data.consumer_group] = made
+        if registered is not None:
+            self.topics.setdefault(data.topic, {})[data.consumer_group] = registered
         elif before is not None:  # pulls of the group are answered FILTER_DATA_NOT_EXIST
             del self.topics[data.topic][data.consumer_group]
-        self._count += (made is not None) - (before is not None)
+        self._count += (registered is not None) - (before is not None)
 
     def _set_dead_time(self, topic: str, group: str, time_ms: int) -> None:
-        known = self.topics[topic][group]
-        if time_ms == 0 or not known.is_dead:
-            self._keep(replace_time(known.data, time_ms))
+        registered = self.topics[topic][group]
+        if time_ms == 0 or not registered.is_dead:
+            self._store_filter(replace_time(registered.data, time_ms))
 
     def bit_map(self, topic: str, record: memoryview) -> bytes:
         """Bit map of the groups whose filter a message passes; empty if no group has one for its topic."""
@@ -185,14 +190,19 @@ class ConsumerFilters:
         if not groups:
             return b""
         positions: list[int] = []
-        for one in groups.values():
-            if one.filter.matches is None or one.filter.matches(record):
-                positions += one.data.bloom_filter_data.bit_pos
+        for registered in groups.values():
+            if registered.filter.matches is None or registered.filter.matches(record):
+                positions += registered.data.bloom_filter_data.bit_pos
         return self.bloom.bit_map(positions)
 
     def _table(self) -> Iterator[tuple[str, TopicFilters]]:
         for topic, groups in self.topics.items():
-            yield topic, TopicFilters(group_filter_data={group: one.data for group, one in groups.items()}, topic=topic)
+            yield (
+                topic,
+                TopicFilters(
+                    group_filter_data={group: registered.data for group, registered in groups.items()}, topic=topic
+                ),
+            )
 
     def save(self) -> None:
         """Remove filters that have been dead for too long, and write the file if anything has changed."""
@@ -202,8 +212,8 @@ class ConsumerFilters:
     def _drop_dead(self, until_ms: int) -> None:
         """Remove filters that have been dead since some time, or longer."""
         for topic, groups in list(self.topics.items()):
-            for group, one in list(groups.items()):
-                if one.is_dead and one.data.dead_time <= until_ms:
+            for group, registered in list(groups.items()):
+                if registered.is_dead and registered.data.dead_time <= until_ms:
                     del groups[group]
                     self._count -= 1
                     self._file.changes += 1
@@ -212,7 +222,7 @@ class ConsumerFilters:
 
 
 def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:
-    """Copy a filter with another dead time (0: alive), and another client version if one is given."""
+    """Copy a filter with another dead time (0: alive) and optionally another client version."""
     return GroupFilter(
         bloom_filter_data=data.bloom_filter_data, born_time=data.born_time,
         client_version=data.client_version if client_version is None else client_version,

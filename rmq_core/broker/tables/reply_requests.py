@@ -41,10 +41,10 @@ class ReplyRequests:
         self._requests: dict[tuple[str, str], ReplyRequest] = {}
 
     def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
-        """Retain a request; the first of an id counts, so that nobody takes over what another waits for.
+        """Add a request; the first request of an id counts, so that no other client can replace the requester.
 
         Args:
-            properties: of its message; one that wants no reply is passed over.
+            properties: of the message; without a request for a reply, the call has no effect.
             topic: of its message.
             login: the user who sent it.
             connection: that it came by.
@@ -58,5 +58,5 @@ class ReplyRequests:
         self._requests[key] = ReplyRequest(login, topic, ref(connection))
 
     def get(self, client_id: str, correlation_id: str) -> ReplyRequest | None:
-        """The request that a reply names; None if it did not come to this broker, or long ago."""
+        """Return the request that a reply names; None if another broker received the request, or long ago."""
         return self._requests.get((client_id, correlation_id))

@@ -28,7 +28,7 @@ TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_BROKER: Final = {"BROKER_PUT_NUMS": TOPIC_PUT_NUMS, "BROKER_GET_NUMS": GROUP_GET_NUMS}
 
 SAMPLE_S: Final = 10
-_SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two kept ones; kept ones
+_SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two stored ones; stored ones
 Key = tuple[str, str]
 _Sample = tuple[int, dict[Key, tuple[int, int]]]
 
@@ -71,7 +71,7 @@ class Stats:
         self.mornings: dict[str, tuple[int, int]] = {TOPIC_PUT_NUMS: (0, 0), GROUP_GET_NUMS: (0, 0)}
         self._day = self._today()
         self._tallies: defaultdict[Key, _Tally] = defaultdict(_Tally)
-        self._kept: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
+        self._samples: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
         self._count = 0
         self.sample()
 
@@ -93,14 +93,14 @@ class Stats:
 
     def keys(self, name: str) -> list[str]:
         """The keys of the counters with a name."""
-        return [key for one, key in self._tallies if one == name]
+        return [key for counter_name, key in self._tallies if counter_name == name]
 
     def sample(self) -> None:
-        """Keep a sample of all counters, for rates; call it every ``SAMPLE_S``."""
-        taken = self._clock_ms(), {key: (tally.sum, tally.times) for key, tally in self._tallies.items()}
+        """Store a sample of all counters, for rates; to be called every ``SAMPLE_S``."""
+        sample = self._clock_ms(), {key: (tally.sum, tally.times) for key, tally in self._tallies.items()}
         for name, (every, _) in _SAMPLES.items():
             if self._count % every == 0:
-                self._kept[name].append(taken)
+                self._samples[name].append(sample)
         self._count += 1
         self.times.end_minute()
         if self._day != self._today():
@@ -126,17 +126,17 @@ class Stats:
         parts = _OF_BROKER.get(name)
         if parts is None:
             return None
-        return self._periods([one for one in self._tallies if one[0] == parts and not is_system(_topic_of(one[1]))])
+        return self._periods([key for key in self._tallies if key[0] == parts and not is_system(_topic_of(key[1]))])
 
     def _periods(self, keys: list[Key]) -> BrokerStats:
-        minute, hour, day = (self._item(self._kept[period][0], keys) for period in _SAMPLES)
+        minute, hour, day = (self._item(self._samples[period][0], keys) for period in _SAMPLES)
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def _item(self, first: _Sample, keys: list[Key]) -> BrokerStatsItem:
         """Sum counters over the time since a sample."""
         first_ms, tallies = first
         now, before = [self._now(key) for key in keys], [tallies.get(key, (0, 0)) for key in keys]
-        total, count = (sum(one[at] for one in now) - sum(one[at] for one in before) for at in (0, 1))
+        total, count = (sum(pair[index] for pair in now) - sum(pair[index] for pair in before) for index in (0, 1))
         seconds = (self._clock_ms() - first_ms) / 1000
         return BrokerStatsItem(
             sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
@@ -148,11 +148,11 @@ class Stats:
 
     def rate(self, name: str, key: str) -> float:
         """Rate of a counter per second, over the last minute."""
-        return self._item(self._kept["minute"][0], [(name, key)]).tps
+        return self._item(self._samples["minute"][0], [(name, key)]).tps
 
     def total(self, name: str) -> int:
         """The sum of a counter over all keys."""
-        return sum(tally.sum for (one, _), tally in self._tallies.items() if one == name)
+        return sum(tally.sum for (counter_name, _), tally in self._tallies.items() if counter_name == name)
 
     def total_rate(self, name: str) -> float:
         """Rate per second of the counters of all keys, over the last minute."""
@@ -160,7 +160,7 @@ class Stats:
 
     def total_rates(self, name: str) -> tuple[float, float, float]:
         """Rates per second of the counters of all keys, over the last ten seconds, minute and ten minutes."""
-        keys, samples = [one for one in self._tallies if one[0] == name], self._kept
+        keys, samples = [key for key in self._tallies if key[0] == name], self._samples
         firsts = samples["minute"][-1], samples["minute"][0], samples["hour"][max(len(samples["hour"]) - 2, 0)]
         short, minute, long = (self._item(first, keys).tps for first in firsts)
         return short, minute, long

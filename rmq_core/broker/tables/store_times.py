@@ -1,4 +1,4 @@
-"""How long puts and gets take: their greatest times, and those of the puts of the last minute by range.
+"""Times of puts and gets: maxima, and the puts of the last minute by range.
 
 Source: ``StoreStatsService``.
 """
@@ -23,7 +23,7 @@ _WINDOW_MS: Final = 60_000
 
 
 class StoreTimes:
-    """Times that puts and gets take.
+    """Times of puts and gets.
 
     Attributes:
         put_max_ms: of all puts since the start.
@@ -75,9 +75,9 @@ class StoreTimes:
         counts = [0] * (len(_BUCKET_ENDS_MS) + 1)
         for took_ms, count in self._last_puts.items():
             counts[bisect_left(_BUCKET_ENDS_MS, took_ms)] += count
-        wanted, passed, begin_ms = int(sum(counts) * share), 0, 0
+        rank, passed, begin_ms = int(sum(counts) * share), 0, 0
         for end_ms, count in zip((*_BUCKET_ENDS_MS, _LONGEST_MS), counts, strict=True):
-            if wanted <= passed + count:
-                return begin_ms + (end_ms - begin_ms) * (wanted - passed) / count if count else float(begin_ms)
+            if rank <= passed + count:
+                return begin_ms + (end_ms - begin_ms) * (rank - passed) / count if count else float(begin_ms)
             passed, begin_ms = passed + count, end_ms
         return float(begin_ms)

@@ -29,7 +29,7 @@ _MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a subscription lets through: tags codes, or a function of the record.
+    """Filter of a subscription: tags codes, or a function of the record.
 
     Attributes:
         tags_codes: messages with one of these; None lets all through.
@@ -44,12 +44,12 @@ class Filter:
 
     @property
     def own_bytes(self) -> int:
-        """What it takes that it does not share with others of the same expression."""
+        """Memory that the filter does not share with others of the same expression, B."""
         tags = 0 if self.tags_codes is None else len(self.tags_codes)
         return _TAG_BYTES * tags if tags > _MOST_SHARED_TAGS else 0
 
     def may_match(self, tags_codes: list[int] | None) -> bool:
-        """Whether any of some new messages may pass, as far as their tags codes tell."""
+        """Return whether any of some new messages may match, by their tags codes."""
         return self.tags_codes is None or tags_codes is None or not self.tags_codes.isdisjoint(tags_codes)
 
 
@@ -57,7 +57,7 @@ EVERYTHING: Final = Filter()
 
 
 def is_tag_type(expression_type: object) -> bool:
-    """Whether an expression type means tags."""
+    """Return whether an expression type is that of tags."""
     return not isinstance(expression_type, str) or expression_type in ("", TAG)
 
 
@@ -111,7 +111,7 @@ def _matcher(expression: Expression) -> Matches:
     """Evaluate an expression on records, with a memo by the values of the properties that it names."""
     names = [(name, name.encode()) for name in expression.names]
     begins = [_END + name + _NAME_END for _, name in names]
-    known: dict[tuple[bytes, ...], bool] = {}
+    memo: dict[tuple[bytes, ...], bool] = {}
 
     def matches(record: memoryview) -> bool:
         properties = record_properties(record)
@@ -124,30 +124,30 @@ def _matcher(expression: Expression) -> Matches:
             # If the last property of a name has no value, an earlier one may have.
             parts.append(is_there and (rest.partition(_END)[0] or raw_property(properties, begin[1:-1])))
         values = tuple(parts)
-        found = known.get(values)
-        if found is None:
-            given = {name: value.decode("utf-8", "replace") for (name, _), value in zip(names, values, strict=True)}
-            found = expression({name: value for name, value in given.items() if value})
-            if len(known) >= _MEMO_ENTRIES:
-                known.clear()
+        is_match = memo.get(values)
+        if is_match is None:
+            decoded = {name: value.decode("utf-8", "replace") for (name, _), value in zip(names, values, strict=True)}
+            is_match = expression({name: value for name, value in decoded.items() if value})
+            if len(memo) >= _MEMO_ENTRIES:
+                memo.clear()
             if sum(map(len, values)) <= _MEMO_VALUE_BYTES:
-                known[values] = found
-        return found
+                memo[values] = is_match
+        return is_match
 
     return matches
 
 
-def filter_of(one: SubscriptionData) -> Filter:
+def filter_of(data: SubscriptionData) -> Filter:
     """The filter of a subscription.
 
     Raises:
         SqlError: an expression that does not compile.
     """
-    if one.class_filter_mode:
+    if data.class_filter_mode:
         return EVERYTHING
-    if not is_tag_type(one.expression_type):
-        return sql_filter(one.sub_string, one.expression_type or SQL92)
-    if one.sub_string == ALL or not one.code_set:
+    if not is_tag_type(data.expression_type):
+        return sql_filter(data.sub_string, data.expression_type or SQL92)
+    if data.sub_string == ALL or not data.code_set:
         return EVERYTHING
-    codes = tuple(one.code_set)
+    codes = tuple(data.code_set)
     return _of_tags(codes) if len(codes) <= _MOST_SHARED_TAGS else Filter(tags_codes=frozenset(codes))

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import structs
 
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import OF_GROUPS, altered
+from rmq_core.broker.tables.attributes import OF_GROUPS, apply_attribute_changes
 from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
@@ -18,7 +18,7 @@ _FILE: Final = "subscriptionGroup.json"
 
 
 class Groups:
-    """Configurations of consumer groups, kept in ``subscriptionGroup.json``.
+    """Configurations of consumer groups, in ``subscriptionGroup.json``.
 
     Attributes:
         table: by name.
@@ -41,8 +41,8 @@ class Groups:
         self.version: DataVersion = saved.data_version
         self.file = TableFile(files, _FILE, self.body)
         self.forbidden = saved.forbidden_table
-        own = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
-        self.table: dict[str, SubscriptionGroupConfig] = own | saved.subscription_group_table
+        system_groups = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
+        self.table: dict[str, SubscriptionGroupConfig] = system_groups | saved.subscription_group_table
         self._pending = PendingChanges(self.table)
         self.file.on_written(self._pending.drop)
 
@@ -51,11 +51,11 @@ class Groups:
 
         Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
         """
-        known = self.table.get(group)
-        return SubscriptionGroupConfig(group_name=group) if known is None and self.is_light(group) else known
+        config = self.table.get(group)
+        return SubscriptionGroupConfig(group_name=group) if config is None and self.is_light(group) else config
 
     def is_light(self, group: str) -> bool:
-        """Whether a group is one of light queues (LMQ), which this broker has."""
+        """Return whether a group belongs to light queues (LMQ) of this broker."""
         return self._has_light_queues and names.is_light_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
@@ -65,13 +65,13 @@ class Groups:
             group: its name.
             auto: whether groups other than the system's may be created.
         """
-        known = self.get(group)
+        config = self.get(group)
         auto = auto and len(self.table) < names.MOST_MADE_BY_USE
-        if known is None and (auto or names.is_system_group(group)) and names.is_group(group):
-            known = self.put(SubscriptionGroupConfig(group_name=group))
-        return known
+        if config is None and (auto or names.is_system_group(group)) and names.is_group(group):
+            config = self.put(SubscriptionGroupConfig(group_name=group))
+        return config
 
-    def altered(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    def apply_attribute_changes(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Copy a group, with the changes in its attributes applied to those that it has.
 
         Raises:
@@ -79,9 +79,9 @@ class Groups:
 
         Source: ``updateSubscriptionGroupConfigWithoutPersist``.
         """
-        known = self.table.get(group.group_name)
-        before = None if known is None else known.attributes
-        return structs.replace(group, attributes=altered(OF_GROUPS, before, group.attributes))
+        current = self.table.get(group.group_name)
+        before = None if current is None else current.attributes
+        return structs.replace(group, attributes=apply_attribute_changes(OF_GROUPS, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Create or replace a group."""
@@ -97,15 +97,15 @@ class Groups:
 
     def remove(self, group: str) -> bool:
         """Remove a group; returns whether it existed."""
-        known = self.table.pop(group, None)
-        if known is not None:
-            self._pending.note(self.file.changes + 1, group, known, None)
+        config = self.table.pop(group, None)
+        if config is not None:
+            self._pending.note(self.file.changes + 1, group, config, None)
             self._changed()
-        return known is not None
+        return config is not None
 
-    def take_back(self, since: int, until: int) -> None:
-        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
-        self._pending.take_back(since, until)
+    def revert(self, since: int, until: int) -> None:
+        """Revert changes that cannot be written."""
+        self._pending.revert(since, until)
         self._changed()
 
     def _changed(self) -> None:

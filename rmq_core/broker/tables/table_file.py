@@ -1,4 +1,4 @@
-"""JSON tables of a broker in ``config/``: kept in memory, written when they change or periodically.
+"""JSON tables of a broker in ``config/``: in memory, written when changed or periodically.
 
 The files are the original's, by name and content, so that a Java broker goes on with them; they are standard
 JSON where fastjson's are not, which it reads as well.
@@ -85,7 +85,7 @@ class TableFiles:
             self._pool = None
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file, or its ``.bak``."""
+        """Return whether the file or its ``.bak`` exists."""
         return any(Path(f"{self.directory}/{name}{end}").exists() for end in ("", ".bak"))
 
     def load(self, name: str, kind: type[_S]) -> _S:
@@ -112,8 +112,8 @@ class TableFiles:
 
         def end(collecting: asyncio.Future[Sliced[bytes]]) -> None:
             self._under_way.discard(collecting)
-            found = collecting.result()
-            done(found.items, found.took_s)
+            sliced = collecting.result()
+            done(sliced.items, sliced.took_s)
 
         collecting.add_done_callback(end)
 
@@ -146,7 +146,7 @@ class TableFiles:
 
 
 class TableFile:
-    """The file of one table: knows what it lacks of the table, and is written by one write at a time.
+    """File of one table, with the number of unwritten changes and one write at a time.
 
     What a failed write was to bring is still lacking, and the next ``save`` writes it.
 
@@ -230,11 +230,11 @@ class TableFile:
             for listener in self._listeners:
                 listener(changes)
         waiting, self._waiting = self._waiting, []
-        for wanted, done in reversed(waiting) if fault else waiting:  # a later change is taken back first
-            if fault or wanted <= changes:
+        for required_changes, done in reversed(waiting) if fault else waiting:  # a later change is taken back first
+            if fault or required_changes <= changes:
                 done(not fault)
             else:
-                self._waiting.append((wanted, done))
+                self._waiting.append((required_changes, done))
         if self._is_wanted and not fault:  # else it is tried again by and by
             self._files.run_later(self._rest_s, self.save)
 

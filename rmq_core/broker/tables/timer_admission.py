@@ -84,17 +84,19 @@ class TimerAdmission:
         properties[REAL_QUEUE_ID] = str(queue_id)
         return TIMER_TOPIC, 0
 
-    def _check_congestion(self, found: int) -> None:
+    def _check_congestion(self, waiting_count: int) -> None:
         """Refuse some messages of a congested interval at random, and all of one with twice as many.
 
         Source: ``TimerMessageStore#isReject``.
         """
-        most = self._config().timer_congest_num_each_slot
-        if found > most and (found >= 2 * most or random.random() > (found - most) / (most + 0.1)):
+        limit = self._config().timer_congest_num_each_slot
+        if waiting_count > limit and (
+            waiting_count >= 2 * limit or random.random() > (waiting_count - limit) / (limit + 0.1)
+        ):
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
-                f"timer message is under flow control, max num limit is {2 * most} or the current value is greater "
-                f"than {most} and less than {2 * most}, trigger random flow control",
+                f"timer message is under flow control, max num limit is {2 * limit} or the current value is greater "
+                f"than {limit} and less than {2 * limit}, trigger random flow control",
             )
 
     def _illegal(self) -> ResponseError:
@@ -107,7 +109,7 @@ class TimerAdmission:
 
 
 def is_timer(topic: str, properties: Mapping[str, str]) -> bool:
-    """Whether a message without a delay level is a timer message; one that has waited is none any more."""
+    """Return whether a message without a delay level is a timer message that has not waited yet."""
     if topic == TIMER_TOPIC or PROPERTY_OUT_MS in properties:
         return False
     return any(name in properties for name in TIMER_PROPERTIES)

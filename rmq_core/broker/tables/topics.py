@@ -10,7 +10,14 @@ from msgspec import structs
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import BATCH_QUEUES, LITE, MESSAGE_TYPE, OF_TOPICS, QUEUE_TYPE, altered
+from rmq_core.broker.tables.attributes import (
+    BATCH_QUEUES,
+    LITE,
+    MESSAGE_TYPE,
+    OF_TOPICS,
+    QUEUE_TYPE,
+    apply_attribute_changes,
+)
 from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
@@ -21,7 +28,7 @@ _FILE: Final = "topics.json"
 
 
 class Topics:
-    """Topic configurations of a broker, kept in ``topics.json``.
+    """Topic configurations of a broker, in ``topics.json``.
 
     Attributes:
         table: by name.
@@ -47,17 +54,19 @@ class Topics:
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
         saved = files.load(_FILE, TopicConfigs)
         self.version: DataVersion = saved.data_version
-        own = _system_topics(config)
-        self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in own} | saved.topic_config_table
+        system_topics = _system_topics(config)
+        self.table: dict[str, TopicConfig] = {
+            topic.topic_name: topic for topic in system_topics
+        } | saved.topic_config_table
         self._with_batch_queues = self._found_with_batch_queues()
         self.file = TableFile(files, _FILE, self._body)
         self.unwritten: dict[str, int] = {}
         self._pending = PendingChanges(self.table)
         self.file.on_written(self._note_written)
-        self.system = SYSTEM_TOPICS | {topic.topic_name for topic in own}
+        self.system = SYSTEM_TOPICS | {topic.topic_name for topic in system_topics}
 
     def on_change(self, listener: Callable[[Collection[str] | None], None]) -> None:
-        """Runs a callback after each change, with the topics put; with None if any may differ, or be gone."""
+        """Register a callback for changes, with the topics put, or None if any topic may differ or be deleted."""
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
@@ -65,10 +74,10 @@ class Topics:
 
         Source: ``LmqTopicConfigManager#selectTopicConfig``.
         """
-        known = self.table.get(topic)
-        if known is None and self._has_light_queues and is_light_queue(topic):
+        config = self.table.get(topic)
+        if config is None and self._has_light_queues and is_light_queue(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
-        return known
+        return config
 
     def with_batch_queues(self) -> Set[str]:
         """The topics whose queues are BatchConsumeQueues."""
@@ -78,12 +87,12 @@ class Topics:
         return {name for name, topic in self.table.items() if has_batch_queues(topic)}
 
     def is_system(self, topic: str) -> bool:
-        """Whether a topic is RocketMQ's own."""
+        """Return whether a topic is RocketMQ's own."""
         return topic in self.system or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more topics are made for messages."""
+        """True if no more topics are created for messages."""
         return len(self.table) >= names.MOST_MADE_BY_USE
 
     def make_for_send(
@@ -115,9 +124,9 @@ class Topics:
 
     def make(self, topic: str, queue_count: int, sys_flag: int = 0, *, order: bool = False) -> TopicConfig:
         """A retry or dead-letter topic, created if there is none. Source: ``createTopicInSendMessageBackMethod``."""
-        known = self.table.get(topic)
-        if known is not None:
-            return known if known.order == order else self.put(structs.replace(known, order=order))
+        config = self.table.get(topic)
+        if config is not None:
+            return config if config.order == order else self.put(structs.replace(config, order=order))
         return self.put(
             TopicConfig(
                 topic_name=topic,
@@ -128,7 +137,7 @@ class Topics:
             )
         )
 
-    def altered(self, topic: TopicConfig) -> TopicConfig:
+    def apply_attribute_changes(self, topic: TopicConfig) -> TopicConfig:
         """Copy a topic, with the changes in its attributes applied to those that it has.
 
         Raises:
@@ -136,9 +145,9 @@ class Topics:
 
         Source: ``updateSingleTopicConfigWithoutPersist``.
         """
-        known = self.table.get(topic.topic_name)
-        before = None if known is None else known.attributes
-        return structs.replace(topic, attributes=altered(OF_TOPICS, before, topic.attributes))
+        current = self.table.get(topic.topic_name)
+        before = None if current is None else current.attributes
+        return structs.replace(topic, attributes=apply_attribute_changes(OF_TOPICS, before, topic.attributes))
 
     def put(self, topic: TopicConfig) -> TopicConfig:
         """Create or replace a topic."""
@@ -169,22 +178,22 @@ class Topics:
 
     def remove(self, topic: str) -> bool:
         """Remove a topic; returns whether it existed."""
-        known = self.table.pop(topic, None)
-        if known is not None:
-            self._pending.note(self.file.changes + 1, topic, known, None)
+        config = self.table.pop(topic, None)
+        if config is not None:
+            self._pending.note(self.file.changes + 1, topic, config, None)
             self._with_batch_queues.discard(topic)
             self._changed(None)
-        return known is not None
+        return config is not None
 
-    def take_back(self, since: int, until: int) -> None:
-        """Take back changes that cannot be written; see ``PendingChanges.take_back``."""
-        for name in self._pending.take_back(since, until):
+    def revert(self, since: int, until: int) -> None:
+        """Revert changes that cannot be written."""
+        for name in self._pending.revert(since, until):
             self.unwritten.pop(name, None)
         self._with_batch_queues = self._found_with_batch_queues()
         self._changed(None)
 
     def touch(self) -> None:
-        """Have the broker register again, although no topic has changed."""
+        """Make the broker register again, although no topic has changed."""
         self._changed(None)
 
     def _changed(self, names: Collection[str] | None) -> None:
@@ -220,17 +229,17 @@ class Topics:
         """
         table = self.table if only is None else {name: self.table[name] for name in only if name in self.table}
         if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
-            table = {name: structs.replace(one, perm=one.perm & permission) for name, one in table.items()}
+            table = {name: structs.replace(topic, perm=topic.perm & permission) for name, topic in table.items()}
         return TopicConfigAndMapping(data_version=self.version, topic_config_table=table)
 
 
 def has_batch_queues(topic: TopicConfig) -> bool:
-    """Whether a topic's queues are BatchConsumeQueues. Source: ``QueueTypeUtils#isBatchCq``."""
+    """Return whether a topic's queues are BatchConsumeQueues."""
     return bool(topic.attributes) and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
 def is_lite(topic: TopicConfig) -> bool:
-    """Whether a topic is the parent of lite topics. Source: ``LiteMetadataUtil#isLiteMessageType``."""
+    """Return whether a topic is the parent of lite topics."""
     return bool(topic.attributes) and topic.attributes.get(MESSAGE_TYPE) == LITE
 
 
@@ -238,7 +247,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     """The system topics that every broker has. Source: ``TopicConfigManager#init``."""
     inherit, both = names.PERM_INHERIT, names.PERM_READ_WRITE
     cluster, broker = config.broker_cluster_name, config.broker_name
-    one = [
+    single = [
         (names.SELF_TEST_TOPIC, 1, both),
         (names.BENCHMARK_TOPIC, 1024, both),
         (cluster, 16, inherit | both * config.cluster_topic_enable),
@@ -252,12 +261,12 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         (names.OP_HALF_TOPIC, 1, both),
     ]
     if config.auto_create_topic_enable:
-        one.append((names.TEMPLATE_TOPIC, config.default_topic_queue_nums, inherit | both))
+        single.append((names.TEMPLATE_TOPIC, config.default_topic_queue_nums, inherit | both))
     if config.trace_topic_enable:
-        one.append((config.msg_trace_topic_name, 1, both))
+        single.append((config.msg_trace_topic_name, 1, both))
     if config.timer_wheel_enable:
-        one.append((TIMER_TOPIC, 1, both))
+        single.append((TIMER_TOPIC, 1, both))
     return [
         TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-        for name, queues, perm in one
+        for name, queues, perm in single
     ]

@@ -1,4 +1,4 @@
-"""Search for records with given bytes in an open store's CommitLog, by a kernel.
+"""Search for records with certain bytes in an open store's CommitLog, by a kernel.
 
 A kernel walks the records of a window, and a search for the bytes selects the records to decode.
 """
@@ -13,7 +13,7 @@ from rmq_formats.scan.segment import FrameBatch, scan_segment
 
 
 def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memoryview]:
-    """Yield the records that contain given bytes, in log order; CRCs are not verified.
+    """Yield the records that contain certain bytes, in log order; CRCs are not verified.
 
     Args:
         store: of the log.

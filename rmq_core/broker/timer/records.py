@@ -88,7 +88,7 @@ class TimerRecord(NamedTuple):
 
 
 def delete_key(topic: str, uniq_key: str) -> str:
-    """The key under which a message is recalled."""
+    """Return the key of a recall of a message."""
     return f"{topic}+{uniq_key}"
 
 

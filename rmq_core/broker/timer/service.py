@@ -269,7 +269,7 @@ class Timers:
         return True
 
     def _put(self, waiting: TimerRecord, write_time_ms: int, *, rolls: bool) -> bool:
-        """Store a message in its real topic, or again in the timer topic if it rolls; False if the store refuses writes."""
+        """Store a message in its real topic, or a rolling one in the timer topic; False if the store refuses writes."""
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (waiting.topic, waiting.queue_id)
         if not self._past_deliveries.is_empty and self._past_deliveries.remove(topic, waiting.properties, rolls=rolls):
             return True

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_core.broker.timer.log_search import records_with
-from rmq_core.broker.timer.redelivery import Delivered, Key
+from rmq_core.broker.timer.redelivery import Key, PastDeliveries
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import decode_record
@@ -67,14 +67,14 @@ def test_all_are_found_among_many_others(store: MessageStore) -> None:
     expected = by_record(store, 0)
     assert expected["T", "U7", "7000", ""] == [7, 7]
     assert sum(map(len, expected.values())) == 2 * ORDINARY // 1000 + 2
-    assert Delivered(store, 0)._left == expected
+    assert PastDeliveries(store, 0)._deliveries == expected
 
 
 def test_what_is_before_the_place_is_not_looked_at(store: MessageStore) -> None:
     places = [int.from_bytes(record[28:36], "big") for record in records_with(store, MARK, 0)]
     for begin in (places[5], places[-2], places[-1]):
-        assert Delivered(store, begin)._left == by_record(store, begin)
-    assert Delivered(store, store.max_physical_offset).is_empty
+        assert PastDeliveries(store, begin)._deliveries == by_record(store, begin)
+    assert PastDeliveries(store, store.max_physical_offset).is_empty
 
 
 def test_damage_hides_nothing_that_is_behind_it(tmp_path: Path) -> None:
@@ -85,6 +85,6 @@ def test_damage_hides_nothing_that_is_behind_it(tmp_path: Path) -> None:
     with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(place + 4)
         file.write(b"\0\0\0\0")
-    assert [key[1] for key in Delivered(damaged, 0)._left] == ["U0", "U2"]
-    assert Delivered(damaged, last).take("T", delivered(2), rolls=False)
+    assert [key[1] for key in PastDeliveries(damaged, 0)._deliveries] == ["U0", "U2"]
+    assert PastDeliveries(damaged, last).remove("T", delivered(2), rolls=False)
     damaged.shutdown()

@@ -2,7 +2,7 @@
 
 import random
 
-from rmq_core.broker.timer.records import read_waiting
+from rmq_core.broker.timer.records import decode_timer_record
 from rmq_core.broker.transaction.half_record import decode_half_record
 from rmq_core.broker.transaction.op_queue import half_offsets
 from rmq_core.client.pull.record_decoder import decode_records
@@ -47,7 +47,7 @@ def targets() -> list[Target]:
         Target("reports of a slave", [encode_report(4096), encode_report(-1)], _read_reports),
         Target("half message", stored, lambda data, _dice: (
             decode_half_record(memoryview(data)) if len(data) > 120 else None)),
-        Target("timer message", stored, lambda data, _dice: read_waiting(memoryview(data))),
+        Target("timer message", stored, lambda data, _dice: decode_timer_record(memoryview(data))),
         Target("op message", [b"1,2,33,", b"9" * 30], lambda data, _dice: half_offsets(data)),
     ]  # fmt: skip
 
