@@ -107,8 +107,10 @@ class StoreReader:
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
         return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches, may_match_unit)
 
-    def _nothing(self, status: GetStatus, asked: int, corrected: int, low: int, high: int) -> GetResult:
-        return GetResult(status, asked if self._keeps_offsets else corrected, low, high, [], 0, 0)
+    def _nothing(
+        self, status: GetStatus, requested_offset: int, corrected_offset: int, low: int, high: int
+    ) -> GetResult:
+        return GetResult(status, requested_offset if self._keeps_offsets else corrected_offset, low, high, [], 0, 0)
 
     def _collect(
         self,
@@ -205,8 +207,8 @@ class StoreReader:
 
         def since(bound_ms: int) -> int:
             def is_since(unit: StoredUnit) -> bool:
-                found = log.store_timestamp_ms(unit.physical_offset)
-                return found is not None and found >= bound_ms
+                timestamp_ms = log.store_timestamp_ms(unit.physical_offset)
+                return timestamp_ms is not None and timestamp_ms >= bound_ms
 
             return queue.find(is_since)
 
@@ -237,7 +239,7 @@ class StoreReader:
         Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
         """
         records: list[memoryview] = []
-        seen: set[int] = set()
+        seen_offsets: set[int] = set()
         index = self._index
         if index is None:
             return QueryResult(records, 0, 0)
@@ -246,9 +248,9 @@ class StoreReader:
         for tried, physical_offset in enumerate(index.find(topic, indexed, begin_ms, end_ms)):
             if len(records) >= most or tried == _MAX_CANDIDATES:
                 break
-            if physical_offset in seen:
+            if physical_offset in seen_offsets:
                 continue
-            seen.add(physical_offset)
+            seen_offsets.add(physical_offset)
             message = self.message(physical_offset)
             if message is None or message.topic != topic or not _has_key(message, key, kind):
                 continue
@@ -309,13 +311,13 @@ def _take(slices: list[memoryview], view: memoryview, first: int, last: int, pos
     return position
 
 
-def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
+def _is_tagged(queue: ConsumeQueue, tags_code: int, filter_codes: Set[int]) -> bool:
     """Whether a tags code that may be a ConsumeQueueExt address, or a delivery time, stands for a wanted one."""
     if tags_code <= EXT_MAX_ADDRESS and queue.ext is not None:
         tags_code = queue.ext.tags_code(tags_code)
     if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half
         tags_code = (tags_code + (1 << 31)) % (1 << 32) - (1 << 31)
-    return tags_code in wanted
+    return tags_code in filter_codes
 
 
 def _has_key(message: StoredMessage, key: str, kind: KeyKind) -> bool:

@@ -33,10 +33,10 @@ class Refusals:
     def add(self, cause: str, text: str) -> None:
         """Refuse appends because of a cause."""
         with self._changing:
-            known = self._texts.get(cause)
+            previous_text = self._texts.get(cause)
             self._texts[cause] = text
             self._appender.refusal = _REFUSED
-        if known is None and cause != SHUTDOWN:
+        if previous_text is None and cause != SHUTDOWN:
             _LOGGER.error("%(store)s: takes no more messages: %(why)s", {"store": self._root, "why": text})
 
     def remove(self, cause: str) -> None:
@@ -44,7 +44,7 @@ class Refusals:
         if cause not in self._texts:
             return
         with self._changing:
-            known = self._texts.pop(cause)
+            text = self._texts.pop(cause)
             if not self._texts:
                 self._appender.refusal = self._without_cause
-        _LOGGER.warning("%(store)s: over: %(why)s", {"store": self._root, "why": known})
+        _LOGGER.warning("%(store)s: over: %(why)s", {"store": self._root, "why": text})

@@ -162,9 +162,11 @@ class BulkAppender:
         count = count_messages(batch, MAX_BATCH_COUNT)
         if queue is None or not 0 < count <= MAX_BATCH_COUNT or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
-        own = encode_properties({PROPERTY_INNER_NUM: str(count), PROPERTY_INNER_BASE: str(queue.next_offset)})
+        inner_properties = encode_properties(
+            {PROPERTY_INNER_NUM: str(count), PROPERTY_INNER_BASE: str(queue.next_offset)}
+        )
         result = appender.put(
-            topic, queue_id, batch, properties + own, born_timestamp_ms, born_host, now_ms, flag=flag,
+            topic, queue_id, batch, properties + inner_properties, born_timestamp_ms, born_host, now_ms, flag=flag,
             sys_flag=sys_flag | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP, reconsume_times=reconsume_times,
         )  # fmt: skip
         if result.status is not _OK:

@@ -40,21 +40,21 @@ class Boundaries:
         file_start = max(physical_offset - 1, 0) // log.file_bytes * log.file_bytes
         begin = max(physical_offset - about_bytes, file_start)
         while begin > log.min_offset:
-            found = self._first_record(begin, physical_offset)
-            if found is not None:
-                return found
+            record_offset = self._first_record(begin, physical_offset)
+            if record_offset is not None:
+                return record_offset
             about_bytes *= _WIDER
             begin = physical_offset - about_bytes
-        found = self._first_record(log.min_offset, physical_offset)
-        return log.min_offset if found is None else found
+        record_offset = self._first_record(log.min_offset, physical_offset)
+        return log.min_offset if record_offset is None else record_offset
 
     def last_until(self, physical_offset: int, floor: int) -> int:
         """Return the last boundary at or before a physical offset; ``floor`` is one before it."""
         at, width = floor, _WINDOW_BYTES
         while physical_offset - width > floor:
-            found = self._first_record(physical_offset - width, physical_offset)
-            if found is not None:
-                at = found
+            record_offset = self._first_record(physical_offset - width, physical_offset)
+            if record_offset is not None:
+                at = record_offset
                 break
             width *= _WIDER
         while True:
@@ -88,8 +88,8 @@ class Boundaries:
             status = scan.find_sound(
                 file.array, data_bytes, 0, file.start, file.size, begin - file.start, row, result
             )  # fmt: skip
-            found = file.start + int(result[0])
+            record_offset = file.start + int(result[0])
             if status == scan.SOUND:
-                return found if found < end else None
+                return record_offset if record_offset < end else None
             begin = file.start + file.size
         return None

@@ -137,7 +137,7 @@ class LogFlusher:
         self._worker.stop()
 
     def _turn(self) -> float | None:
-        wanted, self._is_requested = self._is_requested, False
-        if wanted or self._least_pages == 0 or self.is_due:
+        is_requested, self._is_requested = self._is_requested, False
+        if is_requested or self._least_pages == 0 or self.is_due:
             self.flush()
         return self._interval if self.fault is None else None

@@ -87,14 +87,14 @@ class LightPlaces:
         """
         if topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic == SCHEDULE_TOPIC:
             return properties, _NONE
-        found = decode_properties(properties)
+        properties_by_name = decode_properties(properties)
         has_none = topic in self._queues.batch_topics
-        names = [] if has_none else light_names(found.get(PROPERTY_LIGHT_NAMES, ""))
+        names = [] if has_none else light_names(properties_by_name.get(PROPERTY_LIGHT_NAMES, ""))
         queues = [self._queue_of(name, _QUEUE_ID) if is_light_queue(name) else None for name in names]
-        known = [queue for queue in queues if queue is not None]
-        if not names or len(known) < len(names):
-            if found.pop(PROPERTY_LIGHT_OFFSETS, None) is None:
+        opened_queues = [queue for queue in queues if queue is not None]
+        if not names or len(opened_queues) < len(names):
+            if properties_by_name.pop(PROPERTY_LIGHT_OFFSETS, None) is None:
                 return properties, _NONE
-            return encode_properties(found), _NONE
-        found[PROPERTY_LIGHT_OFFSETS] = _SEPARATOR.join(str(queue.next_offset) for queue in known)
-        return encode_properties(found), dict.fromkeys(known)
+            return encode_properties(properties_by_name), _NONE
+        properties_by_name[PROPERTY_LIGHT_OFFSETS] = _SEPARATOR.join(str(queue.next_offset) for queue in opened_queues)
+        return encode_properties(properties_by_name), dict.fromkeys(opened_queues)

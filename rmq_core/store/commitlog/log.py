@@ -119,9 +119,9 @@ class CommitLog:
         if prepared is None:
             prepared = self.create(start)
         memory = prepared.map
-        left = self.file_bytes - self.position
-        if left >= BLANK_BYTES:
-            SIZE_AND_MAGIC.pack_into(self.memory, self.position, left, MAGIC_BLANK)
+        free_bytes = self.file_bytes - self.position
+        if free_bytes >= BLANK_BYTES:
+            SIZE_AND_MAGIC.pack_into(self.memory, self.position, free_bytes, MAGIC_BLANK)
         self.files.append(prepared)
         self._by_start[start] = prepared
         self._last_start, self.position, self.memory = start, 0, memory
@@ -204,8 +204,8 @@ class CommitLog:
 
     def stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
         """Up to ``most_bytes`` from a physical offset on, within one file; None if nothing is there."""
-        left = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
-        return self.slice(physical_offset, min(left, most_bytes))
+        readable_bytes = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
+        return self.slice(physical_offset, min(readable_bytes, most_bytes))
 
     def record(self, physical_offset: int) -> memoryview | None:
         """Return the record that stands at a physical offset; None where none does, as far as its head can tell."""
@@ -259,9 +259,9 @@ def store_timestamp_ms(record: memoryview) -> int:
 
 def list_log_files(directory: str) -> list[tuple[str, int, int]]:
     """Path, start and size of each file that is named as one of the CommitLog; others are ignored."""
-    found = []
+    files = []
     for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
         start = paths.parse_segment_name(path.name)
         if start is not None and path.is_file():
-            found.append((str(path), start, path.stat().st_size))
-    return sorted(found, key=lambda file: file[1])
+            files.append((str(path), start, path.stat().st_size))
+    return sorted(files, key=lambda file: file[1])

@@ -76,20 +76,28 @@ class BatchEncoder:
             body_end = body_at + body_bytes
             if body_bytes < 0 or body_end + 2 > end:
                 return None
-            own_bytes = PROPERTIES_LENGTH.unpack_from(batch, body_end)[0]
-            at = body_end + 2 + own_bytes
-            if own_bytes < 0 or at > end or size != at - body_at + BATCH_HEAD.size:
+            properties_bytes = PROPERTIES_LENGTH.unpack_from(batch, body_end)[0]
+            at = body_end + 2 + properties_bytes
+            if properties_bytes < 0 or at > end or size != at - body_at + BATCH_HEAD.size:
                 return None
-            own = batch[body_end + 2 : at]
-            if own and properties and not own.endswith(_SEPARATOR):
-                own += _SEPARATOR
-            own += properties
+            message_properties = batch[body_end + 2 : at]
+            if message_properties and properties and not message_properties.endswith(_SEPARATOR):
+                message_properties += _SEPARATOR
+            message_properties += properties
             if self._append_crc:
-                own = before_crc(own)
-            if len(own) + crc_bytes > MAX_PROPERTIES_BYTES or len(messages) == MAX_BATCH_COUNT:
+                message_properties = before_crc(message_properties)
+            if len(message_properties) + crc_bytes > MAX_PROPERTIES_BYTES or len(messages) == MAX_BATCH_COUNT:
                 return None
             body = batch[body_at:body_end]
-            messages.append((overhead + body_bytes + len(own), crc32(body) & CRC_MASK, flag, body, own))
+            messages.append(
+                (
+                    overhead + body_bytes + len(message_properties),
+                    crc32(body) & CRC_MASK,
+                    flag,
+                    body,
+                    message_properties,
+                )
+            )
         return messages
 
     def encode(

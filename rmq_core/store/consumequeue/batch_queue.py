@@ -130,12 +130,12 @@ class BatchQueue:
             One past the last row where none does.
         """
 
-        def holds(row: int) -> bool:
+        def is_satisfied_at(row: int) -> bool:
             unit = self.unit(row)
             return unit is None or is_from_here(unit)
 
         begin = self.first_stored if begin is None else begin
-        return begin + bisect_left(range(begin, self._end), True, key=holds)
+        return begin + bisect_left(range(begin, self._end), True, key=is_satisfied_at)
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
         """Return the first row whose record is at or behind a physical offset."""
@@ -153,8 +153,8 @@ class BatchQueue:
         bound_ms = time_ms + 1 if upper else time_ms
         row = self.find(lambda unit: unit.store_timestamp_ms >= bound_ms)
         unit = self.unit(min(row - 1 if upper and row > self.first_stored else row, self._end - 1))
-        found = 0 if unit is None else unit.base_offset
-        return min(max(found, self.min_offset), self.max_offset)
+        base_offset = 0 if unit is None else unit.base_offset
+        return min(max(base_offset, self.min_offset), self.max_offset)
 
     # --- ends ---------------------------------------------------------------------------
     def load(self, known_until: int | None) -> None:

@@ -41,11 +41,11 @@ def estimate_count(
         if not data:
             break
         units = np.frombuffer(data, dtype=UNIT_DTYPE)
-        found = matches + np.cumsum(_matching(queue, units, tags_codes, may_match_unit))
-        most = int(np.searchsorted(found, MOST_MATCHES, side="right"))
+        match_counts = matches + np.cumsum(_matching(queue, units, tags_codes, may_match_unit))
+        most = int(np.searchsorted(match_counts, MOST_MATCHES, side="right"))
         if most < len(units):
             return (MOST_MATCHES + 1) * count // (scanned + most + 1)
-        scanned, matches = scanned + len(units), int(found[-1])
+        scanned, matches = scanned + len(units), int(match_counts[-1])
     return matches * count // scanned if scanned == MOST_SCANNED else matches
 
 
@@ -55,18 +55,18 @@ def _matching(
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Whether each unit may be one of a message that is wanted."""
     codes = units["tags_code"].astype(np.int64)
-    found = np.ones(len(units), dtype=np.bool_)
+    matching = np.ones(len(units), dtype=np.bool_)
     ext = queue.ext
     addresses = np.flatnonzero(codes <= EXT_MAX_ADDRESS) if ext is not None else ()
     if ext is not None and may_match_unit is not None:
         reader = ExtReader(ext)
         for at in addresses:
             unit = reader.at(int(codes[at]))
-            found[at] = unit is None or may_match_unit(*unit)
+            matching[at] = unit is None or may_match_unit(*unit)
     if tags_codes is not None:
         if ext is not None:
             for at in addresses:
                 codes[at] = ext.tags_code(int(codes[at]))
         # The original compares the low half, as that is what it has of a time of delivery.
-        found &= np.isin(codes.astype(np.int32), np.fromiter(tags_codes, dtype=np.int64).astype(np.int32))
-    return found
+        matching &= np.isin(codes.astype(np.int32), np.fromiter(tags_codes, dtype=np.int64).astype(np.int32))
+    return matching

@@ -54,9 +54,9 @@ class QueueExt:
         addresses = []
         data = bytearray()
         for unit in units:
-            left = self.files.file_bytes - (self.end + len(data)) % self.files.file_bytes
-            if unit.size > left - EXT_END_BYTES:
-                self._write(data + _END_MARK, len(data) + left)
+            free_bytes = self.files.file_bytes - (self.end + len(data)) % self.files.file_bytes
+            if unit.size > free_bytes - EXT_END_BYTES:
+                self._write(data + _END_MARK, len(data) + free_bytes)
                 data.clear()
             addresses.append(encode_ext_address(self.end + len(data)))
             data += unit.encode()

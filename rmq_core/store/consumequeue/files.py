@@ -141,17 +141,17 @@ class FileSequence:
         Raises:
             StoreSizeError: a file of another size than this store's; its settings are not those it was made with.
         """
-        found: list[tuple[int, Path, int]] = []
+        segments: list[tuple[int, Path, int]] = []
         for path in Path(self.directory).iterdir() if Path(self.directory).is_dir() else []:
             start = paths.parse_segment_name(path.name)
             if start is not None and path.is_file():
-                found.append((start, path, path.stat().st_size))
-        found.sort()
-        empty = next((number for number, (_, _, size) in enumerate(found) if size == 0), len(found))
-        for _, path, _ in found[empty:]:  # created, but not flushed before a loss of power: later files do not count
+                segments.append((start, path, path.stat().st_size))
+        segments.sort()
+        empty = next((number for number, (_, _, size) in enumerate(segments) if size == 0), len(segments))
+        for _, path, _ in segments[empty:]:  # created, but not flushed before a loss of power: later files do not count
             self._open.disk.remove(str(path))
         is_whole = True
-        for start, path, size in found[:empty]:
+        for start, path, size in segments[:empty]:
             if size != self.file_bytes or start % self.file_bytes:
                 raise StoreSizeError(f"{path}: has {size} bytes, but this store's files have {self.file_bytes}")
             if self.files and start != self.files[-1].start + self.file_bytes:

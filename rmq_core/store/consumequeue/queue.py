@@ -128,13 +128,13 @@ class ConsumeQueue:
             ``max_offset`` where none does.
         """
 
-        def holds(queue_offset: int) -> bool:
+        def is_satisfied_at(queue_offset: int) -> bool:
             unit = self.next_unit(queue_offset)
             return unit is None or is_from_here(unit)
 
         begin = self.min_offset if begin is None else begin
-        found = begin + bisect_left(range(begin, self.max_offset), True, key=holds)
-        unit = self.next_unit(found)
+        first_offset = begin + bisect_left(range(begin, self.max_offset), True, key=is_satisfied_at)
+        unit = self.next_unit(first_offset)
         return self.max_offset if unit is None else unit.queue_offset
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:

@@ -132,10 +132,10 @@ class ConsumeQueueTable:
 
     def topics(self) -> dict[str, list[int]]:
         """Topics that have queues, and their queue ids."""
-        found: dict[str, list[int]] = {}
+        queue_ids: dict[str, list[int]] = {}
         for topic, queue_id in self._queues:
-            found.setdefault(topic, []).append(queue_id)
-        return found
+            queue_ids.setdefault(topic, []).append(queue_id)
+        return queue_ids
 
     def remove_topics(self, ends: Mapping[str, int], all_end: int = MAX_LONG) -> int:
         """Remove the queues of topics that have no record behind a physical offset; returns of how many topics.

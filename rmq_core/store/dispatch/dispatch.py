@@ -160,24 +160,24 @@ class Dispatch:
         numbers[RUN_FILE_BYTES] = file.size
         target = index.target() if index is not None else None
         units, keys = collector.run(file.array, self.writer, target)
-        found = numbers.tolist()
-        self._queues.unit_total += found[RUN_WRITTEN]
-        if found[RUN_PLACED] < len(units):
+        run_numbers = numbers.tolist()
+        self._queues.unit_total += run_numbers[RUN_WRITTEN]
+        if run_numbers[RUN_PLACED] < len(units):
             self._know_queues()
-            if not collector.place(units, found[RUN_PLACED], self.writer, most_met):
+            if not collector.place(units, run_numbers[RUN_PLACED], self.writer, most_met):
                 self.has_more = True
                 return False
         self._note_strays(units)
         if len(units):
-            self.timestamp_ms = found[RUN_TIMESTAMP]
+            self.timestamp_ms = run_numbers[RUN_TIMESTAMP]
             if arrivals is not None:
                 collector.note_arrivals(units, arrivals)
-        if index is not None and found[RUN_LAST_OFFSET] >= 0:
-            if found[RUN_INDEXED]:
+        if index is not None and run_numbers[RUN_LAST_OFFSET] >= 0:
+            if run_numbers[RUN_INDEXED]:
                 index.note_appended()
             else:
-                index.append(keys, found[RUN_LAST_OFFSET], self.timestamp_ms)
-        position = found[RUN_POSITION]
+                index.append(keys, run_numbers[RUN_LAST_OFFSET], self.timestamp_ms)
+        position = run_numbers[RUN_POSITION]
         if collector.is_at_blank:
             self.offset = file.start + file.size
             return True
@@ -207,14 +207,14 @@ class Dispatch:
         """Return the arrivals that ``run`` has noted, one for each queue."""
         self._know_queues()
         names = self.writer.names
-        found = []
+        arrivals = []
         for row, codes in rows.items():
             topic, queue_id = names[row]
             queue = self._queues.get(topic, queue_id)
             if queue is not None:
-                told = None if isinstance(queue, BatchQueue) else codes
-                found.append(Arrival(topic, queue_id, queue.max_offset, told))
-        return found
+                tags_codes = None if isinstance(queue, BatchQueue) else codes
+                arrivals.append(Arrival(topic, queue_id, queue.max_offset, tags_codes))
+        return arrivals
 
     def _skip_to(self, physical_offset: int) -> None:
         self.skipped.append(Damage(self.offset, physical_offset - self.offset, DamageCode.MAGIC))

@@ -98,9 +98,9 @@ class Collector(Dispatcher):
         self.batches = {}
         if marks & dispatch_kernel.MARK_BATCH:
             frames = self._frames[: numbers[tables.RUN_FRAMES]]
-            found = np.empty((len(frames), inner_batches.BATCH_COLUMNS), dtype=np.int64)
-            count = inner_batches.find_inner_batches(data, int(numbers[tables.RUN_FILE_OFFSET]), frames, found)
-            self.batches = _by_offset(found[:count])
+            batch_rows = np.empty((len(frames), inner_batches.BATCH_COLUMNS), dtype=np.int64)
+            count = inner_batches.find_inner_batches(data, int(numbers[tables.RUN_FILE_OFFSET]), frames, batch_rows)
+            self.batches = _by_offset(batch_rows[:count])
         return self._units[: numbers[tables.RUN_UNITS]], self._keys[: numbers[tables.RUN_KEYS]]
 
     def rows_of_batches(self, units: Table) -> set[int]:
@@ -193,11 +193,11 @@ class Collector(Dispatcher):
         """Append the tags codes of units to the list of each unit's queue-table row."""
         rows = units[:, dispatch_kernel.UNIT_QUEUE].tolist()
         for row, code in zip(rows, units[:, dispatch_kernel.UNIT_TAGS_CODE].tolist(), strict=True):
-            known = arrivals.get(row)
-            if known is None:
+            tags_codes = arrivals.get(row)
+            if tags_codes is None:
                 arrivals[row] = [code]
             else:
-                known.append(code)
+                tags_codes.append(code)
 
     @staticmethod
     def next_sound(file: LogFile, begin: int, end: int) -> int:

@@ -81,23 +81,23 @@ class QueueMerge:
         """Compare a queue's next records with its units; return how many of them are not to be appended."""
         if row not in self._comparisons:
             self._comparisons[row] = self._begin_comparison(row)
-        known = self._comparisons[row]
-        if known is None or known.appends:
+        comparison = self._comparisons[row]
+        if comparison is None or comparison.appends:
             return 0
-        queue = known.queue
+        queue = comparison.queue
         dead = int(np.searchsorted(rows[:, _PHYSICAL], self._queues.dropped.ends.get(queue.topic, 0)))
         count = len(rows)
         rows = rows[dead:]
-        if known.rows is None:
-            same = self._count_same(known, rows)
+        if comparison.rows is None:
+            same = self._count_same(comparison, rows)
             if same:
-                known.place, known.last = known.place + same, rows[same - 1 : same].copy()
+                comparison.place, comparison.last = comparison.place + same, rows[same - 1 : same].copy()
             rows = rows[same:]
-            if len(rows) and known.place == queue.max_offset:
-                known.appends = True
+            if len(rows) and comparison.place == queue.max_offset:
+                comparison.appends = True
                 return count - len(rows)
         if len(rows):
-            known.rows = [*(known.rows or []), rows.copy()]
+            comparison.rows = [*(comparison.rows or []), rows.copy()]
         return count
 
     def _begin_comparison(self, row: int) -> _Comparison | None:
@@ -107,13 +107,13 @@ class QueueMerge:
         place = queue.find_physical(self._begin, queue.first_stored)
         return _Comparison(queue, place, appends=place == queue.max_offset)
 
-    def _count_same(self, known: _Comparison, rows: Rows) -> int:
+    def _count_same(self, comparison: _Comparison, rows: Rows) -> int:
         """Count the records that are those of the next units, one after the other."""
-        standing = _rows(known.queue, known.place, known.place + len(rows))
+        standing = _rows(comparison.queue, comparison.place, comparison.place + len(rows))
         rows = rows[: len(standing)]
         differs = np.flatnonzero((standing[:, _RECORD] != rows[:, _RECORD]).any(axis=1))
         same = int(differs[0]) if len(differs) else len(rows)
-        is_last = same > 0 and known.place + same == known.queue.max_offset
+        is_last = same > 0 and comparison.place + same == comparison.queue.max_offset
         if is_last and _is_torn(standing[same - 1], rows[same - 1]):
             same -= 1
         return same
@@ -127,16 +127,16 @@ class QueueMerge:
         Raises:
             OSError: the disk is full, or broken.
         """
-        met = [known for known in self._comparisons.values() if known is not None]
+        comparisons = [comparison for comparison in self._comparisons.values() if comparison is not None]
         names = {self._writer.names[row] for row in self._comparisons}
         for queue in self._queues:
             if isinstance(queue, ConsumeQueue) and (queue.topic, queue.queue_id) not in names:
-                met.append(_Comparison(queue, queue.find_physical(self._begin, queue.first_stored)))
-        for known in met:
-            if not known.appends and (known.rows or known.place < known.queue.max_offset):
-                rows = np.concatenate([known.last, *(known.rows or [])])
-                begin = 0 if len(known.last) else self._begin  # behind a record that is known no unit is older
-                self._merge(known.queue, known.place - 1, rows, LogBounds(begin, log_end, self._writer.lost))
+                comparisons.append(_Comparison(queue, queue.find_physical(self._begin, queue.first_stored)))
+        for comparison in comparisons:
+            if not comparison.appends and (comparison.rows or comparison.place < comparison.queue.max_offset):
+                rows = np.concatenate([comparison.last, *(comparison.rows or [])])
+                begin = 0 if len(comparison.last) else self._begin  # behind a record that is known no unit is older
+                self._merge(comparison.queue, comparison.place - 1, rows, LogBounds(begin, log_end, self._writer.lost))
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:
         """Merge a queue's units from a place on with its records."""
@@ -171,29 +171,29 @@ def _rows(queue: ConsumeQueue, begin: int, end: int) -> Rows:
     return rows
 
 
-def _with_tags_codes(standing: Rows, wanted: Rows, begin: int) -> Rows:
+def _with_tags_codes(standing: Rows, expected: Rows, begin: int) -> Rows:
     """Copy the wanted units, with the tags codes of those that stand there already.
 
     They may be addresses in ConsumeQueueExt, or times by a former ``messageDelayLevel``. Of the last one a sector may
     be lost, so that its code ends in zeros.
     """
-    kept = wanted.copy()
-    at = wanted[:, unit_kernel.QUEUE_OFFSET] - begin
+    kept = expected.copy()
+    at = expected[:, unit_kernel.QUEUE_OFFSET] - begin
     there = np.flatnonzero((at >= 0) & (at < len(standing)))
-    there = there[(standing[at[there]][:, _RECORD] == wanted[there][:, _RECORD]).all(axis=1)]
-    if len(there) and at[there[-1]] == len(standing) - 1 and _is_torn(standing[-1], wanted[there[-1]]):
+    there = there[(standing[at[there]][:, _RECORD] == expected[there][:, _RECORD]).all(axis=1)]
+    if len(there) and at[there[-1]] == len(standing) - 1 and _is_torn(standing[-1], expected[there[-1]]):
         there = there[:-1]
     kept[there, unit_kernel.TAGS_CODE] = standing[at[there], unit_kernel.TAGS_CODE]
     return kept
 
 
-def _is_torn(standing: Rows, wanted: Rows) -> bool:
+def _is_torn(standing: Rows, expected: Rows) -> bool:
     """Whether a unit's tags code is another than the wanted one, and the begin of that with zeros behind."""
-    unit, whole = (int(row[unit_kernel.TAGS_CODE]).to_bytes(8, "big", signed=True) for row in (standing, wanted))
+    unit, whole = (int(row[unit_kernel.TAGS_CODE]).to_bytes(8, "big", signed=True) for row in (standing, expected))
     return unit != whole and whole.startswith(unit.rstrip(b"\0"))
 
 
-def _first_difference(standing: Rows, wanted: Rows, begin: int, end: int) -> int | None:
+def _first_difference(standing: Rows, expected: Rows, begin: int, end: int) -> int | None:
     """Find the first place at which a queue is to be written anew, up to its end; None if it is as wanted.
 
     Args:
@@ -202,12 +202,12 @@ def _first_difference(standing: Rows, wanted: Rows, begin: int, end: int) -> int
         begin: place of the first standing unit.
         end: one past the last place that the queue is to have; pre-blanks at the end are not written.
     """
-    at = wanted[:, unit_kernel.QUEUE_OFFSET] - begin
+    at = expected[:, unit_kernel.QUEUE_OFFSET] - begin
     if len(at) and at[0] < 0:
         return int(at[0]) + begin
     columns = [*_RECORD, unit_kernel.TAGS_CODE]
     image = np.tile(np.array([0, PRE_BLANK_SIZE, 0], dtype=np.int64), (end - begin, 1))
-    image[at] = wanted[:, columns]
+    image[at] = expected[:, columns]
     count = min(len(standing), len(image))
     differs = np.flatnonzero((standing[:count, columns] != image[:count]).any(axis=1))
     if len(differs):

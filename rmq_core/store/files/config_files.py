@@ -72,9 +72,9 @@ def load_numbers(path: str, disk: Disk) -> dict[str, int]:
     """Read a JSON table of numbers; empty if there is none."""
 
     def parse(text: str) -> dict[str, int]:
-        found = loads(text)
-        if not isinstance(found, dict):
+        document = loads(text)
+        if not isinstance(document, dict):
             raise DecodeError("not a JSON object")
-        return {str(name): number for name, number in found.items() if isinstance(number, int)}
+        return {str(name): number for name, number in document.items() if isinstance(number, int)}
 
     return load(path, parse, disk) or {}

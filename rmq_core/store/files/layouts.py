@@ -53,18 +53,18 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     Raises:
         StoreLayoutError: it has such.
     """
-    found = store_variants.recognise(LocalTree(), root)
-    store_variants.refuse(store_variants.no_broker(found, light_queues=light_queues))
-    return _batch_topics(root, found.batch_topics)
+    layouts = store_variants.recognise(LocalTree(), root)
+    store_variants.refuse(store_variants.no_broker(layouts, light_queues=light_queues))
+    return _batch_topics(root, layouts.batch_topics)
 
 
-def _batch_topics(root: str, told: frozenset[str]) -> frozenset[str]:
+def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
     """Those of ``told`` that the config says nothing else of: a directory may have been left by a topic of the name."""
-    if not told:
-        return told
+    if not batch_topics:
+        return batch_topics
     for end in ("", ".bak"):
         with suppress(OSError, DecodeError, UnicodeDecodeError):
             text = Path(f"{paths.config_dir(root)}/topics.json{end}").read_text("utf-8")
             configs = config_json.topic_configs(text)
-            return frozenset(name for name in told if name not in configs or configs[name].has_batch_queues)
-    return told
+            return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
+    return batch_topics

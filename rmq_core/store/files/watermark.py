@@ -107,9 +107,9 @@ class Marks:
         self._checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_SIXTH_END].ljust(
             CHECKPOINT_SIXTH_END, b"\0"
         )
-        found = self._read(self._watermark_path)
+        data = self._read(self._watermark_path)
         copies = [
-            Watermark.decode(found[at : at + SECTOR_BYTES]) for at in range(0, COPIES * SECTOR_BYTES, SECTOR_BYTES)
+            Watermark.decode(data[at : at + SECTOR_BYTES]) for at in range(0, COPIES * SECTOR_BYTES, SECTOR_BYTES)
         ]
         self._sequence = max((copy.sequence for copy in copies if copy is not None), default=0)
         self._copies = copies
@@ -139,8 +139,8 @@ class Marks:
         if not copies:
             return None
         newest = max(copies, key=lambda copy: copy.sequence)
-        known = self.checkpoint_bytes in (newest.checkpoint_before, newest.checkpoint_after)
-        return newest if known else None
+        matches_checkpoint = self.checkpoint_bytes in (newest.checkpoint_before, newest.checkpoint_after)
+        return newest if matches_checkpoint else None
 
     def write(self, watermark: Watermark, checkpoint: Checkpoint) -> None:
         """Write both and force them; in this order, so that one of the two checkpoints is always known."""

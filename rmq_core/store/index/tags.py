@@ -30,9 +30,9 @@ _MOST_WINDOWS: Final = 16  # of entries that are looked at; a store may have no 
 
 def tags_from(config: StoreConfig) -> int:
     """Physical offset from which the store's TAGS are to be indexed: ALL_TAGS or NO_TAGS."""
-    wanted = parse_index_tags(config.index_tags)
-    if wanted is not None:
-        return wanted
+    configured_offset = parse_index_tags(config.index_tags)
+    if configured_offset is not None:
+        return configured_offset
     is_indexed = is_last_indexed(_newest(config))
     if is_indexed is None:
         is_indexed = _is_from_5_4(config.root)

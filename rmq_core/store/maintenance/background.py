@@ -177,11 +177,11 @@ class Background:
         now = self._monotonic_s()
         config = self._config
         mark = self._dispatch.mark
-        wanted, self._is_force_wanted = self._is_force_wanted, False
-        if not wanted and config.flush_least_pages and not self._flusher.is_due:
+        is_requested, self._is_force_wanted = self._is_force_wanted, False
+        if not is_requested and config.flush_least_pages and not self._flusher.is_due:
             return
         thorough = (
-            wanted
+            is_requested
             or (not config.flush_consumequeue_least_pages and self._has_few_files)
             or 0 < config.flush_consumequeue_least_pages <= self._new_unit_pages(mark)
             or mark.offset - self.watermark.dispatched > _MUCH_BYTES

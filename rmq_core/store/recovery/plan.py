@@ -95,18 +95,18 @@ class RecoveryPlanner:
         The record is one that a unit names. A search for one in the log could be led astray: by a body that
         holds the bytes of a record with the very offset at which they stand.
         """
-        wanted = watermark.log_flushed - VERIFIED_TAIL_BYTES
+        tail_begin = watermark.log_flushed - VERIFIED_TAIL_BYTES
         flushed = [file for file in self._files if file.start <= watermark.log_flushed]
         for file in flushed:
-            if file.start >= wanted:
+            if file.start >= tail_begin:
                 return file.start
         file = flushed[-1] if flushed else self._files[0]
-        found = watermark.log_flushed
+        scan_begin = watermark.log_flushed
         for queue in islice(self._queues, _QUEUES_ASKED):
-            unit = queue.next_unit(queue.find_physical(wanted, queue.first_stored))
-            if unit is not None and unit.physical_offset < found and self._is_record(unit):
-                found = unit.physical_offset
-        return file.start if found == watermark.log_flushed else found
+            unit = queue.next_unit(queue.find_physical(tail_begin, queue.first_stored))
+            if unit is not None and unit.physical_offset < scan_begin and self._is_record(unit):
+                scan_begin = unit.physical_offset
+        return file.start if scan_begin == watermark.log_flushed else scan_begin
 
     def _is_record(self, unit: StoredUnit | BatchUnit) -> bool:
         for file in self._files:

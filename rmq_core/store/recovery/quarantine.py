@@ -68,15 +68,15 @@ class Quarantine:
 
         Messages had queue offsets there, so that a gap behind one is none to close.
         """
-        found = []
+        damages = []
         for path in sorted(Path(self.directory).glob("*.bin")):
             start, size = parse_segment_name(path.name.partition(".")[0]), path.stat().st_size
             file = next((file for file in reversed(files) if start is not None and file.start <= start), None)
             if start is not None and file is not None and start + size <= file.start + file.size:
                 head = self._disk.read(file.descriptor, _HEAD_BYTES, start - file.start)
                 if _is_filler(head, start, file.start + file.size - start):
-                    found.append(Damage(start, size, DamageCode.MAGIC))
-        return found
+                    damages.append(Damage(start, size, DamageCode.MAGIC))
+        return damages
 
     def bury(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
         """Overwrite a damaged stretch with tombstones, or with a BLANK where it goes up to the end of its file.
@@ -92,29 +92,29 @@ class Quarantine:
         Raises:
             OSError: the disk failed.
         """
-        position, left = damage.physical_offset - file.start, damage.size
-        if position + left == file.size:
-            if left >= BLANK_BYTES:
-                self._disk.write(file.descriptor, SIZE_AND_MAGIC.pack(left, MAGIC_BLANK), position)
+        position, remaining_bytes = damage.physical_offset - file.start, damage.size
+        if position + remaining_bytes == file.size:
+            if remaining_bytes >= BLANK_BYTES:
+                self._disk.write(file.descriptor, SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK), position)
             return False
-        if left < _LEAST_TOMBSTONE_BYTES:
+        if remaining_bytes < _LEAST_TOMBSTONE_BYTES:
             return False
-        while left:
-            size = left
+        while remaining_bytes:
+            size = remaining_bytes
             if size > _MOST_TOMBSTONE_BYTES:  # and leave room for another behind it
-                size = min(_MOST_TOMBSTONE_BYTES, left - _LEAST_TOMBSTONE_BYTES)
+                size = min(_MOST_TOMBSTONE_BYTES, remaining_bytes - _LEAST_TOMBSTONE_BYTES)
             self._disk.write(file.descriptor, tombstone(size, file.start + position, timestamp_ms), position)
             position += size
-            left -= size
+            remaining_bytes -= size
         return True
 
 
-def _is_filler(head: bytes, physical_offset: int, left: int) -> bool:
+def _is_filler(head: bytes, physical_offset: int, remaining_bytes: int) -> bool:
     """Whether a record's first bytes are those of a tombstone, or of a BLANK that fills its file."""
-    if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(left, MAGIC_BLANK):
+    if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK):
         return True
     size = int.from_bytes(head[:4], "big", signed=True)
-    if not _LEAST_TOMBSTONE_BYTES <= size <= min(left, _MOST_TOMBSTONE_BYTES) or len(head) < _HEAD_BYTES:
+    if not _LEAST_TOMBSTONE_BYTES <= size <= min(remaining_bytes, _MOST_TOMBSTONE_BYTES) or len(head) < _HEAD_BYTES:
         return False
     return tombstone(size, physical_offset, store_timestamp_ms(memoryview(head)))[:_HEAD_BYTES] == head
 

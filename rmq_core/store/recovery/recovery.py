@@ -144,11 +144,11 @@ class Recovery:
     def _find_files(self) -> list[LogFile]:
         """Find the log's files; one whose creation was interrupted gets its full size."""
         config = self._config
-        found = list_log_files(config.commitlog_path)
-        if found and found[-1][2] == 0:
-            self._disk.remove(found.pop()[0])
-        for number, (path, start, size) in enumerate(found):
-            is_cut = size == 0 or (number == len(found) - 1 and size < config.commitlog_file_bytes)
+        segments = list_log_files(config.commitlog_path)
+        if segments and segments[-1][2] == 0:
+            self._disk.remove(segments.pop()[0])
+        for number, (path, start, size) in enumerate(segments):
+            is_cut = size == 0 or (number == len(segments) - 1 and size < config.commitlog_file_bytes)
             if start % config.commitlog_file_bytes or not (is_cut or size == config.commitlog_file_bytes):
                 raise StoreSizeError(
                     f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {config.commitlog_file_bytes}"
@@ -157,7 +157,7 @@ class Recovery:
                 descriptor = self._disk.open(path)
                 self._disk.truncate(descriptor, config.commitlog_file_bytes)
                 self._disk.close(descriptor)
-        return [LogFile(path, start, config.commitlog_file_bytes, self._disk) for path, start, _ in found]
+        return [LogFile(path, start, config.commitlog_file_bytes, self._disk) for path, start, _ in segments]
 
     def _begin_new(self) -> None:
         """Remove queues and Index: without a log they can refer to nothing. Source: ``recoverNormally``."""

@@ -25,7 +25,7 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
     Raises:
         OSError: a file cannot be read.
     """
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for position, block in log.blocks():
         units = np.frombuffer(block, dtype=UNIT_DTYPE)
         due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
@@ -35,5 +35,5 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
         hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
         sums = np.bincount(places, weights=changes, minlength=len(hashes))
         for topic_hash, change in zip(hashes.tolist(), sums.tolist(), strict=True):
-            found[topic_hash] += int(change)
-    return found
+            counts[topic_hash] += int(change)
+    return counts

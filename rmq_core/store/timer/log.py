@@ -51,7 +51,7 @@ class TimerLog:
         self._block_at = 0
 
     def _list(self) -> list[int]:
-        found = []
+        starts = []
         directory = Path(self.directory)
         files = [path for path in sorted(directory.iterdir()) if path.is_file()] if directory.is_dir() else []
         files = [path for path in files if paths.parse_segment_name(path.name) is not None]
@@ -63,8 +63,8 @@ class TimerLog:
                 raise StoreSizeError(
                     f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}; use the old setting"
                 )
-            found.append(start)
-        return found
+            starts.append(start)
+        return starts
 
     @property
     def begin(self) -> int:

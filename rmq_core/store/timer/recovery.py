@@ -65,13 +65,13 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
         log.write_again(flushed)
     queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
-    taken: set[int] = set()
+    enqueued_offsets: set[int] = set()
     units_end = log.end
     if done_offset is None:  # the original's: its flush position and its queue offset are not of one moment
         done_offset, queue_offset = log_end, max(queue_offset, _behind(store, log, last))
     else:
         # A message that was due when it came has no unit, and its delivery may be lost where later units are not.
-        taken, units_end = _taken(log, flushed), min(flushed, log.end)
+        enqueued_offsets, units_end = _taken(log, flushed), min(flushed, log.end)
     progress = TimerProgress(
         log_end,
         min(min(read_time_ms, first_ms) or _first_due_ms(wheel, log, now_ms), now_ms),
@@ -80,7 +80,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         units_end,
     )
     return TimerStore(
-        config, disk, wheel, log, checkpoint, progress, again_before, taken, store.max_offset(TIMER_TOPIC, 0)
+        config, disk, wheel, log, checkpoint, progress, again_before, enqueued_offsets, store.max_offset(TIMER_TOPIC, 0)
     )
 
 
@@ -101,10 +101,10 @@ def _forget(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
 
 def _first_offset(store: MessageStore) -> int:
     """Physical offset of the first timer message, as none was delivered before it; without one, the log's end."""
-    found = store.get(TIMER_TOPIC, 0, store.min_offset(TIMER_TOPIC, 0), 1)
-    if found.status is not GetStatus.FOUND:
+    first = store.get(TIMER_TOPIC, 0, store.min_offset(TIMER_TOPIC, 0), 1)
+    if first.status is not GetStatus.FOUND:
         return store.max_physical_offset
-    return int(_PHYSICAL_OFFSET.unpack_from(found.slices[0])[0])
+    return int(_PHYSICAL_OFFSET.unpack_from(first.slices[0])[0])
 
 
 def _first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:

@@ -43,22 +43,22 @@ def take_newest(
         StoreSizeError: a snapshot of another size than a wheel has; nothing has changed.
         OSError: a file cannot be read or written.
     """
-    found = _snapshots(config)
-    if not found:
+    snapshot_paths = _snapshots(config)
+    if not snapshot_paths:
         return checkpoint
-    end = max(found)
-    image = disk.read_file(found[end])
+    end = max(snapshot_paths)
+    image = disk.read_file(snapshot_paths[end])
     if len(image) != WHEEL_FILE_BYTES:
-        raise StoreSizeError(f"{found[end]}: has {len(image)} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
+        raise StoreSizeError(f"{snapshot_paths[end]}: has {len(image)} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
     flushed = min(end, checkpoint.last_timer_log_flush_position)
     checkpoint = replace(checkpoint, last_timer_log_flush_position=flushed)
     data = checkpoint.encode_file()
     disk.make_directory(str(Path(config.checkpoint_path).parent))
     disk.replace(config.checkpoint_path, data if done_offset is None else encode_done_offset(data, done_offset))
     disk.replace(config.wheel_path, image)
-    for path in found.values():
+    for path in snapshot_paths.values():
         disk.remove(path)
-    _LOGGER.info("%(path)s is the timer wheel now", {"path": found[end]})
+    _LOGGER.info("%(path)s is the timer wheel now", {"path": snapshot_paths[end]})
     return checkpoint
 
 
