@@ -84,7 +84,7 @@ class LogComparison:
         if self._beats == _IDLE_BEATS:
             raise LogsDifferError(self.begin, self._at)
         while piece and self._at < self._end:
-            slave_bytes = self._store.log_stretch(self._at, min(len(piece), self._end - self._at))
+            slave_bytes = self._store.read_log_range(self._at, min(len(piece), self._end - self._at))
             if slave_bytes is None:
                 raise ReplicationError(f"the log at {self._at} was deleted while it was compared with the master's")
             if slave_bytes != piece[: len(slave_bytes)]:

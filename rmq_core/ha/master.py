@@ -320,7 +320,7 @@ class SlavePeer(asyncio.Protocol):
         until = min(limit, at + _TURN_BYTES)
         buffers: list[bytes | memoryview] = []
         while at < until:
-            stretch = store.log_stretch(at, min(most, until - at))
+            stretch = store.read_log_range(at, min(most, until - at))
             if stretch is None:
                 log.error(
                     "slave %(slave)s is disconnected: it needs the log at %(offset)d, which is deleted",

@@ -152,7 +152,7 @@ class StoreReader:
             if not start <= physical_offset < end:
                 file = log.file_at(physical_offset)
                 if file is None or first >= 0:
-                    first = last = _take(slices, view, first, last)
+                    first = last = _append_slice(slices, view, first, last)
                 if file is None:
                     removed += 1
                     continue
@@ -169,11 +169,11 @@ class StoreReader:
             if matches is not None and not matches(view[position : position + size]):
                 continue
             if position != last:
-                first = _take(slices, view, first, last, position)
+                first = _append_slice(slices, view, first, last, position)
             last = position + size
             count += 1
             total += size
-        _take(slices, view, first, last)
+        _append_slice(slices, view, first, last)
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
@@ -304,7 +304,7 @@ def _unit_of(queue: Queue, queue_offset: int) -> StoredUnit | BatchUnit | None:
     return queue.unit_of(queue_offset) if isinstance(queue, BatchQueue) else queue.unit(queue_offset)
 
 
-def _take(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
+def _append_slice(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
     """Append the pending stretch ``view[first:last]``, if any; the next one begins at ``position``."""
     if first >= 0:
         slices.append(view[first:last])

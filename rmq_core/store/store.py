@@ -22,7 +22,7 @@ from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.dispatch.kernel_loading import load_kernels
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.layouts import refuse_layouts
-from rmq_core.store.files.lock import hold_lock
+from rmq_core.store.files.lock import lock_store
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
@@ -124,7 +124,7 @@ class MessageStore:
         load_kernels()
         disk = disk or Disk()
         disk.make_forced_directory(config.root)
-        locked = hold_lock(config.root, disk)
+        locked = lock_store(config.root, disk)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk,
                         threads=threads or Threads(), batch_topics=batch_topics)  # fmt: skip
@@ -219,9 +219,9 @@ class MessageStore:
         """Return the stored record at a physical offset; None where none begins."""
         return self._log.record(physical_offset)
 
-    def log_stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Bytes of the log, for a slave; see ``CommitLog.stretch``."""
-        return self._log.stretch(physical_offset, most_bytes)
+    def read_log_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+        """Bytes of the log, for a slave; see ``CommitLog.read_range``."""
+        return self._log.read_range(physical_offset, most_bytes)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Queue offset for a store time; see ``StoreReader.offset_by_time``."""
@@ -328,7 +328,7 @@ class MessageStore:
             OSError: a slave's queues, which have messages of such a topic already, cannot be made anew.
         """
         if self._queues.set_batch_topics(topics):
-            self._dispatch.writer.forget()
+            self._dispatch.writer.clear_cache()
             self._queues.make_batch_queues(self._log.batch_unit)
             self._dispatch.note()
 
@@ -389,7 +389,7 @@ class MessageStore:
         try:
             self._background.stop()
             self._queues.remove_files()
-            is_complete = self._dispatch.offset == self._log.max_offset and not self._log.is_followed
+            is_complete = self._dispatch.offset == self._log.max_offset and not self._log.has_trailing_bytes
             is_complete = is_complete and self.fault is None
             is_complete = is_complete and self._background.force(clean=True)
             if is_complete:

@@ -171,7 +171,7 @@ class Schedule:
             put_some(master, self._dice, self._number)
             self._number += 1
         begin = store.max_physical_offset
-        stretch = master.log_stretch(begin, self._dice.choice([1, 100, 700, 4096]))
+        stretch = master.read_log_range(begin, self._dice.choice([1, 100, 700, 4096]))
         assert stretch is not None
         taken = store.put_encoded(begin, stretch)
         end = store.max_physical_offset

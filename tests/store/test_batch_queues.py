@@ -346,7 +346,7 @@ def test_a_slave_makes_batch_queues_of_what_came_before_their_topic_s_name(tmp_p
     master = opened(config_of(tmp_path / "store", batchconsumequeue_file_bytes=FILE_BYTES))
     put_some(master, random.Random(3), 60)
     whole = b"".join(
-        bytes(master.log_stretch(at, 16_384) or b"") for at in range(0, master.max_physical_offset, 16_384)
+        bytes(master.read_log_range(at, 16_384) or b"") for at in range(0, master.max_physical_offset, 16_384)
     )
     assert master.shutdown()
     for is_killed in (False, True):
@@ -383,7 +383,7 @@ def test_a_slave_drops_batch_queues_of_a_topic_that_was_made_anew(tmp_path: Path
     master.dispatch()
     assert master.delete_topics([TOPIC]) == 1
     put(master, TOPIC, body=b"new")
-    whole = bytes(master.log_stretch(0, 16_384) or b"")
+    whole = bytes(master.read_log_range(0, 16_384) or b"")
     assert master.shutdown()
     slave = opened(config_of(tmp_path / "slave", batchconsumequeue_file_bytes=FILE_BYTES, slave=True))
     assert slave.put_encoded(0, whole)
@@ -408,7 +408,7 @@ def test_batch_queues_that_the_disk_did_not_take_are_made_at_the_next_try(tmp_pa
     name_batch_topics(tmp_path / "store", TOPIC)
     master = opened(config_of(tmp_path / "store", batchconsumequeue_file_bytes=FILE_BYTES))
     put_some(master, random.Random(3), 40)
-    whole = bytes(master.log_stretch(0, 16_384) or b"")
+    whole = bytes(master.read_log_range(0, 16_384) or b"")
     assert master.shutdown()
     disk, config = FullDisk(), config_of(tmp_path / "slave", batchconsumequeue_file_bytes=FILE_BYTES, slave=True)
     slave = opened(config, disk=disk)

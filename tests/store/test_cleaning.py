@@ -78,7 +78,7 @@ def test_old_files_go_at_their_hour_with_queues_and_index(open_store: Opener) ->
     store = filled(open_store)
     aged(store, [73, 73, 73, 71, 73])
     starts = [file.start for file in store._log.files]
-    held = store.log_stretch(0, 100)
+    held = store.read_log_range(0, 100)
     assert held is not None
     before = bytes(held)
     report = store.clean(NOW_S * 1000)

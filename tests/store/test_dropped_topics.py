@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torture
 def copied(master: MessageStore, slave: MessageStore) -> None:
     """Give a slave what it lacks of its master's log."""
     master.dispatch()
-    while stretch := master.log_stretch(slave.max_physical_offset, 1000):
+    while stretch := master.read_log_range(slave.max_physical_offset, 1000):
         assert slave.put_encoded(slave.max_physical_offset, stretch)
         slave.dispatch()
 
@@ -132,7 +132,7 @@ def test_a_topic_made_anew_is_known_though_its_first_messages_are_lost(open_stor
     begin = master.max_physical_offset
     for number in range(4):
         put(master, "T", body=b"new %d" % number)
-    log = bytes(master.log_stretch(begin, master.max_physical_offset - begin) or b"")
+    log = bytes(master.read_log_range(begin, master.max_physical_offset - begin) or b"")
     at = log.index(b"\x01T")  # the topic, behind its length
     second = log.index(b"\x01T", at + 1)
     log = log[: at + 1] + b"U" + log[at + 2 : second + 1] + b"U" + log[second + 2 :]
@@ -154,7 +154,7 @@ def test_what_has_fitted_behind_a_deleted_topic_stays(open_store: Opener, old: i
     begin = master.max_physical_offset
     for number in range(old + 2):
         put(master, "T", body=b"new %d" % number)
-    log = bytearray(b"".join(bytes(master.log_stretch(at, 1 << 20) or b"") for at in [begin]))
+    log = bytearray(b"".join(bytes(master.read_log_range(at, 1 << 20) or b"") for at in [begin]))
     at = -1
     for _ in range(old):
         at = log.index(b"\x01T", at + 1)

@@ -31,7 +31,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
-from rmq_core.store.commitlog.light_places import named_light_queues
+from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names
 from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage
@@ -306,7 +306,7 @@ def rules_of_light_queues() -> dict[int, Rule]:
             yield from RULES[code](request, cluster)
             text = request.ext_fields.get(field, "")
             if PROPERTY_LIGHT_NAMES in text:
-                for name in dict.fromkeys(named_light_queues(text.encode("utf-8", "replace"))):
+                for name in dict.fromkeys(decode_lmq_names(text.encode("utf-8", "replace"))):
                     yield topic_permission(name, *_PUB)
 
         return list_permissions

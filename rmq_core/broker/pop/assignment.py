@@ -29,7 +29,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import TopicKind, kind_of
-from rmq_core.store.commitlog.light_places import is_light_queue
+from rmq_core.store.commitlog.lmq_offsets import is_lmq
 
 _FILE: Final = "messageRequestMode.json"
 PULL: Final = "PULL"
@@ -86,7 +86,7 @@ class QueryAssignmentProcessor:
         if mode.topic.startswith(names.RETRY_PREFIX):
             raise ResponseError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         require_topic(self._state, mode.topic)
-        if is_light_queue(mode.topic):  # routes of name servers have no light queues
+        if is_lmq(mode.topic):  # routes of name servers have no light queues
             raise ResponseError(ResponseCode.NO_PERMISSION, f"[{mode.topic}] is a light queue (LMQ): it has no mode")
         refuse_lmq_group(self._state, mode.consumer_group)
         if mode.mode not in (PULL, POP):

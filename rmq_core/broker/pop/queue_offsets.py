@@ -6,7 +6,7 @@ Source: ``MQClientAPIImpl#processPopResponse``, the same rule in clients.
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_core.store.commitlog.light_places import is_light_queue, light_names
+from rmq_core.store.commitlog.lmq_offsets import is_lmq, split_lmq_names
 from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import head_struct
@@ -18,7 +18,7 @@ _QUEUE_OFFSET: Final = head_struct("queue_offset")
 def read_queue_offset(record: memoryview, topic: str) -> int:
     """Read the offset of a record in the queue or light queue of a topic."""
     queue_offset = int(_QUEUE_OFFSET.unpack_from(record)[0])
-    if not is_light_queue(topic):
+    if not is_lmq(topic):
         return queue_offset
     try:
         return get_queue_offset(decode_record(record, verify_crc=False).properties, topic, queue_offset)
@@ -28,10 +28,10 @@ def read_queue_offset(record: memoryview, topic: str) -> int:
 
 def get_queue_offset(properties: Mapping[str, str], topic: str, queue_offset: int) -> int:
     """Return the offset of a message in the queue of a topic; for a light queue, from the message's properties."""
-    if not is_light_queue(topic):
+    if not is_lmq(topic):
         return queue_offset
-    lmq_names = light_names(properties.get(PROPERTY_LIGHT_NAMES, ""))
-    lmq_offsets = light_names(properties.get(PROPERTY_LIGHT_OFFSETS, ""))
+    lmq_names = split_lmq_names(properties.get(PROPERTY_LIGHT_NAMES, ""))
+    lmq_offsets = split_lmq_names(properties.get(PROPERTY_LIGHT_OFFSETS, ""))
     if len(lmq_names) != len(lmq_offsets) or topic not in lmq_names:
         return queue_offset
     text = lmq_offsets[lmq_names.index(topic)]

@@ -12,7 +12,7 @@ from rmq_core.broker.transaction.half import TRANSACTION
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
-from rmq_core.store.commitlog.light_places import is_light_queue
+from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, PROPERTY_LITE_TOPIC
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
@@ -32,7 +32,7 @@ def lite_queue_name(parent: str, child: str) -> str:
         ValueError: invalid name of a lite topic.
     """
     queue = lite_queue(parent, child)
-    if len(child) > _MOST_CHARS or _CHILD.fullmatch(child) is None or not is_light_queue(queue):
+    if len(child) > _MOST_CHARS or _CHILD.fullmatch(child) is None or not is_lmq(queue):
         raise ValueError(f"{child[:_SHOWN_CHARS]!r} cannot be a lite topic of {parent[:_SHOWN_CHARS]}")
     return queue
 

@@ -22,7 +22,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
-from rmq_core.store.commitlog.light_places import is_light_queue, named_light_queues
+from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names, is_lmq
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
@@ -185,7 +185,7 @@ class MessageWriter:
     def _make_topic(self, fields: SendMessage) -> TopicConfig:
         """Create the topic of a message. Raises ResponseError without permission, or for a reserved name."""
         topics = self._state.topics
-        light = topics.get(fields.topic) if is_light_queue(fields.topic) else None
+        light = topics.get(fields.topic) if is_lmq(fields.topic) else None
         if light is not None:
             check_names_no_child(fields.topic, [])
             self._check_room([fields.topic])
@@ -216,21 +216,21 @@ class MessageWriter:
         for its offsets would be lost at its delivery.
         """
         encoded = (fields.properties or "").encode("utf-8", "replace")
-        light_queues = named_light_queues(encoded)
+        light_queues = decode_lmq_names(encoded)
         if not may_be_child:
             check_names_no_child(fields.topic, light_queues)
         if len(encoded) + len(light_queues) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
             count = len(light_queues)
             problem = f"{count} light queues are too many for one message: their places have no room in its properties"
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
-        invalid_name = next((name for name in light_queues if not is_light_queue(name)), None)
+        invalid_name = next((name for name in light_queues if not is_lmq(name)), None)
         if invalid_name is not None:
             problem = f"{PROPERTY_LIGHT_NAMES} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         self._check_room(light_queues)
 
     def _check_room(self, light_queues: list[str]) -> None:
-        if not self._state.store.appender.takes_light_queues(light_queues):
+        if not self._state.store.appender.reserve_lmqs(light_queues):
             if light_queues[0].startswith(LITE_PREFIX):
                 raise ResponseError(ResponseCode.LMQ_QUOTA_EXCEEDED, _TOO_MANY_LITE_TOPICS)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LIGHT_QUEUES)

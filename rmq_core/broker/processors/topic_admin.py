@@ -32,7 +32,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import CreateTopic, Topic
-from rmq_core.store.commitlog.light_places import is_light_queue
+from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
@@ -208,7 +208,7 @@ def _parse_changes(text: str) -> dict[str, str]:
 
 def check_deletable(state: BrokerState, topic: str) -> None:
     """Refuse to delete other than a user's topic. Raises ResponseError."""
-    if not (state.store.config.lmq_enabled and is_light_queue(topic)):  # deletion of its queue
+    if not (state.store.config.lmq_enabled and is_lmq(topic)):  # deletion of its queue
         _check_name(state, topic)
 
 

@@ -21,7 +21,7 @@ from rmq_core.broker.tables.attributes import (
 from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
-from rmq_core.store.commitlog.light_places import is_light_queue
+from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TIMER_TOPIC
 
 _FILE: Final = "topics.json"
@@ -75,7 +75,7 @@ class Topics:
         Source: ``LmqTopicConfigManager#selectTopicConfig``.
         """
         config = self.table.get(topic)
-        if config is None and self._has_light_queues and is_light_queue(topic):
+        if config is None and self._has_light_queues and is_lmq(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
         return config
 

@@ -26,7 +26,7 @@ def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memor
     end, file_bytes = store.max_physical_offset, store.config.commitlog_file_bytes
     while begin < end:
         start = begin - begin % file_bytes
-        if store.log_stretch(begin, 1) is not None:  # a file may be missing
+        if store.read_log_range(begin, 1) is not None:  # a file may be missing
             for batch in scan_segment(
                 _FileReader(store, start), start, file_bytes, start=begin - start, data_end=end - start, search=False,
                 verify_crc=False,
@@ -44,7 +44,7 @@ class _FileReader:
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill ``target`` from the file's byte ``offset`` on."""
-        data = self._store.log_stretch(self._start + offset, len(target)) or b""
+        data = self._store.read_log_range(self._start + offset, len(target)) or b""
         target[: len(data)] = data
         target[len(data) :] = bytes(len(target) - len(data))
         return len(target)

@@ -12,7 +12,7 @@ from typing import Final
 
 from isal import isal_zlib
 
-from rmq_core.store.commitlog.light_places import LIGHT_NAMES, LightPlaces
+from rmq_core.store.commitlog.lmq_offsets import INNER_MULTI_DISPATCH, LmqOffsets
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.record_encoder import QueueParts, before_crc, host_kinds
 from rmq_core.store.config import StoreConfig
@@ -81,9 +81,9 @@ class Appender:
         self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
-        self._light: LightPlaces | None = None
+        self._lmq_offsets: LmqOffsets | None = None
         if config.lmq_enabled:
-            self._light = LightPlaces(self.queue, queues, config.max_lmq_queues)
+            self._lmq_offsets = LmqOffsets(self.queue, queues, config.max_lmq_queues)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
@@ -94,25 +94,25 @@ class Appender:
         """Return the cached parts of a queue's records, with its next queue offset; None for an impossible queue."""
         return self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
 
-    def forget_all(self) -> None:
+    def evict_all_queues(self) -> None:
         """Drop the cached next queue offsets of all queues; they are read from the ConsumeQueues again."""
         self._queues.clear()
 
-    def forget(self, topics: Collection[str]) -> None:
+    def evict_queues(self, topics: Collection[str]) -> None:
         """Drop the cached next queue offsets of topics; they are read from their ConsumeQueues again."""
         for key in [key for key in self._queues if key[0] in topics]:
             del self._queues[key]
-        if self._light is not None:
-            self._light.names.difference_update(topics)
+        if self._lmq_offsets is not None:
+            self._lmq_offsets.names.difference_update(topics)
 
     @property
     def light_queues(self) -> Set[str]:
         """The names of all light queues that messages went to."""
-        return frozenset() if self._light is None else self._light.names
+        return frozenset() if self._lmq_offsets is None else self._lmq_offsets.names
 
-    def takes_light_queues(self, names: Collection[str]) -> bool:
-        """Whether a message may go to these light queues; see ``LightPlaces.takes``."""
-        return self._light is None or self._light.takes(names)
+    def reserve_lmqs(self, names: Collection[str]) -> bool:
+        """Whether a message may go to these light queues; see ``LmqOffsets.takes``."""
+        return self._lmq_offsets is None or self._lmq_offsets.reserve(names)
 
     def open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
         """Cache the parts of a queue's records and its next queue offset; None if there can be no such queue."""
@@ -120,8 +120,8 @@ class Appender:
             return None
         queue = QueueParts(topic, queue_id, self._table.next_offset(topic, queue_id))
         self._queues[topic, queue_id] = queue
-        if self._light is not None and topic.startswith(LIGHT_QUEUE_PREFIX):
-            self._light.names.add(topic)
+        if self._lmq_offsets is not None and topic.startswith(LIGHT_QUEUE_PREFIX):
+            self._lmq_offsets.names.add(topic)
         return queue
 
     def put(
@@ -171,8 +171,8 @@ class Appender:
             return _ILLEGAL
         counts = sys_flag & FLAG_TRANSACTION_MASK in (0, FLAG_TRANSACTION_COMMIT)
         light: Collection[QueueParts] = ()
-        if self._light is not None and counts and LIGHT_NAMES in properties:
-            properties, light = self._light.place(topic, properties)
+        if self._lmq_offsets is not None and counts and INNER_MULTI_DISPATCH in properties:
+            properties, light = self._lmq_offsets.assign_offsets(topic, properties)
         append_crc = self._append_crc
         if append_crc:
             properties = before_crc(properties)

@@ -9,7 +9,7 @@ from struct import error as struct_error
 from typing import Final
 
 from rmq_core.store.commitlog.append import Appender
-from rmq_core.store.commitlog.light_places import LIGHT_OFFSETS
+from rmq_core.store.commitlog.lmq_offsets import INNER_MULTI_QUEUE_OFFSET
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.record_encoder import BatchEncoder, host_kinds
 from rmq_core.store.config import StoreConfig
@@ -91,7 +91,7 @@ class BulkAppender:
         queue = appender.queue(topic, queue_id)
         if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
-        if self._has_light_queues and (LIGHT_OFFSETS in batch or LIGHT_OFFSETS in properties):
+        if self._has_light_queues and (INNER_MULTI_QUEUE_OFFSET in batch or INNER_MULTI_QUEUE_OFFSET in properties):
             return _ILLEGAL  # messages of batches get no places in light queues, and may not bring some
         if store_host is None:
             store_host = appender.store_host
@@ -183,14 +183,14 @@ class BulkAppender:
         Source: ``DefaultMessageStore#appendToCommitLog``.
         """
         log = self._log
-        self._appender.forget_all()  # the numbers come with the records
+        self._appender.evict_all_queues()  # the numbers come with the records
         if not log.max_offset and physical_offset > 0:
             if physical_offset % self._file_bytes:
                 return False
             try:
                 log.begin_at(physical_offset)
             except OSError as error:
-                return self._not_taken(error)
+                return self._refuse_replicated(error)
         if physical_offset != log.max_offset:
             return False
         done = 0
@@ -201,12 +201,12 @@ class BulkAppender:
             try:
                 log.write(data[done : done + step])
             except OSError as error:
-                return self._not_taken(error)
+                return self._refuse_replicated(error)
             done += step
         self._is_faulty = False
         return True
 
-    def _not_taken(self, error: OSError) -> bool:
+    def _refuse_replicated(self, error: OSError) -> bool:
         if not self._is_faulty:  # the master sends them again and again: the failure is logged once
             _LOGGER.error(
                 "%(directory)s: replicated bytes of the master's log cannot be written: %(error)s",

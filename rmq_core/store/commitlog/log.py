@@ -142,7 +142,7 @@ class CommitLog:
             self._disk.write(descriptor, data, self.position)
         except OSError:
             # It may have taken some: whole ones would come back at the next start, even behind what comes in their
-            # place. Zeros find room as far as they did; see ``is_followed``, should they not.
+            # place. Zeros find room as far as they did; see ``has_trailing_bytes``, should they not.
             with suppress(OSError):
                 self._disk.write(descriptor, bytes(len(data)), self.position)
             raise
@@ -184,7 +184,7 @@ class CommitLog:
         self._expect_next()
 
     @property
-    def is_followed(self) -> bool:
+    def has_trailing_bytes(self) -> bool:
         """Whether a record may begin behind the end, left by a write that failed: the next start takes it in."""
         return self.memory is not None and any(self.memory[self.position : self.position + _INT32.size])
 
@@ -202,7 +202,7 @@ class CommitLog:
             return None
         return file.view[position : position + size]
 
-    def stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+    def read_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
         """Up to ``most_bytes`` from a physical offset on, within one file; None if nothing is there."""
         readable_bytes = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
         return self.slice(physical_offset, min(readable_bytes, most_bytes))

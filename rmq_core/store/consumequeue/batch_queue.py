@@ -200,7 +200,7 @@ class BatchQueue:
         if row < self._end or self.files.has_data(row * BATCH_UNIT_BYTES):
             self.files.trim(row * BATCH_UNIT_BYTES)
         self._end = row if self.files.files else 0
-        self._know_ends()
+        self._update_bounds()
 
     def write_again(self, physical_offset: int) -> None:
         """Write the units of records from a physical offset on again; see ``FileSequence.write_again``."""
@@ -212,7 +212,7 @@ class BatchQueue:
         if last is not None and last.compacted_offset == last.reserved == 0:
             self.trim(last.row)
 
-    def _know_ends(self) -> None:
+    def _update_bounds(self) -> None:
         last, first = self.unit(self._end - 1), self.unit(self.first_stored)
         self.max_offset = 0 if last is None else last.end_offset
         self._last_physical = -1 if last is None else last.physical_offset
@@ -239,13 +239,13 @@ class BatchQueue:
         """Remove the units of rows whose records are damaged; later ones move up, as a rebuild has them."""
         if begin < end:
             self.least_next = max(self.least_next, self.max_offset)
-            self._keep(begin, end)
+            self._remove_rows(begin, end)
 
     def remove_before(self, physical_offset: int) -> None:
         """Remove the units of records before a physical offset, as a rebuild without them does."""
-        self._keep(self.first_stored, self.find_physical(physical_offset))
+        self._remove_rows(self.first_stored, self.find_physical(physical_offset))
 
-    def _keep(self, begin: int, end: int) -> None:
+    def _remove_rows(self, begin: int, end: int) -> None:
         """Remove the units of rows ``begin`` to ``end``; where they are the first ones, the others begin at row 0."""
         kept, row = [], end
         while row < self._end:
@@ -255,7 +255,7 @@ class BatchQueue:
         self.trim(begin)
         if kept:
             self._write(b"".join(kept), 0 if is_first else begin)
-            self._know_ends()
+            self._update_bounds()
 
     def first_physical(self) -> int:
         """Physical offset of the first unit's record; -1 without one."""

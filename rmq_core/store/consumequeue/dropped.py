@@ -51,7 +51,7 @@ class DroppedTopics:
         if any(end > log_end for end in self.ends.values()):
             self._set({topic: min(end, log_end) for topic, end in self.ends.items()})
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget all, as the log that they were deleted in is gone.
 
         Not those beyond the end of a log that is there: it may have lost its last files with its power, or be a

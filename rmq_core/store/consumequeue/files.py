@@ -67,18 +67,18 @@ class OpenFiles:
     def open(self, file: ConsumeQueueFile) -> int:
         """Return the file's descriptor."""
         if file.descriptor < 0:
-            self._hold(file, self.disk.open(file.path))
+            self._add_open(file, self.disk.open(file.path))
         return file.descriptor
 
     def create(self, file: ConsumeQueueFile, size: int) -> None:
         """Make the file, of zeros."""
         directories = Path(file.path).parents[:_LEVELS]
         self.disk.make_directory(str(directories[0]))
-        self._hold(file, self.disk.create(file.path, size, allocate=False))
+        self._add_open(file, self.disk.create(file.path, size, allocate=False))
         # All of them, though they may have been there: who made them may have been killed before they were forced.
         self.new_directories.extend(map(str, directories))
 
-    def _hold(self, file: ConsumeQueueFile, descriptor: int) -> None:
+    def _add_open(self, file: ConsumeQueueFile, descriptor: int) -> None:
         while len(self._open) >= self.limit:
             self.close(self._open.popitem(last=False)[0])
         file.descriptor = descriptor
@@ -90,7 +90,7 @@ class OpenFiles:
             self.disk.close(file.descriptor)
             file.descriptor = -1
 
-    def forget(self, file: ConsumeQueueFile) -> None:
+    def discard(self, file: ConsumeQueueFile) -> None:
         """Close a file that is about to be removed."""
         if file.descriptor >= 0:
             self.close(file)
@@ -245,7 +245,7 @@ class FileSequence:
         """Remove a file."""
         self.files.remove(file)
         file.mapped = None
-        self._open.forget(file)
+        self._open.discard(file)
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
 

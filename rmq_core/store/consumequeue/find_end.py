@@ -49,10 +49,10 @@ def scan_all(queue: ConsumeQueue | BatchQueue) -> None:
 def _search(queue: ConsumeQueue, known_until: int) -> None:
     queue.max_offset = (queue.files.files[-1].start + queue.files.file_bytes) // UNIT_BYTES
 
-    def is_behind(unit: StoredUnit) -> bool:
+    def is_past_end(unit: StoredUnit) -> bool:
         return unit.size <= 0 or unit.physical_offset >= known_until
 
-    end = queue.find(is_behind, queue.first_stored)
+    end = queue.find(is_past_end, queue.first_stored)
     queue.max_offset = end
     if queue.files.has_data(end * UNIT_BYTES):
         queue.trim(end)

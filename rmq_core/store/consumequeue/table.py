@@ -47,7 +47,7 @@ class ConsumeQueueTable:
         self.is_ext = config.consumequeue_ext_enabled
 
     @property
-    def knows_topics(self) -> bool:
+    def has_topic_list(self) -> bool:
         """Whether the store has a list of its topics: one that it lacks has been deleted, or is yet to be made."""
         return any(Path(f"{self._topics_file}{end}").exists() for end in ("", ".bak"))
 

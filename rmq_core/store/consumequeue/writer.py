@@ -165,7 +165,7 @@ class UnitWriter:
         """
         ends = {queue.topic: self._queues.dead_until(queue.topic, queue.last_end())}
         self._queues.dropped.note(ends, 0)
-        self.forget()
+        self.clear_cache()
         self._queues.remove_topics(ends)
 
     def _append(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
@@ -287,13 +287,13 @@ class UnitWriter:
             if self._files[row] is file:
                 self.targets[row, TARGET_ROOM] = 0
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop all cached queues and places, as queues were removed or cut."""
         for row, queue in enumerate(self._rows):
             if queue is not None:
                 queue.bind(None)
                 self._rows[row] = None
-        for file in self.take_dirty():
+        for file in self.collect_dirty_files():
             self._queues.open_files.note_dirty(file)
         self._files = [None] * len(self._files)
         self.targets[:] = 0
@@ -301,7 +301,7 @@ class UnitWriter:
             mapped.mapped = None
         self._mapped.clear()
 
-    def take_dirty(self) -> list[ConsumeQueueFile]:
+    def collect_dirty_files(self) -> list[ConsumeQueueFile]:
         """Files that the kernel has written since the last call; for the thread that forces them."""
         targets = self.targets
         rows = np.flatnonzero(targets[:, TARGET_DIRTY])
@@ -314,5 +314,5 @@ class UnitWriter:
 
     @property
     def dirty_count(self) -> int:
-        """Number of files that the kernel has written since ``take_dirty``."""
+        """Number of files that the kernel has written since ``collect_dirty_files``."""
         return int(np.count_nonzero(self.targets[:, TARGET_DIRTY]))

@@ -163,7 +163,7 @@ class Dispatch:
         run_numbers = numbers.tolist()
         self._queues.unit_total += run_numbers[RUN_WRITTEN]
         if run_numbers[RUN_PLACED] < len(units):
-            self._know_queues()
+            self._extend_queue_names()
             if not collector.place(units, run_numbers[RUN_PLACED], self.writer, most_met):
                 self.has_more = True
                 return False
@@ -190,7 +190,7 @@ class Dispatch:
     def _note_strays(self, units: "Table") -> None:
         rows = self._collector.rows_of_batches(units)
         if rows:
-            self._know_queues()
+            self._extend_queue_names()
             self.stray_batch_topics |= {self.writer.names[row][0] for row in rows} - self._queues.batch_topics
 
     @property
@@ -198,14 +198,14 @@ class Dispatch:
         """Whether a record in the log has places in light queues (LMQ), written or not."""
         return self._collector.has_light_records
 
-    def _know_queues(self) -> None:
+    def _extend_queue_names(self) -> None:
         """Extend ``writer.names`` to all rows of the queue table."""
         if self._collector.queue_count > len(self.writer.names):
             self.writer.names += self._collector.queue_names(len(self.writer.names))
 
     def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
         """Return the arrivals that ``run`` has noted, one for each queue."""
-        self._know_queues()
+        self._extend_queue_names()
         names = self.writer.names
         arrivals = []
         for row, codes in rows.items():
@@ -230,18 +230,18 @@ class Dispatch:
         collector = self._collector
         units, keys, last = collector.collect_sound(batch)
         self._note_strays(units)
-        if not (self._follows or self._queues.knows_topics):  # a slave may yet be told of the topic
+        if not (self._follows or self._queues.has_topic_list):  # a slave may yet be told of the topic
             store_variants.refuse(store_variants.no_dispatch(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
         if self._queues.batch_topics and collector.has_light_records:
-            self._know_queues()
+            self._extend_queue_names()
             units = collector.without_light_units(units, self.writer.names, self._queues.batch_topics)
         if len(units):
             self.timestamp_ms = collector.last_timestamp_ms(units)
-        self._know_queues()
+        self._extend_queue_names()
         units = units[collector.first_unit_from(units, resume.units_from) :]
-        collector.place(units if resume.merge is None else resume.merge.take(units), 0, self.writer)
+        collector.place(units if resume.merge is None else resume.merge.compare(units), 0, self.writer)
         if self._index is not None and last >= resume.keys_from:
             keys = collector.keys_from(keys, resume.keys_from, resume.keys_there)
             self._index.append(keys, last, self.timestamp_ms)

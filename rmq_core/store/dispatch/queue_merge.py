@@ -66,7 +66,7 @@ class QueueMerge:
         self._begin = begin
         self._comparisons: dict[int, _Comparison | None] = {}  # by the queue's row; None for one without units
 
-    def take(self, units: Rows) -> Rows:
+    def compare(self, units: Rows) -> Rows:
         """Compare a batch's units, a unit table; return those that are to be appended now."""
         if not len(units):
             return units
@@ -198,7 +198,7 @@ def _first_difference(standing: Rows, expected: Rows, begin: int, end: int) -> i
 
     Args:
         standing: its units, from ``begin`` on.
-        wanted: what it is to have, ascending by place; pre-blanks are between.
+        expected: what it is to have, ascending by place; pre-blanks are between.
         begin: place of the first standing unit.
         end: one past the last place that the queue is to have; pre-blanks at the end are not written.
     """

@@ -36,7 +36,7 @@ class Disk:
             return self._create_named(path, size, allocate)
         try:
             self._extend(descriptor, size, allocate)
-            is_named = self._give_name(descriptor, path)
+            is_named = self._link_unnamed_file(descriptor, path)
         except OSError:
             os.close(descriptor)
             raise
@@ -45,7 +45,7 @@ class Disk:
         os.close(descriptor)
         return self._create_named(path, size, allocate)
 
-    def _give_name(self, descriptor: int, path: str) -> bool:
+    def _link_unnamed_file(self, descriptor: int, path: str) -> bool:
         """Link an unnamed file (``O_TMPFILE``) to a path; False where that is not supported."""
         try:
             os.link(f"/proc/self/fd/{descriptor}", path, follow_symlinks=True)

@@ -13,7 +13,7 @@ _CONTENT: Final = b"lock"  # DefaultMessageStore#start
 _held: set[str] = set()
 
 
-def hold_lock(root: str, disk: Disk) -> ExitStack:
+def lock_store(root: str, disk: Disk) -> ExitStack:
     """Lock the store at ``root``; closing the returned stack releases the lock.
 
     POSIX locks do not exclude the process that holds them, and closing any descriptor of the file releases them: so

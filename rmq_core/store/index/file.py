@@ -142,7 +142,7 @@ class MappedIndexFile(MappedFile):
                 high = middle
         return low
 
-    def keep(self, header: IndexHeader) -> None:
+    def truncate(self, header: IndexHeader) -> None:
         """Remove all entries beyond a header's count, and link the hash slots anew from the rest.
 
         Raises:

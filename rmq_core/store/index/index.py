@@ -187,7 +187,7 @@ class Index:
             return False
         self.remove_from(file_count)
         if file_count:
-            self.files[-1].keep(IndexHeader.decode(header))
+            self.files[-1].truncate(IndexHeader.decode(header))
             self.note_dirty(self.files[-1])
         self._note_full()
         return True
@@ -212,7 +212,7 @@ class Index:
             return
         last = file.entry(count - 1).physical_offset
         timestamp_ms = store_timestamp_ms(last)
-        file.keep(
+        file.truncate(
             IndexHeader(
                 header.begin_timestamp_ms, header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
                 header.begin_physical_offset, last, 0, count,

@@ -53,7 +53,7 @@ class Background:
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
         self._thorough_at = 0.0
         self._index_at = 0.0
-        self._is_force_wanted = False
+        self._is_flush_requested = False
         self._is_stopping = False
         self._due_at = 0.0
         self._monotonic_s = parts.threads.monotonic_s
@@ -70,7 +70,7 @@ class Background:
         self._wanted_start = start
         self._worker.wake()
 
-    def take(self, start: int) -> LogFile:
+    def get_or_create_file(self, start: int) -> LogFile:
         """Return the CommitLog file that begins at a physical offset: the one created ahead, or one created now.
 
         Raises:
@@ -86,7 +86,7 @@ class Background:
     def roll(self) -> bool:
         """Roll the log over to a new file; False if that fails."""
         try:
-            self._log.roll(self.take(self._log.start + self._config.commitlog_file_bytes))
+            self._log.roll(self.get_or_create_file(self._log.start + self._config.commitlog_file_bytes))
         except OSError as error:
             if not self._lacks_file:  # each message that comes now asks again
                 _LOGGER.error(
@@ -110,7 +110,7 @@ class Background:
 
     def force_soon(self) -> None:
         """Have the thread force the queues without waiting for its interval."""
-        self._is_force_wanted = True
+        self._is_flush_requested = True
         self._worker.wake()
 
     def stop(self) -> None:
@@ -129,7 +129,7 @@ class Background:
     def _turn(self) -> float:
         self._make_next()
         self._remove()
-        if self._is_force_wanted or self._monotonic_s() >= self._due_at:
+        if self._is_flush_requested or self._monotonic_s() >= self._due_at:
             self.force_due()
             self._due_at = self._monotonic_s() + self._interval_s
         next_at = min(self._due_at, self._remove_at) if self._to_remove and self._remove_at else self._due_at
@@ -177,7 +177,7 @@ class Background:
         now = self._monotonic_s()
         config = self._config
         mark = self._dispatch.mark
-        is_requested, self._is_force_wanted = self._is_force_wanted, False
+        is_requested, self._is_flush_requested = self._is_flush_requested, False
         if not is_requested and config.flush_least_pages and not self._flusher.is_due:
             return
         thorough = (
@@ -239,7 +239,7 @@ class Background:
 
     def _force_queues(self) -> bool:
         files = self._open_files
-        for file in self._dispatch.writer.take_dirty():
+        for file in self._dispatch.writer.collect_dirty_files():
             files.note_dirty(file)
         for _ in range(len(files.dirty)):
             file = files.dirty.popleft()

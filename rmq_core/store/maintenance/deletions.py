@@ -69,9 +69,9 @@ class TopicDeletions:
             if error.errno not in LACKS:  # the note may be there: at the next start, what came now would be dead
                 self._flusher.fail(error)
             raise
-        self._dispatch.writer.forget()
+        self._dispatch.writer.clear_cache()
         removed = self._queues.remove_topics(ends, self._dispatch.offset)
-        self._appender.forget(ends.keys())
+        self._appender.evict_queues(ends.keys())
         self._dispatch.note()
         self._background.force_soon()
         return removed

@@ -34,7 +34,7 @@ class Quarantine:
         self.directory = f"{root.rstrip('/')}/quarantine"
         self._disk = disk
 
-    def keep(self, file: LogFile, damage: Damage, now_ms: int) -> str:
+    def copy(self, file: LogFile, damage: Damage, now_ms: int) -> str:
         """Copy a damaged stretch and a note of it to the quarantine. Once it returns, both are on the disk.
 
         Returns:
@@ -63,7 +63,7 @@ class Quarantine:
         self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(note).encode())
         return path
 
-    def buried(self, files: Sequence[LogFile]) -> list[Damage]:
+    def find_overwritten(self, files: Sequence[LogFile]) -> list[Damage]:
         """Find the stretches that were copied here, and whose place in the log is still taken by tombstones or a BLANK.
 
         Messages had queue offsets there, so that a gap behind one is none to close.
@@ -78,7 +78,7 @@ class Quarantine:
                     damages.append(Damage(start, size, DamageCode.MAGIC))
         return damages
 
-    def bury(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
+    def overwrite_with_tombstones(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
         """Overwrite a damaged stretch with tombstones, or with a BLANK where it goes up to the end of its file.
 
         Args:

@@ -112,7 +112,7 @@ class Recovery:
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
         began = time.perf_counter()
         if not self._files:
-            self._queues.dropped.forget()
+            self._queues.dropped.clear()
             self._begin_new()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
         missing = tuple(
@@ -129,7 +129,7 @@ class Recovery:
         if plan.resume.restart:
             self._dispatch.writer.restart()
         scan = self._scan(plan)
-        quarantined = self._settle(scan, plan)
+        quarantined = self._apply_plan(scan, plan)
         return RecoveryReport(
             is_clean=is_clean, is_trusted=is_trusted, begin_offset=plan.start, end_offset=scan.end,
             record_count=scan.record_count, unit_count=self._queues.unit_total - before, damages=tuple(scan.damages),
@@ -173,13 +173,13 @@ class Recovery:
         from rmq_core.store.dispatch.queue_merge import QueueMerge  # noqa: PLC0415 # numba, see ``kernel_loading``
         from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415
 
-        buried = self._quarantine.buried(self._files)
+        overwritten = self._quarantine.find_overwritten(self._files)
         writer, resume = self._dispatch.writer, plan.resume
         if resume.merges:
             resume.merge = QueueMerge(self._queues, writer, max(resume.units_from, self._files[0].start))
 
         def feed(batch: "FrameBatch") -> None:
-            writer.note_lost([*buried, *scan.damages])
+            writer.note_lost([*overwritten, *scan.damages])
             self._dispatch.feed(batch, resume)
 
         scan = RecoveryScan(
@@ -187,23 +187,23 @@ class Recovery:
             follows=self._config.slave,
         )  # fmt: skip
         scan.run(plan.start)
-        writer.note_lost([*buried, *scan.damages])
+        writer.note_lost([*overwritten, *scan.damages])
         if resume.merge is not None:
             resume.merge.finish(scan.end)
         return scan
 
-    def _settle(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
+    def _apply_plan(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
         """Cut the log, bury the damage, and have queues and Index agree."""
-        quarantined, buried_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
+        quarantined, overwritten_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
         touched = {self._file_of(damage): damage for damage in scan.damages}
         for damage in scan.damages:
             file = self._file_of(damage)
-            quarantined.append(self._quarantine.keep(file, damage, self._now_ms))
-            if self._quarantine.bury(file, damage, timestamp_ms):
-                buried_at = damage.physical_offset
+            quarantined.append(self._quarantine.copy(file, damage, self._now_ms))
+            if self._quarantine.overwrite_with_tombstones(file, damage, timestamp_ms):
+                overwritten_at = damage.physical_offset
         for damage in scan.tail:
             if damage.physical_offset < plan.flushed_until and damage.size > 0:
-                quarantined.append(self._quarantine.keep(self._file_of(damage), damage, self._now_ms))
+                quarantined.append(self._quarantine.copy(self._file_of(damage), damage, self._now_ms))
         self._cut_log(scan)
         self._write_again(plan.unproven_from, scan.end)
         for file in self._files:
@@ -215,8 +215,8 @@ class Recovery:
         self._cut_queues(scan)
         if self._index is not None:
             self._index.cut(scan.end, self._log.store_timestamp_ms)
-            if buried_at >= 0:  # a rebuild meets a record without a key there
-                self._index.pass_over(buried_at, timestamp_ms)
+            if overwritten_at >= 0:  # a rebuild meets a record without a key there
+                self._index.pass_over(overwritten_at, timestamp_ms)
         self._dispatch.note()
         return tuple(quarantined)
 

@@ -130,7 +130,7 @@ class RecoveryScan:
             verify_crc=self._verify_crc,
         ):  # fmt: skip
             self.tail += batch.damages
-            if len(batch.frames) and not self._take(file, batch):
+            if len(batch.frames) and not self._feed_frames(file, batch):
                 self.tail.append(Damage(self.end, file.start + data_end - self.end, DamageCode.PHYSICAL_OFFSET))
                 return False
             if batch.blank_at is not None:
@@ -153,7 +153,7 @@ class RecoveryScan:
         self.tail = []
         self.end = end
 
-    def _take(self, file: LogFile, batch: FrameBatch) -> bool:
+    def _feed_frames(self, file: LogFile, batch: FrameBatch) -> bool:
         """Check a batch's frames and feed the sound ones; False if the log ended before one of them."""
         frames, data = batch.frames, batch.data
         unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until

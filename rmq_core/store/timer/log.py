@@ -171,7 +171,7 @@ class TimerLog:
         self._disk.remove(self._path(start))
 
     # --- the disk -----------------------------------------------------------------------
-    def take_unsynced(self) -> tuple[list[str], bool]:
+    def collect_unsynced(self) -> tuple[list[str], bool]:
         """Files to flush, and whether their directory is to be flushed, too; they count as flushed from now on."""
         files, named = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
         self._unsynced.clear()

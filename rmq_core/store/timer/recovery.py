@@ -12,7 +12,7 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import GetStatus
 from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
-from rmq_core.store.timer.snapshots import holds_units, take_newest
+from rmq_core.store.timer.snapshots import has_units_up_to, restore_newest_snapshot
 from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
 from rmq_core.store.timer.wheel import TimerWheel
 from rmq_formats.codecs.index import MAX_LONG
@@ -46,7 +46,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     """
     disk = store.disk
     checkpoint, done_offset = _read_checkpoint(config, disk)
-    checkpoint = take_newest(config, disk, checkpoint, done_offset)
+    checkpoint = restore_newest_snapshot(config, disk, checkpoint, done_offset)
     wheel, is_wheel_there = _read_wheel(config, disk)
     log = TimerLog(config.log_path, config.file_bytes, disk)
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
@@ -55,23 +55,23 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     flushed, again_before, log_end = checkpoint.last_timer_log_flush_position, 0, store.max_physical_offset
     if flushed > log.end:
         flushed, again_before = 0, checkpoint.last_timer_queue_offset
-        done_offset = _forget(wheel, log, store)
+        done_offset = _discard(wheel, log, store)
     if done_offset is None and checkpoint == TimerCheckpoint():
         done_offset = _first_offset(store)
     # With our note the wheel was forced before the checkpoint; what is not in it was delivered, whenever that was due.
-    is_whole = is_wheel_there and (done_offset is not None or holds_units(wheel, log, flushed, read_time_ms))
+    is_whole = is_wheel_there and (done_offset is not None or has_units_up_to(wheel, log, flushed, read_time_ms))
     new_from = MAX_LONG if done_offset is None else flushed
-    last, first_ms = _mend(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
+    last, first_ms = _reconcile(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
     if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
         log.write_again(flushed)
     queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
     enqueued_offsets: set[int] = set()
     units_end = log.end
     if done_offset is None:  # the original's: its flush position and its queue offset are not of one moment
-        done_offset, queue_offset = log_end, max(queue_offset, _behind(store, log, last))
+        done_offset, queue_offset = log_end, max(queue_offset, _next_queue_offset(store, log, last))
     else:
         # A message that was due when it came has no unit, and its delivery may be lost where later units are not.
-        enqueued_offsets, units_end = _taken(log, flushed), min(flushed, log.end)
+        enqueued_offsets, units_end = _read_physical_offsets(log, flushed), min(flushed, log.end)
     progress = TimerProgress(
         log_end,
         min(min(read_time_ms, first_ms) or _first_due_ms(wheel, log, now_ms), now_ms),
@@ -84,7 +84,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     )
 
 
-def _forget(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
+def _discard(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
     """Discard wheel and ``timerlog`` to enqueue all messages again, as units that were flushed are missing.
 
     Returns:
@@ -135,7 +135,7 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
     return wheel, size > 0
 
 
-def _mend(
+def _reconcile(
     wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, read_time_ms: int, new_from: int
 ) -> tuple[int, int]:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
@@ -210,14 +210,14 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
             wheel.add(due_ms, place, change)
 
 
-def _behind(store: MessageStore, log: TimerLog, last: int) -> int:
+def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
     """Queue offset of the message behind the last unit's; 0 where that is not known."""
     unit = log.read(last) if last != NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
     return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
 
-def _taken(log: TimerLog, begin: int) -> set[int]:
+def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
     """Physical offsets of the messages whose units are behind a position."""
     units = (log.read(position) for position in log.positions(begin, log.end))
     return {unit.physical_offset for unit in units if unit is not None}

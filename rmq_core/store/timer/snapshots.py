@@ -28,7 +28,7 @@ from rmq_formats.errors import StoreSizeError
 _LOGGER = logging.getLogger(__name__)
 
 
-def take_newest(
+def restore_newest_snapshot(
     config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, done_offset: int | None
 ) -> TimerCheckpoint:
     """Make the newest snapshot the wheel, if there is one, and remove the others.
@@ -69,7 +69,7 @@ def _snapshots(config: TimerConfig) -> dict[int, str]:
     return {int(text): str(path) for path in paths if (text := path.suffix[1:]).isascii() and text.isdecimal()}
 
 
-def holds_units(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: int) -> bool:
+def has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: int) -> bool:
     """Whether a wheel has the units of the ``timerlog`` file that ends at or goes beyond a position, as far as that.
 
     One that was never written has not: a broker that writes snapshots was killed before the first.

@@ -317,7 +317,7 @@ class TimerStore:
         if not self._is_due(checkpoint):
             return
         self._changes = self.wheel.take_changes()
-        files, named = self.log.take_unsynced()
+        files, named = self.log.collect_unsynced()
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
         data = checkpoint.encode_file()
         data = encode_done_offset(data, self.done.scan_offset)

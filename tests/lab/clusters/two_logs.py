@@ -15,7 +15,7 @@ def log_bytes(store: MessageStore, begin: int, end: int) -> bytes:
     """A stretch of a log."""
     found = bytearray()
     while begin + len(found) < end:
-        stretch = store.log_stretch(begin + len(found), end - begin - len(found))
+        stretch = store.read_log_range(begin + len(found), end - begin - len(found))
         assert stretch is not None, f"a log lacks {begin + len(found)}"
         found += stretch
     return bytes(found)

@@ -195,7 +195,7 @@ def test_a_batch_that_does_not_fit_goes_to_the_next_file_whole(open_store: Opene
     put(store, body=bytes(500))
     result = store.put_batch("T", 0, batch_of([(bytes(150), b""), (bytes(150), b"")]), b"", 1, HOST, 1)
     assert result.physical_offsets[0] == 1000
-    blank = store.log_stretch(592, 100)
+    blank = store.read_log_range(592, 100)
     assert blank is not None
     assert struct.unpack_from(">iI", blank, 0) == (1000 - 592, 0xCBD43194)
 
@@ -214,7 +214,7 @@ def test_every_file_keeps_room_for_a_blank(open_store: Opener) -> None:
     put(store, body=bytes(exact))
     assert put(store, body=bytes(8)).physical_offset == 892
     assert put(store, body=bytes(1)).physical_offset == 1000
-    tail = store.log_stretch(992, 8)
+    tail = store.read_log_range(992, 8)
     assert tail is not None
     assert bytes(tail) == struct.pack(">iI", 8, 0xCBD43194)
 
@@ -226,7 +226,7 @@ def test_a_slave_takes_its_masters_bytes_in_any_pieces(open_store: Opener) -> No
     slave = open_store(name="slave", commitlog_file_bytes=1000)
     source, at = random.Random(3), 0
     while at < master.max_physical_offset:
-        piece = master.log_stretch(at, 1 + source.randrange(300))
+        piece = master.read_log_range(at, 1 + source.randrange(300))
         assert piece is not None
         assert not slave.put_encoded(at + 1, piece), "a gap"
         assert slave.put_encoded(at, bytes(piece))

@@ -34,8 +34,8 @@ def test_what_is_buried_can_be_walked_over(tmp_path: Path, size: int) -> None:
     file = LogFile(str(path), FILE_BYTES, FILE_BYTES, Disk())
     quarantine = Quarantine(str(tmp_path), QuickDisk())
     damage = Damage(FILE_BYTES + 1000, size, DamageCode.MAGIC)
-    kept = quarantine.keep(file, damage, 5)
-    assert quarantine.bury(file, damage, 5)
+    kept = quarantine.copy(file, damage, 5)
+    assert quarantine.overwrite_with_tombstones(file, damage, 5)
     after = path.read_bytes()
     assert Path(kept).read_bytes() == image[1000 : 1000 + size]
     assert after[:1000] + after[1000 + size :] == image[:1000] + image[1000 + size :]
@@ -47,7 +47,9 @@ def test_what_is_too_small_for_a_record_stays(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}"
     path.write_bytes(b"\xff" * FILE_BYTES)
     file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert not Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(100, 91, DamageCode.MAGIC), 5)
+    assert not Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
+        file, Damage(100, 91, DamageCode.MAGIC), 5
+    )
     assert path.read_bytes() == b"\xff" * FILE_BYTES
 
 
@@ -55,7 +57,9 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}"
     path.write_bytes(b"\xff" * FILE_BYTES)
     file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert not Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5)
+    assert not Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
+        file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5
+    )
     assert path.read_bytes()[-50:-42] == (50).to_bytes(4, "big") + bytes.fromhex("cbd43194")
 
 

@@ -77,7 +77,7 @@ def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> Non
     master = opened(config_of(tmp_path / "master"))
     properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
     ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, 200, 40)]
-    whole = bytes(master.log_stretch(0, ends[-1]) or b"")
+    whole = bytes(master.read_log_range(0, ends[-1]) or b"")
     master.shutdown()
     config = config_of(tmp_path / "slave", slave=True)
     for pushed in range(ends[1] - len(properties), ends[1] - 1, 3):
@@ -107,7 +107,7 @@ def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a
     master = opened(config_of(tmp_path / "master"))
     properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
     ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, body_bytes, 400)]
-    whole = bytes(master.log_stretch(0, ends[-1]) or b"")
+    whole = bytes(master.read_log_range(0, ends[-1]) or b"")
     master.shutdown()
     config = config_of(tmp_path / "slave", slave=True)
     for forced in range(ends[1] - len(properties), min(ends[1], SECTOR_BYTES), 4):

@@ -14,30 +14,30 @@ from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 
-LIGHT_NAMES: Final = f"{PROPERTY_LIGHT_NAMES}\x01".encode()  # in encoded properties
-LIGHT_OFFSETS: Final = f"{PROPERTY_LIGHT_OFFSETS}\x01".encode()
+INNER_MULTI_DISPATCH: Final = f"{PROPERTY_LIGHT_NAMES}\x01".encode()  # in encoded properties
+INNER_MULTI_QUEUE_OFFSET: Final = f"{PROPERTY_LIGHT_OFFSETS}\x01".encode()
 _SEPARATOR: Final = ","
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _QUEUE_ID: Final = 0
 _NONE: Final[Collection[QueueParts]] = ()
 
 
-def light_names(text: str) -> list[str]:
+def split_lmq_names(text: str) -> list[str]:
     """Split a list of light queues, as Java does: empty parts at its end do not count. Source: ``String#split``."""
     return text.rstrip(_SEPARATOR).split(_SEPARATOR) if text.strip(_SEPARATOR).strip() else []
 
 
-def named_light_queues(properties: bytes) -> list[str]:
+def decode_lmq_names(properties: bytes) -> list[str]:
     """List the light queues that a message's encoded properties name."""
-    return light_names(decode_properties(properties).get(PROPERTY_LIGHT_NAMES, ""))
+    return split_lmq_names(decode_properties(properties).get(PROPERTY_LIGHT_NAMES, ""))
 
 
-def is_light_queue(name: str) -> bool:
+def is_lmq(name: str) -> bool:
     """Whether a name can be a light queue's: one without control characters, which is a directory's as well."""
     return name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name) and _CONTROL.search(name) is None
 
 
-class LightPlaces:
+class LmqOffsets:
     """Gives messages their places in light queues, of which each has the queue id 0."""
 
     def __init__(self, queue_of: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, most: int) -> None:
@@ -60,7 +60,7 @@ class LightPlaces:
             self._names = {name for name in self._queues.topics() if name.startswith(LIGHT_QUEUE_PREFIX)}
         return self._names
 
-    def takes(self, names: Collection[str]) -> bool:
+    def reserve(self, names: Collection[str]) -> bool:
         """Whether a message may go to all of these: there is room for the new ones, which count from now on.
 
         It may make them much later, as it is delayed: many such would each find room for a queue of its own.
@@ -71,7 +71,7 @@ class LightPlaces:
         self.names.update(new)
         return True
 
-    def place(self, topic: str, properties: bytes) -> tuple[bytes, Collection[QueueParts]]:
+    def assign_offsets(self, topic: str, properties: bytes) -> tuple[bytes, Collection[QueueParts]]:
         """Put a message's places into its properties, in the order of the names.
 
         Messages to topics of retries, of the system and of delays get none; their copies that are delivered do. Nor do
@@ -89,8 +89,8 @@ class LightPlaces:
             return properties, _NONE
         properties_by_name = decode_properties(properties)
         has_none = topic in self._queues.batch_topics
-        names = [] if has_none else light_names(properties_by_name.get(PROPERTY_LIGHT_NAMES, ""))
-        queues = [self._queue_of(name, _QUEUE_ID) if is_light_queue(name) else None for name in names]
+        names = [] if has_none else split_lmq_names(properties_by_name.get(PROPERTY_LIGHT_NAMES, ""))
+        queues = [self._queue_of(name, _QUEUE_ID) if is_lmq(name) else None for name in names]
         opened_queues = [queue for queue in queues if queue is not None]
         if not names or len(opened_queues) < len(names):
             if properties_by_name.pop(PROPERTY_LIGHT_OFFSETS, None) is None:
