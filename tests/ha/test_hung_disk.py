@@ -16,10 +16,10 @@ FLUSH_SLAVE_TIMEOUT = 12
 async def test_what_a_hung_disk_has_not_forced_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = store_of(tmp_path / "master")
-    theirs = store_of(tmp_path / "slave", flush_disk_type=FlushDiskType.SYNC)
+    master_store = store_of(tmp_path / "master")
+    slave_store = store_of(tmp_path / "slave", flush_disk_type=FlushDiskType.SYNC)
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms": 300}
-    async with running(ours, **sync) as master, running(theirs, **slave_of(master)) as slave:
+    async with running(master_store, **sync) as master, running(slave_store, **slave_of(master)) as slave:
         await fill(master, 5)
         await caught_up(slave.broker, master.broker)
         store, following = slave.broker.store, slave.broker.state.replication.slave

@@ -50,14 +50,14 @@ async def killed_again_and_again(master: Masters, slave: Asker) -> int:
 
 async def everything(master: Masters, slave: Asker, ledger: Ledger) -> int:
     """Check that both have the same in the end; where that is."""
-    theirs = await stored(master.address, [0] * QUEUES)
+    master_messages = await stored(master.address, [0] * QUEUES)
 
     async def has_all() -> bool:
-        return await stored(slave.broker.address, [0] * QUEUES) == theirs
+        return await stored(slave.broker.address, [0] * QUEUES) == master_messages
 
     await eventually(has_all, LONGEST_START_S)
-    ledger.take({place: body for place, body in theirs.items() if place not in ledger.stored})
-    assert ledger.stored == theirs
+    ledger.take({place: body for place, body in master_messages.items() if place not in ledger.stored})
+    assert ledger.stored == master_messages
     os.kill(master.pid, signal.SIGTERM)
     assert await asyncio.to_thread(master.ended) == 0
     return slave.broker.store.max_physical_offset

@@ -24,18 +24,18 @@ async def parted(tmp_path: Path, count: int) -> tuple[StoreConfig, StoreConfig, 
     Returns:
         Their stores, and where the master's log ends now.
     """
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         await fill(master, count)
         await caught_up(slave.broker, master.broker)
-    cut = log_records(ours)[count * 2 // 3][0]
-    cut_log(ours, cut)
-    for path in Path(ours.commitlog_path).iterdir():
+    cut = log_records(master_store)[count * 2 // 3][0]
+    cut_log(master_store, cut)
+    for path in Path(master_store.commitlog_path).iterdir():
         if int(path.name) > cut:
             path.unlink()
     for name in ("watermark", "checkpoint"):
         (tmp_path / "master" / name).unlink()
-    return ours, theirs, cut
+    return master_store, slave_store, cut
 
 
 def lose(store: StoreConfig, number: int) -> int:
@@ -51,13 +51,13 @@ def lose(store: StoreConfig, number: int) -> int:
     return lost
 
 
-async def is_apart(slave: Asker) -> None:
-    """Wait until a slave says that its log is another."""
+async def wait_until_diverged(slave: Asker) -> None:
+    """Wait until a slave reports that its log differs from the master's."""
 
-    async def says_so() -> bool:
+    async def reports_divergence() -> bool:
         return "this log goes from" in slave.broker.state.replication.slave.trouble  # type: ignore[union-attr]
 
-    await eventually(says_so, 60)
+    await eventually(reports_divergence, 60)
 
 
 async def grow(master: Asker, count: int, body: bytes) -> None:
@@ -65,13 +65,13 @@ async def grow(master: Asker, count: int, body: bytes) -> None:
         assert (await master.send("T", body, queue_id=number % 2)).code == 0
 
 
-async def check_said(master: Asker, slave: Asker, common: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until the slave has said up to where its log is the master's; neither counts it as in sync."""
-    await is_apart(slave)
+async def check_common_offset(master: Asker, slave: Asker, common: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until the slave reports the end of the common log; neither server counts the slave as in sync."""
+    await wait_until_diverged(slave)
     assert f"and is the master's up to {common} only" in caplog.text
-    ours, theirs = [decode_body((await one.ask(907)).body, HaStatus) for one in (master, slave)]
-    assert ours.in_sync_slave_nums == 0
-    assert not theirs.ha_client_runtime_info.activated
+    master_status, slave_status = [decode_body((await peer.ask(907)).body, HaStatus) for peer in (master, slave)]
+    assert master_status.in_sync_slave_nums == 0
+    assert not slave_status.ha_client_runtime_info.activated
     assert not slave.broker.state.replication.is_following
 
 
@@ -80,55 +80,55 @@ async def check_said(master: Asker, slave: Asker, common: int, caplog: pytest.Lo
 async def test_a_master_that_lost_its_tail_and_has_outgrown_its_slave(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int, count: int
 ) -> None:
-    ours, theirs, cut = await parted(tmp_path, count)
-    before = log_of(theirs)
-    async with running(ours, **QUICK) as master:
+    master_store, slave_store, cut = await parted(tmp_path, count)
+    before = log_of(slave_store)
+    async with running(master_store, **QUICK) as master:
         assert master.broker.store.max_physical_offset == cut
         await grow(master, count * 3003 // size, bytes(size))
-        async with running(theirs, **slave_of(master)) as slave:
+        async with running(slave_store, **slave_of(master)) as slave:
             assert master.broker.store.max_physical_offset > slave.broker.store.max_physical_offset
-            await check_said(master, slave, cut, caplog)
-    assert log_of(theirs) == before
+            await check_common_offset(master, slave, cut, caplog)
+    assert log_of(slave_store) == before
 
 
 @pytest.mark.parametrize("grown", [0, 1])
 async def test_a_master_that_lost_its_tail_and_is_behind_its_slave(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    ours, theirs, cut = await parted(tmp_path, 60)
-    before = log_of(theirs)
-    async with running(ours, **QUICK) as master, running(theirs, **slave_of(master)) as slave:
+    master_store, slave_store, cut = await parted(tmp_path, 60)
+    before = log_of(slave_store)
+    async with running(master_store, **QUICK) as master, running(slave_store, **slave_of(master)) as slave:
         await grow(master, grown, b"new")
-        await check_said(master, slave, cut, caplog)
-    assert log_of(theirs) == before
+        await check_common_offset(master, slave, cut, caplog)
+    assert log_of(slave_store) == before
 
 
 async def test_a_master_that_lost_something_far_before_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         await fill(master, 60)
         await caught_up(slave.broker, master.broker)
-    lost = lose(ours, 10)
-    async with running(ours, **QUICK) as master:  # its recovery finds the hole, ...
+    lost = lose(master_store, 10)
+    async with running(master_store, **QUICK) as master:  # its recovery finds the hole, ...
         assert len(master.broker.store.recovery.damages) == 1
-    async with running(ours, **QUICK) as master, running(theirs, **slave_of(master)) as slave:
+    async with running(master_store, **QUICK) as master, running(slave_store, **slave_of(master)) as slave:
         assert master.broker.store.recovery.damages == ()  # ... which is known at later starts, too
-        await check_said(master, slave, lost, caplog)
+        await check_common_offset(master, slave, lost, caplog)
 
 
 async def test_a_log_with_nothing_in_common(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = store_of(tmp_path / "slave")
-    async with running(theirs) as before:
+    slave_store = store_of(tmp_path / "slave")
+    async with running(slave_store) as before:
         await fill(before, 30)
         end = before.broker.store.max_physical_offset
-    async with running(store_of(tmp_path / "master")) as master, running(theirs, **slave_of(master)) as slave:
-        await is_apart(slave)
+    async with running(store_of(tmp_path / "master")) as master, running(slave_store, **slave_of(master)) as slave:
+        await wait_until_diverged(slave)
         await grow(master, 60, b"." * 3003)  # it stays another log when this one is as long
         assert master.broker.store.max_physical_offset > end
-    async with running(store_of(tmp_path / "master")) as master, running(theirs, **slave_of(master)) as slave:
-        await is_apart(slave)
+    async with running(store_of(tmp_path / "master")) as master, running(slave_store, **slave_of(master)) as slave:
+        await wait_until_diverged(slave)
         assert slave.broker.store.max_physical_offset == end
     told = f"this log goes from 0 to {end}, and has nothing in common with the master's: delete this store"
     assert caplog.text.count(told) == 2
@@ -147,11 +147,11 @@ async def test_first_reports_that_come_in_pieces_are_taken_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ha_master, "MORE_REPEATS_S", 60)
-    ours = store_of(tmp_path / "master")
-    async with running(ours) as master:
+    master_store = store_of(tmp_path / "master")
+    async with running(master_store) as master:
         await fill(master, 60)
-    lose(ours, 30)  # so the master has slaves compare from its log's beginning on
-    async with running(ours) as master:
+    lose(master_store, 30)  # so the master has slaves compare from its log's beginning on
+    async with running(master_store) as master:
         reader, writer = await asyncio.open_connection("127.0.0.1", master.broker.state.replication.port)
         reports = encode_report(FROM_START) * REPEATS_AT_START
         for begin, end in ((0, 5), (5, 16), (16, 24)):
@@ -164,12 +164,12 @@ async def test_first_reports_that_come_in_pieces_are_taken_together(
 
 
 async def test_a_slave_that_compares_nothing_is_told_where_no_record_begins(tmp_path: Path) -> None:
-    ours = store_of(tmp_path / "master")
-    async with running(ours) as master:
+    master_store = store_of(tmp_path / "master")
+    async with running(master_store) as master:
         await fill(master, 60)
-        begins = [offset for offset, _ in log_records(ours)]
+        begins = [offset for offset, _ in log_records(master_store)]
         assert await first_answer(master, begins[7]) != encode_push(begins[7] - 1, 0)
-    async with running(ours) as master:
+    async with running(master_store) as master:
         for offset in (begins[7] + 1, begins[8] - 1, begins[-1] + 40):
             assert await first_answer(master, offset) == encode_push(offset - 1, 0)
             assert not master.broker.state.replication.master.slaves
@@ -183,16 +183,16 @@ async def test_a_slave_that_compares_nothing_is_told_where_no_record_begins(tmp_
 
 @pytest.mark.parametrize("number", [10, 25])
 async def test_a_slave_that_lost_something_before_its_end_has_it_sent_again(tmp_path: Path, number: int) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master:
         settings = slave_of(master)
-        async with running(theirs, **settings) as slave:
+        async with running(slave_store, **settings) as slave:
             await fill(master, 60)
             await caught_up(slave.broker, master.broker)
-        lose(theirs, number)
-        async with running(theirs, **settings) as slave:
-            assert slave.broker.store.recovery.end_offset == log_records(ours)[number][0]
+        lose(slave_store, number)
+        async with running(slave_store, **settings) as slave:
+            assert slave.broker.store.recovery.end_offset == log_records(master_store)[number][0]
             await caught_up(slave.broker, master.broker)
             assert stored(slave) == stored(master)
             end = master.broker.store.max_physical_offset
-    assert written(theirs, end) == written(ours, end)
+    assert written(slave_store, end) == written(master_store, end)

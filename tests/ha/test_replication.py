@@ -40,53 +40,53 @@ def stored(asker: Asker, topic: str = "T", queue_id: int = 0) -> list[StoredMess
 
 
 async def test_a_slave_ends_with_its_masters_log(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         await fill(master, 100)
         await caught_up(slave.broker, master.broker)
         assert stored(slave) == stored(master)
         assert len(stored(slave)) == 50
         end = master.broker.store.max_physical_offset
         assert end > 4 * FILE_BYTES
-    assert written(theirs, end) == written(ours, end)
-    assert len(written(ours, end)) > 4
+    assert written(slave_store, end) == written(master_store, end)
+    assert len(written(master_store, end)) > 4
 
 
 async def test_a_slave_that_was_away_gets_all_that_it_missed(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master:
         settings = slave_of(master)
-        async with running(theirs, **settings) as slave:
+        async with running(slave_store, **settings) as slave:
             await fill(master, 30)
             await caught_up(slave.broker, master.broker)
         await fill(master, 100, first=30)
-        async with running(theirs, **settings) as slave:
+        async with running(slave_store, **settings) as slave:
             await caught_up(slave.broker, master.broker)
             assert stored(slave, queue_id=1) == stored(master, queue_id=1)
             end = master.broker.store.max_physical_offset
-    assert written(theirs, end) == written(ours, end)
+    assert written(slave_store, end) == written(master_store, end)
 
 
 async def test_a_slave_follows_a_master_that_comes_again(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     async with AsyncExitStack() as stopping:
         port = port_for_long()
-        async with running(ours, ha_listen_port=port) as master:
+        async with running(master_store, ha_listen_port=port) as master:
             settings = slave_of(master)
-            slave = await stopping.enter_async_context(running(theirs, **settings))
+            slave = await stopping.enter_async_context(running(slave_store, **settings))
             await fill(master, 30)
             await caught_up(slave.broker, master.broker)
-        async with running(ours, ha_listen_port=port) as master:
+        async with running(master_store, ha_listen_port=port) as master:
             await fill(master, 30, first=30)
             await caught_up(slave.broker, master.broker)
             assert stored(slave) == stored(master)
 
 
 async def test_an_empty_slave_begins_with_the_masters_last_file(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master:
         await fill(master, 60)
-        async with running(theirs, **slave_of(master)) as slave:
+        async with running(slave_store, **slave_of(master)) as slave:
             await caught_up(slave.broker, master.broker)
             end = master.broker.store.max_physical_offset
             assert slave.broker.store.min_physical_offset == end - end % FILE_BYTES
@@ -94,8 +94,8 @@ async def test_an_empty_slave_begins_with_the_masters_last_file(tmp_path: Path) 
             assert messages(await slave.pull("T", asked)) == []  # slaveReadEnable is false by default
             result = slave.broker.store.get("T", 0, asked, 1)
             assert result.message_count == 1
-    (name,) = written(theirs, end)
-    assert written(theirs, end)[name] == written(ours, end)[name]
+    (name,) = written(slave_store, end)
+    assert written(slave_store, end)[name] == written(master_store, end)[name]
 
 
 async def test_a_slave_of_a_slave_has_the_log_too(tmp_path: Path) -> None:
@@ -180,17 +180,21 @@ async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
             return [one.slave_ack_offset for one in status.ha_connection_info] == [end]
 
         await eventually(has_told)
-        ours, theirs = [decode_body((await one.ask(907)).body, HaStatus) for one in (master, slave)]
-        assert (ours.master, ours.in_sync_slave_nums, ours.master_commit_log_max_offset) == (True, 1, end)
-        assert (theirs.master, theirs.ha_client_runtime_info.max_offset) == (False, end)
+        master_status, slave_status = [decode_body((await peer.ask(907)).body, HaStatus) for peer in (master, slave)]
+        assert (master_status.master, master_status.in_sync_slave_nums, master_status.master_commit_log_max_offset) == (
+            True,
+            1,
+            end,
+        )
+        assert (slave_status.master, slave_status.ha_client_runtime_info.max_offset) == (False, end)
 
 
 BATCH_FLAGS = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
 
 
 async def test_a_slave_has_the_batch_queues_too_once_it_is_told_of_their_topic(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
-    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
         assert await master.broker.state.topics.file.is_written(60)
         own = encode_properties({"TAGS": "t"})
@@ -207,7 +211,7 @@ async def test_a_slave_has_the_batch_queues_too_once_it_is_told_of_their_topic(t
         await send()
         assert slave.broker.store.max_offset("B", 0) == 160
     for name in ("batchconsumequeue", "consumequeue"):
-        assert tree(Path(theirs.root) / name) == tree(Path(ours.root) / name)
+        assert tree(Path(slave_store.root) / name) == tree(Path(master_store.root) / name)
 
 
 async def test_no_client_can_send_an_inner_batch(tmp_path: Path) -> None:
@@ -218,23 +222,26 @@ async def test_no_client_can_send_an_inner_batch(tmp_path: Path) -> None:
 
 
 async def test_a_slave_says_that_it_writes_no_light_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     light = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
-    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+    async with running(master_store) as master, running(slave_store, **slave_of(master)) as slave:
         for _ in range(2):
             assert (await master.send("T", BODY, properties=light)).code == 0
         await caught_up(slave.broker, master.broker)
     told = [record for record in caplog.records if "light queues (LMQ)" in record.getMessage()]
     assert sorted(record.getMessage().partition(": ")[0] for record in told) == sorted(
-        [ours.commitlog_path, theirs.commitlog_path]
+        [master_store.commitlog_path, slave_store.commitlog_path]
     )
 
 
 async def test_a_slave_has_the_light_queues_and_their_offsets_too(tmp_path: Path) -> None:
     settings = {"lmq_enabled": True, "multi_dispatch_enabled": True}
-    ours, theirs = store_of(tmp_path / "master", **settings), store_of(tmp_path / "slave", **settings)
+    master_store, slave_store = store_of(tmp_path / "master", **settings), store_of(tmp_path / "slave", **settings)
     group = "%LMQ%devices"
-    async with running(ours) as master, running(theirs, **slave_of(master, slave_read_enable=True)) as slave:
+    async with (
+        running(master_store) as master,
+        running(slave_store, **slave_of(master, slave_read_enable=True)) as slave,
+    ):
         for number in range(60):
             names = ",".join(f"%LMQ%{name}" for name in ("all", f"d{number % 3}"))
             assert (await master.send("T", BODY, properties={"INNER_MULTI_DISPATCH": names})).code == 0
@@ -246,4 +253,4 @@ async def test_a_slave_has_the_light_queues_and_their_offsets_too(tmp_path: Path
         assert slave.broker.store.max_offset("%LMQ%all", 0) == 60
         pulled = messages(await slave.pull("%LMQ%d1", 18, consumerGroup=group))
         assert [one.properties["INNER_MULTI_QUEUE_OFFSET"] for one in pulled] == ["55,18", "58,19"]
-    assert tree(Path(theirs.root) / "consumequeue") == tree(Path(ours.root) / "consumequeue")
+    assert tree(Path(slave_store.root) / "consumequeue") == tree(Path(master_store.root) / "consumequeue")

@@ -184,20 +184,20 @@ async def test_a_slave_takes_over_topics_groups_and_offsets(tmp_path: Path, name
         master.broker._schedule.offsets[3] = 7
         async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
             await knows(slave, "T")
-            theirs = slave.broker.state
+            slave_state = slave.broker.state
 
             async def has_all() -> bool:
-                return "readers" in theirs.groups.table and slave.broker._schedule.offsets == {3: 7}
+                return "readers" in slave_state.groups.table and slave.broker._schedule.offsets == {3: 7}
 
             await eventually(has_all, 60)
-            assert theirs.topics.table == state.topics.table
-            assert theirs.topics.version == state.topics.version
-            assert theirs.groups.table == state.groups.table
-            assert theirs.offsets.get("T", "readers", 0) == 1
+            assert slave_state.topics.table == state.topics.table
+            assert slave_state.topics.version == state.topics.version
+            assert slave_state.groups.table == state.groups.table
+            assert slave_state.offsets.get("T", "readers", 0) == 1
             state.offsets.commit("T", "readers", 0, 2)
 
             async def is_told() -> bool:
-                return theirs.offsets.get("T", "readers", 0) == 2
+                return slave_state.offsets.get("T", "readers", 0) == 2
 
             await eventually(is_told, 60)
         async with running(store_of(tmp_path / "slave"), broker_role="SLAVE", broker_id=1) as slave:

@@ -33,8 +33,11 @@ async def follows_tables(master: Asker, slave: Asker) -> None:
     """Wait until a slave has its master's topics."""
 
     async def has_them() -> bool:
-        ours, theirs = master.broker.state, slave.broker.state
-        return theirs.topics.version == ours.topics.version and theirs.store.dropped_topics == ours.store.dropped_topics
+        master_state, slave_state = master.broker.state, slave.broker.state
+        return (
+            slave_state.topics.version == master_state.topics.version
+            and slave_state.store.dropped_topics == master_state.store.dropped_topics
+        )
 
     await eventually(has_them, 60)
 
@@ -98,13 +101,13 @@ async def test_a_slave_whose_disk_is_full_when_it_hears_of_a_deletion_asks_again
 async def test_a_slave_whose_disk_is_full_when_it_joins_a_shorter_log_connects_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int
 ) -> None:
-    theirs = store_of(tmp_path / "slave")
+    slave_store = store_of(tmp_path / "slave")
     async with running(store_of(tmp_path / "master")) as master:
         settings = slave_of(master, slave_sync_interval_ms=50)
-        async with running(theirs, **settings) as slave:
+        async with running(slave_store, **settings) as slave:
             await send(master, [b"old"] * messages)
             await caught_up(slave.broker, master.broker)
-        async with running(theirs, **settings | {"ha_master_address": "127.0.0.1:1"}) as slave:
+        async with running(slave_store, **settings | {"ha_master_address": "127.0.0.1:1"}) as slave:
             store, replicates = slave.broker.store, slave.broker.state.replication.slave
             store.drop_before({"Gone": 1 << 20})  # as a master had it that lost its power since, and these bytes
             refused = _fill_for_deletions(monkeypatch, store.disk)
@@ -118,16 +121,16 @@ async def test_a_slave_whose_disk_is_full_when_it_joins_a_shorter_log_connects_a
 
 
 async def test_a_topic_that_is_deleted_while_its_slave_is_behind(tmp_path: Path) -> None:
-    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    master_store, slave_store = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     settings = {"slave_sync_interval_ms": 50}
-    async with running(ours) as master:
-        async with running(theirs, **slave_of(master, **settings)) as slave:
+    async with running(master_store) as master:
+        async with running(slave_store, **slave_of(master, **settings)) as slave:
             await send(master, [b"old"] * 5)
             await caught_up(slave.broker, master.broker)
         await send(master, [b"late"] * 5)  # has not come to the slave when that hears of the deletion
         await make_again(master)
         await send(master, [b"new"] * 3, queue_id=2)
-        async with running(theirs, **slave_of(master, **settings | {"ha_master_address": "127.0.0.1:1"})) as slave:
+        async with running(slave_store, **slave_of(master, **settings | {"ha_master_address": "127.0.0.1:1"})) as slave:
             slave.broker.state.replication.master_address = master.broker.address
             await follows_tables(master, slave)
             assert bodies(slave) == []
