@@ -280,7 +280,7 @@ class Broker(Service):
 
     def _allowed(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
-            return {code: guard.allowed(one) for code, one in handlers.items()}
+            return {code: guard.allowed(handler) for code, handler in handlers.items()}
         return handlers if self._config.remote_admin_enable else local_only(handlers, CHANGES)
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:

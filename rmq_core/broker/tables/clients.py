@@ -20,7 +20,7 @@ _MOST_NAME_CHARS: Final = 255
 
 @dataclass(eq=False, slots=True)
 class Proxied:
-    """Connection of a client behind a proxy.
+    """Connection of a client that has its own connection to a proxy only.
 
     Attributes:
         proxy: the connection to the proxy.
@@ -56,7 +56,7 @@ class Proxied:
         self.proxy.release_parked(size)
 
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
-        """Raise ConnectionLostError: clients behind a proxy have no connection."""
+        """Raise ConnectionLostError: a client of a proxy has no connection here."""
         raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
 
     def abort(self) -> None:

@@ -7,8 +7,8 @@ class PageCache:
     """State of the page cache: busy after a slow append.
 
     Attributes:
-        busy_ms: how long it took; 0 while the store is not busy.
-        timeout_s: how long an append may take.
+        busy_ms: time of the slow append; 0 while the store is not busy.
+        timeout_s: longest time of an append that is not slow.
     """
 
     def __init__(self, timeout_ms: int) -> None:

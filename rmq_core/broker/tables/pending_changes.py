@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class WrittenTable(Protocol):
-    """Table whose changes take effect once its file has the changes.
+    """Table whose changes take effect after the write of its file.
 
     Attributes:
         file: of the table.

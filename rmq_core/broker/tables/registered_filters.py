@@ -28,7 +28,7 @@ _DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when thos
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFilter:
-    """A SQL92 subscription of a group to a topic, as consumerFilter.json keeps it.
+    """SQL92 subscription of a group to a topic, as in consumerFilter.json.
 
     Attributes:
         data: as stored in the file.

@@ -131,7 +131,7 @@ class _Round:
         return True
 
     def _check_next(self) -> bool:
-        """Check a half message without a known op message; return False to end the round."""
+        """Check a half message that no op message ends so far; return False to end the round."""
         store = self._state.store
         if self._notes.has(self.at):
             return True
