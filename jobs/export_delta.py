@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from rmq_core.cli.access import add_access, take_settings
+from rmq_core.cli.access import add_access, settings_from_arguments
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.cluster.run import ClusterExportOptions, ClusterRun, check_queue_options
@@ -150,7 +150,9 @@ def _check_source(arguments: argparse.Namespace) -> None:
     if arguments.include is not None and (arguments.namesrv is not None or arguments.tier is not None):
         raise OptionError("--include chooses among the records of a CommitLog: it needs --store without --tier")
     if arguments.namesrv is None:
-        given_settings = [name for name, value in take_settings(dict(vars(arguments))).items() if value is not None]
+        given_settings = [
+            name for name, value in settings_from_arguments(dict(vars(arguments))).items() if value is not None
+        ]
         if given_settings:
             raise OptionError("credentials and TLS are for --namesrv")
         if arguments.max_messages_per_trigger is not None and arguments.tier is None:
@@ -217,7 +219,7 @@ def _queue_options(
 def cluster_options(arguments: argparse.Namespace) -> ClusterExportOptions:
     """Build the options of an export of a cluster. Raises OptionError."""
     given_options = {
-        **take_settings(dict(vars(arguments))),
+        **settings_from_arguments(dict(vars(arguments))),
         "namesrv": arguments.namesrv,
         "startingTimestamp": arguments.starting_timestamp,
         "endingTimestamp": arguments.ending_timestamp,

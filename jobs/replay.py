@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_core.cli.access import add_access, take_access
+from rmq_core.cli.access import access_from_arguments, add_access
 from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
@@ -189,7 +189,7 @@ def replay_of(given: argparse.Namespace) -> Replay:
 
 def _access(given: argparse.Namespace) -> Access:
     """Build the access to the target cluster; raises OptionError."""
-    return Access() if given.to_namesrv is None else take_access(dict(vars(given)))
+    return Access() if given.to_namesrv is None else access_from_arguments(dict(vars(given)))
 
 
 def needs_delta(_given: argparse.Namespace) -> bool:

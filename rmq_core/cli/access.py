@@ -51,37 +51,42 @@ def add_access(job: ArgumentParser) -> None:
     job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
 
 
-def take_access(given: dict[str, Any]) -> "Access":
-    """Take the options out of a command's arguments, and build the access of them and of the environment.
+def access_from_arguments(arguments: dict[str, Any]) -> "Access":
+    """Remove the access options from a command's arguments; build the access from options and environment.
 
     Raises:
         OptionError: as ``access_from``.
     """
     from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
 
-    return access_from(take_settings(given))
+    return access_from(settings_from_arguments(arguments))
 
 
-def take_settings(given: dict[str, Any]) -> dict[str, str | None]:
-    """Take the options out of a command's arguments, as settings by name; None is not given."""
-    values = {_SETTINGS[name]: given.pop(name) for name in _OPTIONS}
+def settings_from_arguments(arguments: dict[str, Any]) -> dict[str, str | None]:
+    """Remove the access options from a command's arguments; return settings by name, None where an option is absent."""
+    values = {_SETTINGS[name]: arguments.pop(name) for name in _OPTIONS}
     values["useTLS"] = "true" if values["useTLS"] else None
     values["tls.client.authServer"] = "false" if values["tls.client.authServer"] else None
     return values
 
 
 def with_access(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of the access, in place of its argument ``access``, which is made of them.
+    """Replace a command's argument ``access`` with the options from which the access is built.
 
     The command that is returned raises OptionError as ``access_from``.
     """
 
-    def run(**given: Any) -> int:
-        return command(access=take_access(given), **given)
+    def run(**arguments: Any) -> int:
+        return command(access=access_from_arguments(arguments), **arguments)
 
-    own = [one for one in signature(command).parameters.values() if one.name != "access"]
-    parameters = [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *access_parameters()]
+    command_parameters = [
+        parameter for parameter in signature(command).parameters.values() if parameter.name != "access"
+    ]
+    parameters = [
+        *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in command_parameters),
+        *access_parameters(),
+    ]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = command.__doc__
     return run

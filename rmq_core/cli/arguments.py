@@ -87,7 +87,7 @@ def parse_time(text: str) -> int | datetime:
 
 
 def several(stores: list[str]) -> list[str] | None:
-    """Return the paths of several stores, absolute or URIs; None where one store is given."""
+    """Return the paths of several stores, absolute or URIs; None for a single store."""
     from rmq_formats.read.stores import names_several  # noqa: PLC0415 # --help does not need it
 
     if len(stores) == 1 and not names_several(stores[0]):
@@ -96,7 +96,7 @@ def several(stores: list[str]) -> list[str] | None:
 
 
 def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
-    """Read the operator's broker.conf, and find the logs of these stores where it says. Raises OptionError."""
+    """Read the operator's broker.conf, which places the logs of these stores. Raises OptionError."""
     output.given_settings = {}
     if config is None:
         return None
@@ -104,24 +104,25 @@ def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | N
     from rmq_formats.read.stores import find_stores  # noqa: PLC0415
     from rmq_formats.storage.broker_conf import use_broker_conf  # noqa: PLC0415
 
-    return use_broker_conf(config, stores if several(stores) is None else [one.path for one in find_stores(stores)])
+    roots = stores if several(stores) is None else [entry.path for entry in find_stores(stores)]
+    return use_broker_conf(config, roots)
 
 
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of a store's sizes, in place of its argument ``sizes``, which is made of them.
+    """Replace a command's argument ``sizes`` with the options from which the store's sizes are built.
 
     The command that is returned raises OptionError where the delay levels are none, or the broker.conf has a fault.
     """
 
-    def run(**given: Any) -> int:
+    def run(**arguments: Any) -> int:
         from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415 # --help does not need it
 
-        stores = given["stores"] if "stores" in given else [given["store"]]
-        conf = follow_broker_conf(given.pop("config"), stores)
-        arguments = {name: given.pop(name) for name in _SIZES}
-        output.given_settings |= {name: value for name, value in arguments.items() if value is not None}
-        sizes = VerifyOptions.from_arguments(arguments, conf)
-        return command(sizes=sizes, **given)
+        stores = arguments["stores"] if "stores" in arguments else [arguments["store"]]
+        conf = follow_broker_conf(arguments.pop("config"), stores)
+        size_arguments = {name: arguments.pop(name) for name in _SIZES}
+        output.given_settings |= {name: value for name, value in size_arguments.items() if value is not None}
+        sizes = VerifyOptions.from_arguments(size_arguments, conf)
+        return command(sizes=sizes, **arguments)
 
     options = {"config": BrokerConfFile, **_SIZES}
     parameters: list[Parameter] = []

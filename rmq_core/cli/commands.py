@@ -42,7 +42,7 @@ def expand_home(path: Any) -> Any:
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands that prints its help, and ends with 0, where none of them is given."""
+    """Command group that prints its help and ends with 0 if the arguments name no command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, or print the help."""

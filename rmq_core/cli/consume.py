@@ -28,7 +28,7 @@ _BATCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
-    """What is read, and from where."""
+    """Topic, filter and start position of a read."""
 
     namesrv: str
     access: "Access"
@@ -80,8 +80,8 @@ def consume(
     subscription(topic, tags, sql=sql)  # a bad subscription fails before any request
     body_line = _printable_line if sys.stdout.isatty() else _body_line
     printing = _Printing(line_of_message if as_json else body_line, limit, timeout)
-    wanted = _Subscription(namesrv, access, topic, tags, sql, position, time_ms)
-    run(_read(printing, wanted) if group is None else _join(printing, wanted, group))
+    source = _Subscription(namesrv, access, topic, tags, sql, position, time_ms)
+    run(_read(printing, source) if group is None else _join(printing, source, group))
     return output.EXIT_CLEAN
 
 
@@ -110,7 +110,7 @@ def _printable_line(message: "ReceivedMessage") -> bytes:
 
 
 class _Printing:
-    """Prints messages, and knows when the limit is reached."""
+    """Printer of messages that ends at the limit, at the timeout or at a signal."""
 
     def __init__(self, line: "Callable[[ReceivedMessage], bytes]", limit: int | None, timeout_s: float | None) -> None:
         self.left = limit
@@ -122,7 +122,7 @@ class _Printing:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether no more messages are to be printed."""
+        """Return whether no more messages are to be printed."""
         if self._error is not None:
             raise self._error
         is_late = self._timeout_s is not None and time.monotonic() - self._last_s > self._timeout_s
@@ -158,40 +158,40 @@ class _Printing:
         await asyncio.Event().wait()
 
 
-async def _read(printing: _Printing, wanted: _Subscription) -> None:
+async def _read(printing: _Printing, source: _Subscription) -> None:
     """Read all queues of the topic."""
     from rmq_core.client import PullConsumer, PullOptions, StartPosition  # noqa: PLC0415
 
     printing.end_on_signals()
-    options = PullOptions(auto_commit=False, start=wanted.start, tls=wanted.access.tls)
-    async with PullConsumer(wanted.namesrv, _READER_GROUP, options, credentials=wanted.access.credentials) as consumer:
-        consumer.assign(await consumer.queues(wanted.topic), wanted.tags, sql=wanted.sql)
-        if wanted.start is StartPosition.FIRST:
+    options = PullOptions(auto_commit=False, start=source.start, tls=source.access.tls)
+    async with PullConsumer(source.namesrv, _READER_GROUP, options, credentials=source.access.credentials) as consumer:
+        consumer.assign(await consumer.queues(source.topic), source.tags, sql=source.sql)
+        if source.start is StartPosition.FIRST:
             await consumer.seek_to_begin()
-        elif wanted.time_ms is None:
+        elif source.time_ms is None:
             await consumer.seek_to_end()
         else:
-            await consumer.seek_to_time(wanted.time_ms)
+            await consumer.seek_to_time(source.time_ms)
         while not printing.is_done:
             printing.write(await consumer.poll(_POLL_S, min(_BATCH, printing.left or _BATCH)))
 
 
-async def _join(printing: _Printing, wanted: _Subscription, group: str) -> None:
+async def _join(printing: _Printing, source: _Subscription, group: str) -> None:
     """Consume as a member of a group."""
     from rmq_core.client import PushConsumer, PushOptions  # noqa: PLC0415
 
     printing.end_on_signals()
     options = PushOptions(
-        start=wanted.start,
-        start_timestamp_ms=wanted.time_ms,
+        start=source.start,
+        start_timestamp_ms=source.time_ms,
         concurrency=1,
         consume_batch_size=1 if printing.left is not None else _BATCH,
         close_timeout_s=0.0,
-        tls=wanted.access.tls,
+        tls=source.access.tls,
     )
-    credentials = wanted.access.credentials
-    consumer = PushConsumer(wanted.namesrv, group, printing.write_or_stop, options, credentials=credentials)
-    consumer.subscribe(wanted.topic, wanted.tags, sql=wanted.sql)
+    credentials = source.access.credentials
+    consumer = PushConsumer(source.namesrv, group, printing.write_or_stop, options, credentials=credentials)
+    consumer.subscribe(source.topic, source.tags, sql=source.sql)
     async with consumer:
         while not printing.is_done:
             await asyncio.sleep(_POLL_S)

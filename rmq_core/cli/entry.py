@@ -1,4 +1,4 @@
-"""The program ``rmq``: imports its commands, which takes a moment, and ends in one line where that is interrupted."""
+"""The program ``rmq``: imports its commands, and ends with one line if a signal interrupts the import."""
 
 import signal
 import sys

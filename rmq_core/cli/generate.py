@@ -35,7 +35,7 @@ def generate(
 
     begin = time.perf_counter()
     with output.progress("Writing", messages, in_bytes=False) as advance:
-        made = generate_store(
+        report = generate_store(
             store,
             messages=messages,
             body_bytes=body_bytes,
@@ -48,12 +48,12 @@ def generate(
         )
     seconds = time.perf_counter() - begin
     if as_json:
-        rate = round(made.bytes / seconds)
-        output.print_json({"store": store, **asdict(made), "seconds": round(seconds, 3), "bytes_per_second": rate})
+        rate = round(report.bytes / seconds)
+        output.print_json({"store": store, **asdict(report), "seconds": round(seconds, 3), "bytes_per_second": rate})
         return
-    size, rate_text = output.bytes_text(made.bytes), f"{made.bytes / seconds / 1e6:,.0f} MB/s"
+    size, rate_text = output.bytes_text(report.bytes), f"{report.bytes / seconds / 1e6:,.0f} MB/s"
     output.console().print(
-        f"{output.counted(made.messages, 'message')}, {size}, {output.counted(made.files, 'file')} "
+        f"{output.counted(report.messages, 'message')}, {size}, {output.counted(report.files, 'file')} "
         f"in {seconds:.2f} s, {rate_text}: {store}",
         soft_wrap=True,
     )

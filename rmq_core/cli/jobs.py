@@ -24,7 +24,7 @@ class JobCommand(TyperCommand):
     """A command whose arguments are not parsed here, but by its job."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments as they were given, ``--help`` too."""
+        """Pass all arguments through to the job, ``--help`` too."""
         ctx.args = args
         return []
 

@@ -109,7 +109,7 @@ def _discard_stdout() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make stdout and stderr take any text: where one was closed, and in any encoding."""
+    """Make stdout and stderr accept any text, in any encoding, even if a stream was closed."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 # it is the process's own
     if sys.stderr is None:
@@ -140,8 +140,8 @@ for _name, _command in COMMANDS.items():
 app.add_typer(admin.app, name="admin")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from rmq_formats import __version__  # noqa: PLC0415 # it loads importlib.metadata, email and more
 
         typer.echo(f"rmq {__version__}")

@@ -1,4 +1,4 @@
-"""``rmq decodeMessageId``: what the two ids of a message tell, without a broker or a store."""
+"""``rmq decodeMessageId``: decodes message ids without a broker or a store."""
 
 import time
 from typing import Annotated
@@ -23,12 +23,12 @@ def decode(
         if as_json:
             output.print_json(row)
         else:
-            output.console().print(output.facts(*((name.replace("_", " "), str(told)) for name, told in row.items())))
+            output.console().print(output.facts(*((name.replace("_", " "), str(part)) for name, part in row.items())))
     return output.EXIT_CLEAN
 
 
 def described(text: str, now_ms: int) -> dict[str, str | int]:
-    """Give the parts of an id by name.
+    """Return the parts of an id by name.
 
     Raises:
         DecodeError: it is none.

@@ -117,23 +117,23 @@ def table(*columns: str) -> "Table":
     """
     from rich import box  # noqa: PLC0415
 
-    made = _table_class()(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    new_table = _table_class()(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         right = name.startswith(">")
-        made.add_column(
+        new_table.add_column(
             printable(name.lstrip(">")), justify="right" if right else "left", overflow="fold", no_wrap=right
         )
-    return made
+    return new_table
 
 
 def facts(*rows: "tuple[str, str | Text]") -> "Table":
     """Print names and values, one pair a line."""
-    made = _table_class().grid(padding=(0, 2))
-    made.add_column(style="dim")
-    made.add_column(overflow="fold")
+    grid = _table_class().grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, value)
-    return made
+        grid.add_row(name, value)
+    return grid
 
 
 def json_line(value: Any) -> bytes:
@@ -154,7 +154,7 @@ def print_json(value: Any) -> None:
 
 
 def warn(text: str) -> None:
-    """Print one line on stderr, whatever characters the text holds."""
+    """Print one line on stderr; the text may have any characters."""
     line = one_line(without_secrets(text))
     if len(line) > MAX_LINE_CHARACTERS:
         line = f"{line[:MAX_LINE_CHARACTERS]} …"
@@ -221,7 +221,7 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
-    """Show a progress bar on stderr, if that is a terminal and the work takes long; removed when done.
+    """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
     Args:
         title: the text beside the bar.
@@ -270,7 +270,7 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
         phase = ""
         advance: Advance = lambda _: None  # noqa: E731
 
-        def tell(at: "Progress") -> None:
+        def on_progress(at: "Progress") -> None:
             nonlocal phase, advance
             if at.phase != phase:
                 bars.close()
@@ -278,7 +278,7 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
                 advance = bars.enter_context(progress(titles[phase], at.total, in_bytes=phase == "scan"))
             advance(at.done)
 
-        yield tell
+        yield on_progress
 
 
 def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
@@ -288,7 +288,7 @@ def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
 
 
 def print_next(console: "Console", command: str, store: str, *options: str) -> None:
-    """Print the command to be run next on one line, so that it can be copied, with the broker's settings as given."""
+    """Print the next command on one line, to be copied, with the broker settings of the running command."""
     from rich.text import Text  # noqa: PLC0415
 
     text = " ".join([command, quote(printable(store)), *options, *_repeated_settings(command, options)])
@@ -296,7 +296,7 @@ def print_next(console: "Console", command: str, store: str, *options: str) -> N
 
 
 def _repeated_settings(command: str, options: Sequence[str]) -> Iterator[str]:
-    """Yield the broker's settings that the running command was given, as far as another command has them."""
+    """Yield those broker settings of the running command that another command has, too."""
     if not command.startswith("rmq ") or "--what config" in options:
         return
     for name, value in given_settings.items():
@@ -336,6 +336,6 @@ def time_text(time_ms: int | None) -> str:
 
 
 def second_text(time_ms: int) -> str:
-    """Format a time as ``time_text`` without the fraction, for what is known to the second."""
+    """Format a time as ``time_text`` without the fraction, for times with a resolution of one second."""
     text = time_text(time_ms)
     return f"{text[:-5]}Z" if text.endswith("Z") else text

@@ -1,4 +1,4 @@
-"""What is installed with the packages: jobs, settings and notebooks.
+"""Files that are installed with the packages: jobs, settings and notebooks.
 
 In a source tree they are folders beside the packages, in an installation they are in ``rmq_jobs`` (``tools/wheel.py``).
 """

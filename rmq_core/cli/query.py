@@ -48,11 +48,11 @@ def query(
     says why. Nothing found: exit code 1.
     """
     conditions = {"--key": key, "--uniq-key": uniq_key, "--msg-id": msg_id, "--offset": offset, "--time": time}
-    given = [name for name, value in conditions.items() if value is not None]
-    if len(given) != 1:
-        raise OptionError(f"give one of {', '.join(conditions)}; given: {', '.join(given) or 'none'}")
+    options = [name for name, value in conditions.items() if value is not None]
+    if len(options) != 1:
+        raise OptionError(f"give one of {', '.join(conditions)}; given: {', '.join(options) or 'none'}")
     if msg_id is None and topic is None:
-        raise OptionError(f"{given[0]}: give --topic too")
+        raise OptionError(f"{options[0]}: give --topic too")
     if offset is not None and queue is None:
         raise OptionError("--offset: give --queue too")
     if msg_id is not None and tier is not None:

@@ -47,32 +47,32 @@ class QueryOptions:
     include: str | None = None
 
 
-def run(store: str, wanted: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
-    """Print what is found, in a tiered storage too if one is given. Returns the exit code. Raises RmqError."""
+def run(store: str, options: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
+    """Print the messages of a query, with those of a named tiered storage. Returns the exit code. Raises RmqError."""
     opened = Store(store, tier=tier)
-    found = opened.query(
-        key=wanted.key, uniq_key=wanted.uniq_key, msg_id=wanted.msg_id, topic=wanted.topic,
-        queue_id=wanted.queue_id, offset=wanted.offset, time=wanted.time, include=wanted.include,
-        on_plan=_tell_scan,
+    messages = opened.query(
+        key=options.key, uniq_key=options.uniq_key, msg_id=options.msg_id, topic=options.topic,
+        queue_id=options.queue_id, offset=options.offset, time=options.time, include=options.include,
+        on_plan=_warn_of_scan,
     )  # fmt: skip
-    if not found:
-        is_topic = wanted.topic is None or wanted.topic in opened.topics()
-        output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {wanted.topic}")
+    if not messages:
+        is_topic = options.topic is None or options.topic in opened.topics()
+        output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {options.topic}")
         return output.EXIT_FINDINGS
     if as_json:
         with output.Lines() as lines:
-            for message in found:
+            for message in messages:
                 lines.write(json_lines.message_line(message))
         return output.EXIT_CLEAN
     console = output.console()
-    for message in found:
+    for message in messages:
         show(message, console)
-    if len(found) > 1:
-        console.print(Text(output.counted(len(found), "message"), style="dim"))
+    if len(messages) > 1:
+        console.print(Text(output.counted(len(messages), "message"), style="dim"))
     return output.EXIT_CLEAN
 
 
-def _tell_scan(plan: ReadPlan) -> None:
+def _warn_of_scan(plan: ReadPlan) -> None:
     if plan.access_path is AccessPath.SCAN:
         output.warn(f"scanning {bytes_text(plan.scanned_bytes)} of the log; {plan.reason}")
 
@@ -107,14 +107,16 @@ def show(message: StoredMessage, console: Console) -> None:
 def _inner_texts(message: StoredMessage) -> list[Text]:
     """Return the messages of an inner batch: place and properties of each, and its body."""
     try:
-        inner = inner_messages(message)
+        inner_batch = inner_messages(message)
     except FormatError as error:
         return [Text(error.reason, style="red"), *body_text(message)]
-    texts = [Text(f"an inner batch of {output.counted(len(inner), 'message')}", style="dim")]
-    for one in inner:
-        texts.append(Text(f"{printable(message.topic)}/{message.queue_id} #{one.queue_offset}", style="bold"))
-        texts += [Text(f"  {printable(name)}  {printable(value)}") for name, value in sorted(one.properties.items())]
-        texts += body_text(replace(message, body=one.body, flag=one.flag))
+    texts = [Text(f"an inner batch of {output.counted(len(inner_batch), 'message')}", style="dim")]
+    for inner_message in inner_batch:
+        texts.append(Text(f"{printable(message.topic)}/{message.queue_id} #{inner_message.queue_offset}", style="bold"))
+        texts += [
+            Text(f"  {printable(name)}  {printable(value)}") for name, value in sorted(inner_message.properties.items())
+        ]
+        texts += body_text(replace(message, body=inner_message.body, flag=inner_message.flag))
     return texts
 
 

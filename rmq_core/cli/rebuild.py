@@ -67,10 +67,10 @@ def rebuild(
         return options_from_arguments(what, sizes, store, live_topics_of, from_log_alone=from_log_alone)
 
     terms = terms_from_arguments(plan=plan, accept=accept, work=work, out=out)
-    given = several(stores)
-    if given is not None:
+    store_paths = several(stores)
+    if store_paths is not None:
         return rebuild_run.run_several(
-            given, out, options_of, terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+            store_paths, out, options_of, terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
         )
     (store,) = stores
     return rebuild_run.run(

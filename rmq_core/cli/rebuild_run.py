@@ -52,11 +52,11 @@ def run_several(
         report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, terms)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
-        for store, own in report.reports:
+        for store, store_report in report.reports:
             output.console().print(Text(printable(str(store.broker)), style="bold"))
-            show(own)
+            show(store_report)
         output.show_failed(report.failed)
-    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
     return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
 
 

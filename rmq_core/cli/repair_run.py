@@ -69,10 +69,10 @@ def _status() -> Iterator[OnProgress]:
     titles = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index", "write": "Writing them anew"}
     with Console(stderr=True).status("Looking at the store") as status:
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             status.update(f"{titles[progress.phase]}: {progress.done / max(1, progress.total):.0%}")
 
-        yield tell
+        yield on_progress
 
 
 def show(report: RepairReport, console: Console) -> None:
@@ -117,8 +117,8 @@ def _verdict(report: RepairReport) -> Text:
     if report.is_clean:
         return Text("repaired; the verification finds nothing" if report.steps else "sound", style="green")
     if not report.is_applied and report.steps:
-        left = f", {output.counted(len(report.left), 'finding')} cannot be repaired" if report.left else ""
-        return Text(f"{output.counted(len(report.steps), 'step')} to do{left}; --apply does them", style="yellow")
+        unrepaired = f", {output.counted(len(report.left), 'finding')} cannot be repaired" if report.left else ""
+        return Text(f"{output.counted(len(report.steps), 'step')} to do{unrepaired}; --apply does them", style="yellow")
     if not report.left:
         return Text("repaired, but consumers get less than before", style="red")
     return Text(f"{output.counted(len(report.left), 'finding')} could not be repaired", style="red")

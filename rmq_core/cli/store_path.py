@@ -49,7 +49,7 @@ _LEVELS: Final = 3  # a tree of queues, a topic, a queue
 
 
 class PathKind(StrEnum):
-    """What a path is."""
+    """Kind of a path."""
 
     STORE = "store"
     COMMITLOG = "commitlog"
@@ -74,8 +74,8 @@ _QUEUE_TREES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPath:
-    """A path that was recognised.
+class ClassifiedPath:
+    """Path whose kind is determined.
 
     Attributes:
         kind: what the path is.
@@ -89,22 +89,24 @@ class KnownPath:
     path: str
     is_directory: bool
 
-    def child(self, kind: PathKind) -> "KnownPath":
+    def child(self, kind: PathKind) -> "ClassifiedPath":
         """Return a store's part."""
-        return KnownPath(kind, self.storage, f"{self.path}/{kind}", kind not in {PathKind.CHECKPOINT, PathKind.CONFIG})
+        return ClassifiedPath(
+            kind, self.storage, f"{self.path}/{kind}", kind not in {PathKind.CHECKPOINT, PathKind.CONFIG}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSegments:
-    """The files of one queue; topic and queue id are None where the path does not tell them."""
+    """The files of one queue; topic and queue id are None where the path does not name them."""
 
     topic: str | None
     queue_id: int | None
     segments: tuple[Segment, ...]
 
 
-def recognise(path: str) -> KnownPath:
-    """Tell what a path is.
+def classify_path(path: str) -> ClassifiedPath:
+    """Determine the kind of a path.
 
     Raises:
         StoreNotFoundError: the path does not exist.
@@ -115,10 +117,10 @@ def recognise(path: str) -> KnownPath:
     _refuse_names(storage, path)
     names = [entry.name for entry in storage.entries(path)]
     if names or (storage.is_local and Path(path).is_dir()):
-        return KnownPath(_directory_kind(storage, path, names), storage, path, True)
+        return ClassifiedPath(_directory_kind(storage, path, names), storage, path, True)
     if not storage.exists(path):
         raise StoreNotFoundError(f"{path}: no such file or directory")
-    return KnownPath(_file_kind(storage, path), storage, path, False)
+    return ClassifiedPath(_file_kind(storage, path), storage, path, False)
 
 
 def _parts(storage: Storage, path: str) -> list[str]:
@@ -126,7 +128,7 @@ def _parts(storage: Storage, path: str) -> list[str]:
 
 
 def _refuse_names(storage: Storage, path: str) -> None:
-    """Refuse what a path says to be of a layout that rmq does not read, and that might look like another."""
+    """Refuse a path whose names belong to a layout that rmq does not read."""
     parts = _parts(storage, path)
     for number, name in enumerate(parts):
         here = "/".join(parts[: number + 1])
@@ -144,17 +146,17 @@ def _refuse_names(storage: Storage, path: str) -> None:
 
 
 def _is_config_database(storage: Storage, path: str) -> bool:
-    """Whether a directory is a RocksDB of a broker's config."""
+    """Return whether a directory is a RocksDB of a broker's config."""
     return path.rpartition("/")[2] in rocksdb_config.DATABASES and holds_rocksdb(storage, path)
 
 
 def _is_entry_index(parts: list[str]) -> bool:
-    """Whether a directory holds the index of a DLedger CommitLog, by its name."""
+    """Return whether a directory's name is that of a DLedger CommitLog's index."""
     return parts[-1:] == [PathKind.INDEX] and len(parts) > 1 and parts[-2].startswith("dledger-")
 
 
 def _is_dledger_data(parts: list[str]) -> bool:
-    """Whether a directory holds a DLedger CommitLog's entries, by its name."""
+    """Return whether a directory's name is that of a DLedger CommitLog's entries."""
     return parts[-1:] == ["data"] and len(parts) > 1 and parts[-2].startswith("dledger-")
 
 
@@ -192,7 +194,7 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
 
 
 def _tree_of(parts: list[str]) -> int | None:
-    """Where in a directory's path the tree of queues is that it is in, or is; a topic may have the name of a tree."""
+    """Return the level of the tree of queues in a directory's path; a topic may have the name of a tree."""
     levels = range(max(0, len(parts) - _LEVELS), len(parts))
     return next((number for number in levels if parts[number] in _QUEUE_TREES), None)
 
@@ -269,7 +271,7 @@ def _is_index_header(head: bytes, size_bytes: int) -> bool:
     )
 
 
-def log_segments(place: KnownPath) -> list[Segment]:
+def log_segments(place: ClassifiedPath) -> list[Segment]:
     """Return the CommitLog files of a store, of a directory or of one file, by offset.
 
     Raises:
@@ -285,10 +287,10 @@ def log_segments(place: KnownPath) -> list[Segment]:
             whole = readable_segments(storage, directory or ("/" if path.startswith("/") else "."))
             return [segment for segment in whole if not segment.head_bytes]
         listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
-        found = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
-        if not found:
+        segments = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
+        if not segments:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
-        return found
+        return segments
     start_offset = _start_offset(path.rpartition("/")[2])
     with opened(storage, path) as file:
         size_bytes = file.size_bytes
@@ -304,22 +306,22 @@ def log_segments(place: KnownPath) -> list[Segment]:
 
 
 def _start_offset(name: str) -> int | None:
-    """Return the offset that a file's name says, in a store or in tiered storage; None if it says none."""
+    """Return the offset in the name of a file of a store or of tiered storage; None for other names."""
     start_offset = paths.parse_segment_name(name)
     return tiered.parse_segment_name(name) if start_offset is None else start_offset
 
 
-def is_queue_log(place: KnownPath) -> bool:
-    """Whether a log is that of one queue: of tiered storage, or of a compacted topic."""
+def is_queue_log(place: ClassifiedPath) -> bool:
+    """Return whether a log is that of one queue: of tiered storage, or of a compacted topic."""
     return may_have_gaps(place) or _tiered_kind(_directory_parts(place)) is PathKind.COMMITLOG
 
 
-def may_have_gaps(place: KnownPath) -> bool:
-    """Whether files may be missing between those of a log: compaction leaves such."""
+def may_have_gaps(place: ClassifiedPath) -> bool:
+    """Return whether a log may lack files in its middle, as compaction deletes them."""
     return place.kind is PathKind.COMMITLOG and _directory_parts(place)[-3:-2] == [_COMPACTION_LOG]
 
 
-def _directory_parts(place: KnownPath) -> list[str]:
+def _directory_parts(place: ClassifiedPath) -> list[str]:
     parts = _parts(place.storage, place.path)
     return parts if place.is_directory else parts[:-1]
 
@@ -335,7 +337,7 @@ def _head_bytes(storage: Storage, path: str) -> int:
         return dledger.ENTRY_HEAD_BYTES if dledger.holds_entry(read_range(file, 0, _HEAD_BYTES)) else 0
 
 
-def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments]:
+def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSegments]:
     """Yield the queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
 
     Args:
@@ -349,25 +351,25 @@ def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments
         below = parts[-3:-1] if parts[-4:-3] and parts[-4] in _QUEUE_TREES else []
         below = parts[-4:-2] if _tiered_kind(parts[:-1]) is not None else below
         with opened(storage, path) as file:
-            found = [_queue(below, (Segment(path, _start_offset(parts[-1]) or 0, file.size_bytes),))]
+            candidates = [_queue(below, (Segment(path, _start_offset(parts[-1]) or 0, file.size_bytes),))]
     elif tree == len(parts) - 1:
-        found = [
+        candidates = [
             _queue([name, queue], tuple(list_segments(storage, f"{path}/{name}/{queue}")))
             for name, queue in queue_directories(storage.entries, path)
             if topic in {None, name}
         ]
     elif tree == len(parts) - 2:
-        found = [
+        candidates = [
             _queue([parts[-1], queue.name], tuple(list_segments(storage, f"{path}/{queue.name}")))
             for queue in storage.entries(path)
             if queue.is_directory
         ]
     elif _tiered_kind(parts) is not None:
-        found = [_queue(parts[-3:-1], tiered_segments(storage, path))]
+        candidates = [_queue(parts[-3:-1], tiered_segments(storage, path))]
     else:
-        found = [_queue([] if tree is None else parts[-2:], tuple(list_segments(storage, path)))]
-    wanted = (queue for queue in found if queue.segments and topic in {None, queue.topic})
-    yield from sorted(wanted, key=lambda queue: (queue.topic or "", queue.queue_id or 0))
+        candidates = [_queue([] if tree is None else parts[-2:], tuple(list_segments(storage, path)))]
+    selected = (queue for queue in candidates if queue.segments and topic in {None, queue.topic})
+    yield from sorted(selected, key=lambda queue: (queue.topic or "", queue.queue_id or 0))
 
 
 def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
@@ -377,7 +379,7 @@ def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
     return QueueSegments(below[0], int(below[1]), segments)
 
 
-def entry_index_files(place: KnownPath) -> list[Segment]:
+def entry_index_files(place: ClassifiedPath) -> list[Segment]:
     """Return the files of a DLedger CommitLog's index, of a directory or one, by offset in the index."""
     if place.is_directory:
         return list_segments(place.storage, place.path)
@@ -385,7 +387,7 @@ def entry_index_files(place: KnownPath) -> list[Segment]:
         return [Segment(place.path, _start_offset(place.path.rpartition("/")[2]) or 0, file.size_bytes)]
 
 
-def index_files(place: KnownPath) -> list[str]:
+def index_files(place: ClassifiedPath) -> list[str]:
     """Paths of the IndexFiles of a directory, oldest first, or of the one file."""
     if not place.is_directory:
         return [place.path]

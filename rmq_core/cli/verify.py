@@ -40,7 +40,7 @@ def verify(
 
     sizes = replace(sizes, tier=tier)
     outputs = VerifyOutputs(findings, findings_format, html, report)
-    given = several(stores)
-    if given is not None:
-        return verify_run.run_several(given, sizes, outputs, work=work, workers=workers, as_json=as_json)
+    store_paths = several(stores)
+    if store_paths is not None:
+        return verify_run.run_several(store_paths, sizes, outputs, work=work, workers=workers, as_json=as_json)
     return verify_run.run(stores[0], sizes, outputs, work=work, workers=workers, as_json=as_json)

@@ -52,20 +52,20 @@ def run_several(
     as_json: bool,
 ) -> int:
     """Verify several stores, and print the reports. Returns the exit code. Raises RmqError."""
-    found = find_stores(stores)
-    outputs.check_several(found, ("json", "parquet"))
-    refuse_inside_stores(found, "--work", work)
+    opened_stores = find_stores(stores)
+    outputs.check_several(opened_stores, ("json", "parquet"))
+    refuse_inside_stores(opened_stores, "--work", work)
     with interruptible_workers():
         report = verify_stores(stores, options, ProcessRunner(workers), work=work)
     outputs.write_several(report)
     if as_json:
         output.print_json(report.to_dict())
     else:
-        for store, own in report.reports:
+        for store, store_report in report.reports:
             output.console().print(Text(printable(str(store.broker)), style="bold"))
-            show(own, output.console())
+            show(store_report, output.console())
         output.show_failed(report.failed)
-    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
     return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
 
 
@@ -89,16 +89,16 @@ def show(report: VerifyReport, console: Console) -> None:
             table.add_row(Text(kind.severity, style=_STYLES[kind.severity]), kind.code, f"{count:,}", kind.remedy)
         console.print()
         console.print(table)
-    told = [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
+    problems = [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
     for kind in finding_kinds.PASSED_OVER:
-        own = [finding for finding in report.findings if finding.kind is kind]
-        for finding in own[:LISTED]:
+        kind_findings = [finding for finding in report.findings if finding.kind is kind]
+        for finding in kind_findings[:LISTED]:
             console.print(f"{_where(finding)}: {printable(finding.detail)}", markup=False, highlight=False)
-        if len(own) > LISTED:
-            console.print(f"… {len(own) - LISTED:,} more; --findings and --html list them")
-    if told:
-        _show_findings(told, console)
-        _print_next_commands(told, report.store, console)
+        if len(kind_findings) > LISTED:
+            console.print(f"… {len(kind_findings) - LISTED:,} more; --findings and --html list them")
+    if problems:
+        _show_findings(problems, console)
+        _print_next_commands(problems, report.store, console)
 
 
 def _print_next_commands(findings: list[Finding], store: str, console: Console) -> None:

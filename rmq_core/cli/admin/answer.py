@@ -51,22 +51,22 @@ def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True
     """
     from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
 
-    found = list(messages)
+    shown = list(messages)
     rows = [
         (
-            one.topic,
-            one.queue_id,
-            one.queue_offset,
-            one.store_timestamp_ms,
-            one.tags,
-            " ".join(one.keys),
-            one.msg_id,
-            _text(one.body, charset) if with_body else f"{len(one.body)} bytes",
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+            message.store_timestamp_ms,
+            message.tags,
+            " ".join(message.keys),
+            message.msg_id,
+            _text(message.body, charset) if with_body else f"{len(message.body)} bytes",
         )
-        for one in found
+        for message in shown
     ]
-    code = output.EXIT_CLEAN if found else output.EXIT_FINDINGS
-    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(one, charset) for one in found], code=code)
+    code = output.EXIT_CLEAN if shown else output.EXIT_FINDINGS
+    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(message, charset) for message in shown], code=code)
 
 
 def _text(body: bytes, charset: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from rmq_core.cli.access import access_parameters, take_access
+from rmq_core.cli.access import access_from_arguments, access_parameters
 from rmq_core.cli.admin import cluster, consumer_progress, groups, lite, messages, stats, topics, users
 from rmq_core.cli.admin.answer import Answer, show, show_all
 from rmq_core.cli.admin.options import Json, Namesrv
@@ -75,7 +75,7 @@ def _runner(command: Command) -> Callable[..., int]:
         from rmq_core.client.admin.admin import DEFAULT_OPTIONS, Admin  # noqa: PLC0415 # --help does not need it
         from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-        access = take_access(options)
+        access = access_from_arguments(options)
 
         async def main() -> int:
             settings = replace(DEFAULT_OPTIONS, tls=access.tls)
@@ -95,7 +95,7 @@ def _runner(command: Command) -> Callable[..., int]:
         *access_parameters(),
     ]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
-    run_command.__annotations__ = {one.name: one.annotation for one in parameters}
+    run_command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run_command.__doc__ = command.__doc__
     return run_command
 

@@ -46,7 +46,7 @@ async def _cluster_list(admin: "Admin", cluster: str | None, *, more: bool) -> A
             except TransportError as error:  # name servers know a broker for two minutes after its end
                 warn(str(error))
                 info, is_complete = {}, False
-            numbers = [_first_number(info.get(one, "")) for one in (*names, "commitLogDiskRatio")]
+            numbers = [_first_number(info.get(key, "")) for key in (*names, "commitLogDiskRatio")]
             rows.append((broker.cluster, name, broker_id, address, info.get("brokerVersionDesc"), *numbers))
     code = EXIT_CLEAN if rows and is_complete else EXIT_FINDINGS
     return Answer(

@@ -69,7 +69,7 @@ async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, s
     from rmq_core.remoting.errors import RemotingError  # noqa: PLC0415
 
     members = await admin.brokers.consumers(address, group)
-    found = {}
+    owners = {}
     for member in members.connection_set if members else ():
         try:
             info = await admin.brokers.running_info(address, group, member.client_id)
@@ -77,8 +77,8 @@ async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, s
             continue
         for key in info.mq_table:
             queue = parse_queue_key(key)
-            found[queue.topic, queue.broker_name, queue.queue_id] = member.client_addr
-    return found
+            owners[queue.topic, queue.broker_name, queue.queue_id] = member.client_addr
+    return owners
 
 
 async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
@@ -92,11 +92,11 @@ async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
             stats = await admin.brokers.consume_stats(address, group)
             if members is None and not stats.offset_table:
                 continue
-            found = clients.setdefault(group, set())
-            found.update(one.client_id for one in (members.connection_set if members else ()))
+            client_ids = clients.setdefault(group, set())
+            client_ids.update(member.client_id for member in (members.connection_set if members else ()))
             rates[group] = rates.get(group, 0.0) + stats.consume_tps
             behind[group] = behind.get(group, 0) + sum(row[_DIFF] for row in _queue_rows(stats))
-    rows = [(group, len(found), rates[group], behind[group]) for group, found in sorted(clients.items())]
+    rows = [(group, len(client_ids), rates[group], behind[group]) for group, client_ids in sorted(clients.items())]
     return Answer(("group", "clients", "consume_tps", "diff"), rows)
 
 
@@ -104,19 +104,20 @@ def _queue_rows(stats: "ConsumeStats") -> list[_QueueRow]:
     from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows: list[_QueueRow] = []
-    for key, one in stats.offset_table.items():
+    for key, offsets in stats.offset_table.items():
         queue = parse_queue_key(key)
-        behind, inflight = one.broker_offset - one.consumer_offset, one.pull_offset - one.consumer_offset
+        behind = offsets.broker_offset - offsets.consumer_offset
+        inflight = offsets.pull_offset - offsets.consumer_offset
         rows.append(
             (
                 queue.topic,
                 queue.broker_name,
                 queue.queue_id,
-                one.broker_offset,
-                one.consumer_offset,
+                offsets.broker_offset,
+                offsets.consumer_offset,
                 behind,
                 inflight,
-                one.last_timestamp,
+                offsets.last_timestamp,
             )
         )
     return rows
@@ -138,8 +139,9 @@ async def broker_consume_stats(
     stats = await admin.brokers.all_consume_stats(broker, in_order=in_order == "true", timeout_s=timeout_ms / 1000)
     rows: list[tuple[str, *_QueueRow]] = []
     for table in stats.consume_stats_list:
-        for group, found in table.items():
-            rows += [(group, *row) for one in found for row in _queue_rows(one) if row[_DIFF] >= level]
+        for group, group_stats in table.items():
+            for topic_stats in group_stats:
+                rows += [(group, *row) for row in _queue_rows(topic_stats) if row[_DIFF] >= level]
     rows.sort()
     return Answer(("group", *_QUEUE_COLUMNS), rows, note=f"{stats.total_diff:,} behind in all")
 
@@ -178,7 +180,7 @@ async def skip_accumulated(
 
 
 def _route(topic: str, cluster: str | None) -> str:
-    """Return the topic whose masters are asked; without a route, the cluster's, as in ``DefaultMQAdminExtImpl``."""
+    """Return the topic that leads to the masters; without a route, the cluster's, as in ``DefaultMQAdminExtImpl``."""
     has_none = topic.startswith(LIGHT_QUEUE_PREFIX) or topic == TIMER_TOPIC
     return cluster if cluster is not None and has_none else topic
 
@@ -219,4 +221,4 @@ async def clone_offset(
     masters = await admin.masters_of(topic)
     for address in masters:
         await admin.brokers.clone_offsets(address, source, target, topic, offline=offline == "true")
-    return Answer(("broker", "topic", "source", "target"), [(one, topic, source, target) for one in masters])
+    return Answer(("broker", "topic", "source", "target"), [(master, topic, source, target) for master in masters])

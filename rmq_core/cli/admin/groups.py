@@ -74,10 +74,10 @@ async def update_group(
         group_retry_policy=_retry_policy(retry_policy),
         attributes=_attribute_changes(attributes),
     )
-    found = await addresses(admin, broker, cluster)
-    for address in found:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
         await admin.create_group(config, broker=address)
-    return Answer(("broker", "group", "retry_max_times"), [(address, group, retries) for address in found])
+    return Answer(("broker", "group", "retry_max_times"), [(address, group, retries) for address in masters])
 
 
 def _retry_policy(text: str | None) -> "GroupRetryPolicy":
@@ -112,10 +112,10 @@ async def delete_group(
     """Delete a consumer group. -b or -c must say where."""
     if broker is None and cluster is None:
         raise OptionError("deleteSubGroup: say where, with -b or -c")
-    found = await addresses(admin, broker, cluster)
-    for address in found:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
         await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)
-    return Answer(("broker", "deleted_group"), [(address, group) for address in found])
+    return Answer(("broker", "deleted_group"), [(address, group) for address in masters])
 
 
 async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = None) -> Answer:
@@ -124,11 +124,11 @@ async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = 
     subscribed: set[str] = set()
     kinds: set[str] = set()
     for address in await addresses(admin, broker, None):
-        found = await admin.brokers.consumers(address, group)
-        if found is not None:
-            members |= {one.client_id: one for one in found.connection_set}
-            subscribed |= {f"{one.topic}: {one.sub_string}" for one in found.subscription_table.values()}
-            kinds.add(f"{found.consume_type}, {found.message_model}, {found.consume_from_where}")
+        connections = await admin.brokers.consumers(address, group)
+        if connections is not None:
+            members |= {member.client_id: member for member in connections.connection_set}
+            subscribed |= {f"{entry.topic}: {entry.sub_string}" for entry in connections.subscription_table.values()}
+            kinds.add(f"{connections.consume_type}, {connections.message_model}, {connections.consume_from_where}")
     return _connections(members, "; ".join((*sorted(kinds), *sorted(subscribed))))
 
 
@@ -136,13 +136,16 @@ async def producer_connection(admin: "Admin", *, group: Group, topic: Topic) -> 
     """List the members of a producer group at the brokers of a topic."""
     members: dict[str, ConnectionBody] = {}
     for address in await admin.masters_of(topic):
-        found = await admin.brokers.producers(address, group)
-        if found is not None:
-            members |= {one.client_id: one for one in found.connection_set}
+        connections = await admin.brokers.producers(address, group)
+        if connections is not None:
+            members |= {member.client_id: member for member in connections.connection_set}
     return _connections(members, "")
 
 
 def _connections(members: "dict[str, ConnectionBody]", note: str) -> Answer:
-    rows = [(client_id, one.client_addr, str(one.language), one.version) for client_id, one in sorted(members.items())]
+    rows = [
+        (client_id, member.client_addr, str(member.language), member.version)
+        for client_id, member in sorted(members.items())
+    ]
     code = EXIT_CLEAN if rows else EXIT_FINDINGS
     return Answer(("client_id", "address", "language", "version"), rows, note=note, code=code)

@@ -19,7 +19,7 @@ ClientId = Annotated[str, typer.Option("-c", "--clientId", metavar="ID", help="T
 async def _brokers(admin: "Admin", parent: str) -> list[tuple[str, str]]:
     """Names and addresses of the masters that have a topic."""
     brokers = (await admin.route(parent)).broker_datas
-    return sorted((one.broker_name, one.broker_addrs[0]) for one in brokers if 0 in one.broker_addrs)
+    return sorted((broker.broker_name, broker.broker_addrs[0]) for broker in brokers if 0 in broker.broker_addrs)
 
 
 async def broker_info(
@@ -70,10 +70,15 @@ async def topic_info(
     rows: list[tuple[Value, ...]] = []
     for name, address in await _brokers(admin, parent):
         info = await admin.brokers.lite.of_topic(address, parent, child)
-        offset, clients = info.topic_offset, sorted((one.group, one.client_id) for one in info.subscriber)
-        told = " ".join(f"{group}:{client_id}" for group, client_id in clients) if with_clients else str(len(clients))
+        offset, clients = (
+            info.topic_offset,
+            sorted((subscriber.group, subscriber.client_id) for subscriber in info.subscriber),
+        )
+        subscribers = (
+            " ".join(f"{group}:{client_id}" for group, client_id in clients) if with_clients else str(len(clients))
+        )
         row = (offset.min_offset, offset.max_offset, offset.last_update_timestamp or None)
-        rows.append((name, info.sharding_to_broker, *row, told))
+        rows.append((name, info.sharding_to_broker, *row, subscribers))
     columns = ("broker_name", "is_its_broker", "min_offset", "max_offset", "last_timestamp_ms", "subscribers")
     return Answer(columns, rows)
 
@@ -91,8 +96,8 @@ async def client_info(
     for name, address in await _brokers(admin, parent):
         info = await admin.brokers.lite.of_client(address, parent, group, client_id)
         if info.lite_topic_count >= 0:
-            told = " ".join(sorted(info.lite_topic_set or ())) if with_detail else None
-            rows.append((name, info.lite_topic_count, info.last_access_time, told))
+            topics = " ".join(sorted(info.lite_topic_set or ())) if with_detail else None
+            rows.append((name, info.lite_topic_count, info.last_access_time, topics))
     code = EXIT_CLEAN if rows else EXIT_FINDINGS
     return Answer(("broker_name", "lite_topics", "asked_ms", "names"), rows, code=code)
 
@@ -113,8 +118,8 @@ async def group_info(
         info = await admin.brokers.lite.of_group(address, group, child, most)
         since_ms = info.earliest_unconsumed_timestamp
         rows += [
-            (name, one.lite_topic, one.lag_count, _time(one.earliest_unconsumed_timestamp))
-            for one in info.lag_count_top_k or ()
+            (name, lag.lite_topic, lag.lag_count, _time(lag.earliest_unconsumed_timestamp))
+            for lag in info.lag_count_top_k or ()
         ]
         if info.total_lag_count >= 0:
             rows.append((name, child or None, info.total_lag_count, _time(since_ms)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_core.cli.admin.answer import Answer, of_messages
-from rmq_core.cli.admin.options import BodyFormat, Route, Switch, Topic, known_charset, time_ms
+from rmq_core.cli.admin.options import BodyFormat, Route, Switch, Topic, check_charset, time_ms
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import DecodeError, OptionError
@@ -50,23 +50,23 @@ async def by_id(
     cluster: Route = None,
 ) -> Answer:
     """Find a message by its id. A consumer may be told to consume it, or it may be sent again."""
-    charset = known_charset("-f", charset)
-    wanted = [one.strip() for one in msg_ids.split(",") if one.strip()]
-    if not wanted:
+    charset = check_charset("-f", charset)
+    ids = [msg_id.strip() for msg_id in msg_ids.split(",") if msg_id.strip()]
+    if not ids:
         raise OptionError("-i: no id")
-    found = []
-    for msg_id in wanted:
+    messages = []
+    for msg_id in ids:
         if topic is not None and not await _is_place(admin, msg_id):
-            found += await admin.query_by_uniq_key(topic, msg_id, route=cluster)
+            messages += await admin.query_by_uniq_key(topic, msg_id, route=cluster)
         else:
-            found.append(await admin.view_message(msg_id))
+            messages.append(await admin.view_message(msg_id))
     if group is not None or client_id is not None:
-        return await _consumed(admin, found, group, client_id)
-    return await _sent_again(admin, found) if resend == "true" else of_messages(found, charset=charset)
+        return await _consumed(admin, messages, group, client_id)
+    return await _sent_again(admin, messages) if resend == "true" else of_messages(messages, charset=charset)
 
 
 async def _is_place(admin: "Admin", msg_id: str) -> bool:
-    """Tell whether an id is an offset message id of a broker in the cluster; unique keys may have the same length."""
+    """Return whether an id is an offset message id of a broker in the cluster; unique keys may have the same length."""
     try:
         host, _ = decode_message_id(msg_id)
     except DecodeError:
@@ -107,10 +107,10 @@ async def by_unique_key(
     cluster: Route = None,
 ) -> Answer:
     """Find a message by its unique key. A consumer may be told to consume it."""
-    found = await admin.query_by_uniq_key(topic, key, route=cluster)
+    messages = await admin.query_by_uniq_key(topic, key, route=cluster)
     if group is not None or client_id is not None:
-        return await _consumed(admin, found[:1], group, client_id)
-    return of_messages(found if show_all else found[:1])
+        return await _consumed(admin, messages[:1], group, client_id)
+    return of_messages(messages if show_all else messages[:1])
 
 
 async def by_offset(
@@ -123,7 +123,7 @@ async def by_offset(
     charset: BodyFormat = "utf-8",
 ) -> Answer:
     """Find a message by its queue offset."""
-    charset = known_charset("-f", charset)
+    charset = check_charset("-f", charset)
     (place,) = await _queues(admin, topic, broker, queue)
     message = await admin.message_at(place, offset)
     return of_messages([] if message is None else [message], charset=charset)
@@ -144,7 +144,7 @@ async def print_messages(
     ] = "utf-8",
 ) -> AsyncIterator[Answer]:
     """Print a topic's messages, queue by queue. No offset is committed."""
-    charset = known_charset("-c", charset)
+    charset = check_charset("-c", charset)
     begin_ms, end_ms = _time_ms("-b", begin), _time_ms("-e", end)
     for queue in await _queues(admin, topic, None, None):
         low, high = await _bounds(admin, queue, begin_ms, end_ms)
@@ -172,12 +172,12 @@ async def consume_messages(
     if offset and queue is None:
         raise OptionError("-o: give -b and -i too")
     begin_ms, end_ms = _time_ms("-s", begin), _time_ms("-e", end)
-    left = limit
-    for place in await _queues(admin, topic, broker, queue):
-        low, high = await _bounds(admin, place, begin_ms, end_ms)
+    remaining = limit
+    for message_queue in await _queues(admin, topic, broker, queue):
+        low, high = await _bounds(admin, message_queue, begin_ms, end_ms)
         low = max(low, offset)
-        async for messages in admin.read(place, low, min(high, low + left), group=group):
-            left -= len(messages)
+        async for messages in admin.read(message_queue, low, min(high, low + remaining), group=group):
+            remaining -= len(messages)
             yield of_messages(messages)
 
 
@@ -204,21 +204,23 @@ async def send(
     return Answer(("broker_name", "queue_id", "queue_offset", "status", "msg_id", "offset_msg_id"), [row])
 
 
-async def _consumed(admin: "Admin", found: "list[ReceivedMessage]", group: str | None, client_id: str | None) -> Answer:
-    """Have a member of a group consume messages at once; return the results."""
+async def _consumed(
+    admin: "Admin", messages: "list[ReceivedMessage]", group: str | None, client_id: str | None
+) -> Answer:
+    """Make a member of a group consume messages directly; return the results."""
     if group is None or client_id is None:
         raise OptionError("-g and -d: give both")
     rows = []
-    for one in found:
-        address = decode_message_id(one.offset_msg_id)[0].text
-        result = await admin.brokers.consume_directly(address, group, client_id, one.topic, one.offset_msg_id)
-        told = result.consume_result or None, result.remark or None
-        rows.append((one.msg_id, group, client_id, *told, result.spent_time_mills))
+    for message in messages:
+        address = decode_message_id(message.offset_msg_id)[0].text
+        result = await admin.brokers.consume_directly(address, group, client_id, message.topic, message.offset_msg_id)
+        outcome = result.consume_result or None, result.remark or None
+        rows.append((message.msg_id, group, client_id, *outcome, result.spent_time_mills))
     columns = ("msg_id", "group", "client_id", "result", "remark", "spent_millis")
     return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
-async def _sent_again(admin: "Admin", found: "list[ReceivedMessage]") -> Answer:
+async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> Answer:
     """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
     from rmq_core.client import Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.json_lines import line_of_message, message_of_line  # noqa: PLC0415
@@ -226,9 +228,9 @@ async def _sent_again(admin: "Admin", found: "list[ReceivedMessage]") -> Answer:
     rows = []
     options = ProducerOptions(tls=admin.access.tls)
     async with Producer(admin.namesrv, _GROUP, options, credentials=admin.access.credentials) as producer:
-        for one in found:
-            sent = await producer.send(message_of_line(line_of_message(one), None))
-            rows.append((one.msg_id, sent.status.name, sent.msg_id, sent.offset_msg_id))
+        for message in messages:
+            sent = await producer.send(message_of_line(line_of_message(message), None))
+            rows.append((message.msg_id, sent.status.name, sent.msg_id, sent.offset_msg_id))
     columns = ("original_msg_id", "status", "msg_id", "offset_msg_id")
     return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
@@ -241,15 +243,15 @@ async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id:
     """
     if queue_id is not None and broker_name is None:
         raise OptionError("-i: give -b too")
-    found = [
-        one
-        for one in sorted(await admin.queues(topic))
-        if broker_name in (None, one.broker_name) and queue_id in (None, one.queue_id)
+    queues = [
+        queue
+        for queue in sorted(await admin.queues(topic))
+        if broker_name in (None, queue.broker_name) and queue_id in (None, queue.queue_id)
     ]
-    if not found:
-        queue = "" if queue_id is None else f" with id {queue_id}"
-        raise OptionError(f"{topic}: no queue{queue} at broker {broker_name}")
-    return found
+    if not queues:
+        with_id = "" if queue_id is None else f" with id {queue_id}"
+        raise OptionError(f"{topic}: no queue{with_id} at broker {broker_name}")
+    return queues
 
 
 def _time_ms(option: str, text: str | None) -> int | None:
@@ -257,7 +259,7 @@ def _time_ms(option: str, text: str | None) -> int | None:
 
 
 async def _bounds(admin: "Admin", queue: "MessageQueue", begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
-    """Return the queue offset of the first wanted message, and the one behind the last."""
+    """Return the queue offset of the first selected message, and the offset after the last."""
     low = await (admin.offsets.min(queue) if begin_ms is None else admin.offsets.search(queue, begin_ms))
     high = await (admin.offsets.max(queue) if end_ms is None else admin.offsets.search(queue, end_ms))
     return low, high

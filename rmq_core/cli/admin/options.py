@@ -54,7 +54,7 @@ async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> 
     return [broker] if broker is not None else await admin.masters(cluster)
 
 
-def known_charset(option: str, name: str) -> str:
+def check_charset(option: str, name: str) -> str:
     """Return a charset's name; refuse an unknown one.
 
     Raises:

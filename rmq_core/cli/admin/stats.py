@@ -46,7 +46,7 @@ async def stats_all(
         for group in sorted(groups):
             got_rate, got_day = await _counted(admin, masters, "GROUP_GET_NUMS", f"{name}@{group}")
             if put_day or got_day or not active:
-                behind = await _behind(admin, masters, group, name)
+                behind = await _group_lag(admin, masters, group, name)
                 rows.append((name, group, behind, put_rate, got_rate, put_day, got_day))
     columns = ("topic", "group", "accumulation", "in_tps", "out_tps", "in_messages_day", "out_messages_day")
     return Answer(columns, rows)
@@ -54,9 +54,9 @@ async def stats_all(
 
 async def _counted(admin: "Admin", masters: list[str], name: str, key: str) -> tuple[float, int]:
     """Return the rate of the last minute and the sum of the last day, over all brokers."""
-    found = [await admin.brokers.stats(address, name, key) for address in masters]
-    counted = [one for one in found if one is not None]
-    return sum((one.stats_minute.tps for one in counted), 0.0), sum(_day_sum(one) for one in counted)
+    stats_by_master = [await admin.brokers.stats(address, name, key) for address in masters]
+    counted = [stats for stats in stats_by_master if stats is not None]
+    return sum((stats.stats_minute.tps for stats in counted), 0.0), sum(_day_sum(stats) for stats in counted)
 
 
 def _day_sum(stats: "BrokerStats") -> int:
@@ -64,10 +64,15 @@ def _day_sum(stats: "BrokerStats") -> int:
     return stats.stats_day.sum or stats.stats_hour.sum or stats.stats_minute.sum
 
 
-async def _behind(admin: "Admin", masters: list[str], group: str, topic: str) -> int:
-    found = [await admin.brokers.consume_stats(address, group, topic) for address in masters]
+async def _group_lag(admin: "Admin", masters: list[str], group: str, topic: str) -> int:
+    stats_by_master = [await admin.brokers.consume_stats(address, group, topic) for address in masters]
     return max(
-        0, sum(one.broker_offset - one.consumer_offset for table in found for one in table.offset_table.values())
+        0,
+        sum(
+            offsets.broker_offset - offsets.consumer_offset
+            for stats in stats_by_master
+            for offsets in stats.offset_table.values()
+        ),
     )
 
 
@@ -118,20 +123,20 @@ async def _topics(admin: "Admin", masters: list[str], *, with_special: bool) -> 
 
     from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS  # noqa: PLC0415
 
-    found: dict[str, TopicConfig] = {}
+    topics: dict[str, TopicConfig] = {}
     for address in masters:
         hidden = SYSTEM_TOPICS.union(await admin.brokers.system_topics(address))
         for name, topic in (await admin.brokers.topics(address)).topic_config_table.items():
             is_special = name.startswith(_OF_GROUPS) and not with_special
             if name in hidden or name.startswith(SYSTEM_TOPIC_PREFIX) or is_special:
                 continue
-            other = found.get(name)
-            found[name] = topic if other is None else replace(
+            other = topics.get(name)
+            topics[name] = topic if other is None else replace(
                 topic,
                 read_queue_nums=topic.read_queue_nums + other.read_queue_nums,
                 write_queue_nums=topic.write_queue_nums + other.write_queue_nums,
             )  # fmt: skip
-    return found
+    return topics
 
 
 async def _groups(admin: "Admin", masters: list[str]) -> "dict[str, SubscriptionGroupConfig]":
@@ -140,12 +145,12 @@ async def _groups(admin: "Admin", masters: list[str]) -> "dict[str, Subscription
 
     from rmq_core.broker.tables.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS  # noqa: PLC0415
 
-    found: dict[str, SubscriptionGroupConfig] = {}
+    groups: dict[str, SubscriptionGroupConfig] = {}
     for address in masters:
         for name, group in (await admin.brokers.groups(address)).subscription_group_table.items():
             if name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX):
                 continue
-            other = found.get(name)
+            other = groups.get(name)
             queues = group.retry_queue_nums + (other.retry_queue_nums if other else 0)
-            found[name] = replace(group, retry_queue_nums=queues)
-    return found
+            groups[name] = replace(group, retry_queue_nums=queues)
+    return groups

@@ -49,7 +49,7 @@ async def topic_route(
     route = await admin.route(topic)
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
     rows = []
-    for queues in sorted(route.queue_datas, key=lambda one: one.broker_name):
+    for queues in sorted(route.queue_datas, key=lambda queue_data: queue_data.broker_name):
         broker = brokers.get(queues.broker_name)
         places = sorted(broker.broker_addrs.items()) if broker else []
         rows.append(
@@ -100,8 +100,8 @@ async def update_topic(
     unit_sub: Annotated[Switch, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")] = "false",
 ) -> Answer:
     """Create a topic, or change its settings. At all masters unless -b or -c says where."""
-    found = await addresses(admin, broker, cluster)
-    for address in found:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
         await admin.create_topic(
             topic,
             queues=read_queues,
@@ -113,12 +113,12 @@ async def update_topic(
             broker=address,
         )
     if order == "true":
-        await _keep_in_order(admin, topic, found, write_queues, whole=broker is None)
+        await _register_ordered_queues(admin, topic, masters, write_queues, whole=broker is None)
     columns = ("broker", "topic", "read_queues", "write_queues", "perm", "order")
-    return Answer(columns, [(one, topic, read_queues, write_queues, perm, order == "true") for one in found])
+    return Answer(columns, [(master, topic, read_queues, write_queues, perm, order == "true") for master in masters])
 
 
-async def _keep_in_order(admin: "Admin", topic: str, masters: list[str], queues: int, *, whole: bool) -> None:
+async def _register_ordered_queues(admin: "Admin", topic: str, masters: list[str], queues: int, *, whole: bool) -> None:
     """Register the number of ordered queues of each broker with the name servers."""
     table = (await admin.cluster()).broker_addr_table
     names = [name for name in sorted(table) if not set(masters).isdisjoint(table[name].broker_addrs.values())]
@@ -129,6 +129,6 @@ async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = N
     """Delete a topic in one cluster. Also at the name servers; -c must name the cluster."""
     if cluster is None:
         raise OptionError("deleteTopic: say in which cluster, with -c")
-    found = await admin.masters(cluster)
+    masters = await admin.masters(cluster)
     await admin.delete_topic(topic, cluster)
-    return Answer(("broker", "deleted_topic"), [(address, topic) for address in found])
+    return Answer(("broker", "deleted_topic"), [(address, topic) for address in masters])

@@ -44,11 +44,11 @@ async def create_user(
     """Create a user. At all masters unless -b or -c says where."""
     from rmq_core.remoting.bodies.access import UserInfo  # noqa: PLC0415 # --help does not need it
 
-    made = UserInfo(username=user, password=_password(password), user_type=user_type)
-    found = await addresses(admin, broker, cluster)
-    for address in found:
-        await admin.users.create(address, made)
-    return Answer(("broker", "user"), [(address, user) for address in found])
+    new_user = UserInfo(username=user, password=_password(password), user_type=user_type)
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
+        await admin.users.create(address, new_user)
+    return Answer(("broker", "user"), [(address, user) for address in masters])
 
 
 async def update_user(
@@ -68,24 +68,24 @@ async def update_user(
         raise OptionError("updateUser: say what is to change, with -p, -t or -s")
     secret = None if password is None else _password(password)
     changed = UserInfo(username=user, password=secret, user_type=user_type, user_status=status)
-    found = await addresses(admin, broker, cluster)
-    for address in found:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
         await admin.users.update(address, changed)
-    return Answer(("broker", "user"), [(address, user) for address in found])
+    return Answer(("broker", "user"), [(address, user) for address in masters])
 
 
 async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
     """Delete a user and its policies. -b or -c must say where."""
-    found = await _named(admin, "deleteUser", broker, cluster)
-    for address in found:
+    masters = await _named(admin, "deleteUser", broker, cluster)
+    for address in masters:
         await admin.users.delete(address, user)
-    return Answer(("broker", "deleted_user"), [(address, user) for address in found])
+    return Answer(("broker", "deleted_user"), [(address, user) for address in masters])
 
 
 async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
     """Show a user, without the password."""
-    found = [(address, await admin.users.get(address, user)) for address in await addresses(admin, broker, cluster)]
-    return _users((address, one) for address, one in found if one is not None)
+    users = [(address, await admin.users.get(address, user)) for address in await addresses(admin, broker, cluster)]
+    return _users((address, info) for address, info in users if info is not None)
 
 
 async def list_users(
@@ -96,10 +96,10 @@ async def list_users(
     cluster: ClusterName = None,
 ) -> Answer:
     """List the users, without passwords."""
-    found = []
+    users = []
     for address in await addresses(admin, broker, cluster):
-        found += [(address, one) for one in await admin.users.find(address, part)]
-    return _users(found)
+        users += [(address, info) for info in await admin.users.find(address, part)]
+    return _users(users)
 
 
 async def copy_user(
@@ -110,15 +110,15 @@ async def copy_user(
     users: Annotated[str, typer.Option("-u", "--usernames", metavar="U,U", help="These; all if none is named.")] = "",
 ) -> Answer:
     """Copy users of one broker to another, or change those that it has to them."""
-    wanted = _split(users)
-    found = [one for one in await admin.users.find(source) if not wanted or one.username in wanted]
-    for one in found:
-        if not one.password:
+    names = _split(users)
+    copied = [info for info in await admin.users.find(source) if not names or info.username in names]
+    for info in copied:
+        if not info.password:
             raise OptionError(f"copyUser: {source} tells passwords to super users alone")
-        known = await admin.users.get(target, str(one.username))
-        await (admin.users.create if known is None else admin.users.update)(target, one)
-    code = EXIT_CLEAN if found else EXIT_FINDINGS
-    return Answer(("broker", "user"), [(target, one.username or "") for one in found], code=code)
+        existing = await admin.users.get(target, str(info.username))
+        await (admin.users.create if existing is None else admin.users.update)(target, info)
+    code = EXIT_CLEAN if copied else EXIT_FINDINGS
+    return Answer(("broker", "user"), [(target, info.username or "") for info in copied], code=code)
 
 
 async def create_acl(
@@ -160,17 +160,17 @@ async def delete_acl(
     cluster: ClusterName = None,
 ) -> Answer:
     """Delete a user's policies, or those for one resource. -b or -c must say where."""
-    found = await _named(admin, "deleteAcl", broker, cluster)
-    for address in found:
+    masters = await _named(admin, "deleteAcl", broker, cluster)
+    for address in masters:
         await admin.users.delete_acl(address, subject, resource)
-    return Answer(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in found])
+    return Answer(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in masters])
 
 
 async def get_acl(admin: "Admin", *, subject: Subject, broker: Broker = None, cluster: ClusterName = None) -> Answer:
     """Show a user's policies."""
-    places = await addresses(admin, broker, cluster)
-    found = [(address, await admin.users.get_acl(address, subject)) for address in places]
-    return _acls((address, one) for address, one in found if one is not None)
+    masters = await addresses(admin, broker, cluster)
+    acls = [(address, await admin.users.get_acl(address, subject)) for address in masters]
+    return _acls((address, acl) for address, acl in acls if acl is not None)
 
 
 async def list_acls(
@@ -182,10 +182,10 @@ async def list_acls(
     cluster: ClusterName = None,
 ) -> Answer:
     """List the policies of all users."""
-    found = []
+    acls = []
     for address in await addresses(admin, broker, cluster):
-        found += [(address, one) for one in await admin.users.find_acls(address, subject, resource)]
-    return _acls(found)
+        acls += [(address, acl) for acl in await admin.users.find_acls(address, subject, resource)]
+    return _acls(acls)
 
 
 async def copy_acl(
@@ -196,19 +196,19 @@ async def copy_acl(
     subjects: Annotated[str, typer.Option("-s", "--subjects", metavar="S,S", help="These; all if not given.")] = "",
 ) -> Answer:
     """Copy policies of one broker to another."""
-    wanted = _split(subjects)
-    found = [one for one in await admin.users.find_acls(source) if not wanted or one.subject in wanted]
-    for one in found:
-        await admin.users.put_acl(target, one, is_new=True)
-    code = EXIT_CLEAN if found else EXIT_FINDINGS
-    return Answer(("broker", "subject"), [(target, one.subject or "") for one in found], code=code)
+    names = _split(subjects)
+    acls = [acl for acl in await admin.users.find_acls(source) if not names or acl.subject in names]
+    for acl in acls:
+        await admin.users.put_acl(target, acl, is_new=True)
+    code = EXIT_CLEAN if acls else EXIT_FINDINGS
+    return Answer(("broker", "subject"), [(target, acl.subject or "") for acl in acls], code=code)
 
 
 async def _put_acl(admin: "Admin", acl: "AclInfo", broker: str | None, cluster: str | None, *, is_new: bool) -> Answer:
-    found = await addresses(admin, broker, cluster)
-    for address in found:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
         await admin.users.put_acl(address, acl, is_new=is_new)
-    return Answer(("broker", "subject"), [(address, acl.subject or "") for address in found])
+    return Answer(("broker", "subject"), [(address, acl.subject or "") for address in masters])
 
 
 async def _named(admin: "Admin", command: str, broker: str | None, cluster: str | None) -> list[str]:
@@ -221,18 +221,18 @@ def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: 
     from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
 
     entries = [
-        PolicyEntryInfo(resource=one, actions=_split(actions), decision=decision, source_ips=_split(source_ips))
-        for one in _split(resources)
+        PolicyEntryInfo(resource=name, actions=_split(actions), decision=decision, source_ips=_split(source_ips))
+        for name in _split(resources)
     ]
     return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
 
 
 def _split(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _password(text: str) -> str:
-    """Return a password, or ask for it. Raises OptionError if there is none."""
+    """Return a password, or prompt for the password if the text is ``-``. Raises OptionError if there is none."""
     if text == "-":
         text = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not text:
@@ -240,18 +240,18 @@ def _password(text: str) -> str:
     return text
 
 
-def _users(found: "Iterable[tuple[str, UserInfo]]") -> Answer:
-    rows = [(address, one.username or "", one.user_type or "", one.user_status or "") for address, one in found]
+def _users(users: "Iterable[tuple[str, UserInfo]]") -> Answer:
+    rows = [(address, user.username or "", user.user_type or "", user.user_status or "") for address, user in users]
     return Answer(("broker", "user", "type", "status"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
-def _acls(found: "Iterable[tuple[str, AclInfo]]") -> Answer:
+def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> Answer:
     rows = [
         (
             address, acl.subject or "", policy.policy_type or "Custom", entry.resource or "",
             ",".join(entry.actions), ",".join(entry.source_ips or []), entry.decision or "",
         )
-        for address, acl in found
+        for address, acl in acls
         for policy in acl.policies
         for entry in policy.entries
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``rmq doctor``: answers questions about a store, and tells how open a running broker or name server is."""
+"""``rmq doctor``: answers questions about a store, and audits access to a running broker or name server."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The work of ``rmq doctor``: asks a server as a stranger would, and judges the answers."""
+"""Work of ``rmq doctor HOST:PORT``: send a server requests without a login, and classify the responses."""
 
 import asyncio
 import ssl
@@ -47,7 +47,7 @@ def run(address: str, ca: str | None, *, as_json: bool) -> int:
     findings = run_loop(_examine(address, ca))
     is_open = any(finding.state == OPEN for finding in findings)
     if as_json:
-        output.print_json({"address": address, "open": is_open, "findings": [asdict(one) for one in findings]})
+        output.print_json({"address": address, "open": is_open, "findings": [asdict(finding) for finding in findings]})
     else:
         table = output.table("", "what", "found")
         for finding in findings:
@@ -62,7 +62,7 @@ async def _examine(address: str, ca: str | None) -> list[Finding]:
 
 async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     """Look at all that a stranger may try. Raises ClusterError if nobody is there."""
-    plain, encrypted = await _ask(address, None), await _ask(address, Tls(auth_server=False))
+    plain, encrypted = await _request(address, None), await _request(address, Tls(auth_server=False))
     if plain is None and encrypted is None:
         raise ClusterError(f"{address}: nobody answers there, neither plain nor with TLS")
     tls = None if plain is not None else Tls(auth_server=False)
@@ -73,7 +73,7 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
     )
     yield await _certificate(address, ca, is_spoken=encrypted is not None)
     is_broker = await _is_broker(address, tls)
-    asked = [
+    probes = [
         (_UNKNOWN_CODE, "requests without a login", "are answered: authenticationEnabled=true"),
         (RequestCode.GET_BROKER_CONFIG, "settings", "read, and may be changed"),
         (RequestCode.GET_ALL_TOPIC_CONFIG, "topics", "listed, and may be read, sent to, deleted"),
@@ -81,12 +81,12 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
         (RequestCode.GET_ALL_CONSUMER_OFFSET, "consumer offsets", "read, and may be changed"),
     ]
     if not is_broker:
-        asked = [
+        probes = [
             (RequestCode.GET_BROKER_CLUSTER_INFO, "the cluster's addresses", "a name server asks nobody who he is"),
             (RequestCode.GET_NAMESRV_CONFIG, "settings", "read, and may be changed"),
         ]
-    for code, what, detail in asked:
-        answer = await _ask(address, tls, code)
+    for code, what, detail in probes:
+        answer = await _request(address, tls, code)
         is_closed = answer is None or answer.code == ResponseCode.NO_PERMISSION
         yield Finding(what, CLOSED, "refused") if is_closed else Finding(what, OPEN, detail)
     if is_broker:
@@ -95,8 +95,8 @@ async def _findings(address: str, ca: str | None) -> AsyncIterator[Finding]:
 
 
 async def _is_broker(address: str, tls: Tls | None) -> bool:
-    """Tell a broker from a name server, which answers for its clusters and knows no runtime information."""
-    info = await _ask(address, tls, RequestCode.GET_BROKER_RUNTIME_INFO)
+    """Return whether the server is a broker; a name server has no runtime information."""
+    info = await _request(address, tls, RequestCode.GET_BROKER_RUNTIME_INFO)
     return info is not None and info.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
@@ -132,7 +132,7 @@ async def _elsewhere(address: str, tls: Tls | None) -> Finding:
     if not host.startswith(_LOOPBACK):
         return Finding("reach", NOTE, f"asked at {host}, which others may reach, too")
     outer = f"{local_ip()}:{port}"
-    if not outer.startswith(_LOOPBACK) and await _ask(outer, tls) is not None:
+    if not outer.startswith(_LOOPBACK) and await _request(outer, tls) is not None:
         return Finding("reach", OPEN, f"others reach it at {outer}")
     return Finding("reach", CLOSED, "this machine alone")
 
@@ -154,7 +154,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
 
 
-async def _ask(address: str, tls: Tls | None, code: int = _UNKNOWN_CODE) -> RemotingCommand | None:
+async def _request(address: str, tls: Tls | None, code: int = _UNKNOWN_CODE) -> RemotingCommand | None:
     """Send a request as a stranger; None if there is no answer."""
     async with RemotingClient(tls=tls) as client:
         try:

@@ -41,11 +41,11 @@ def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> in
     if not is_a_store(storage, root):
         raise StoreNotFoundError(holds_no_store(storage, root))
     conf = use_broker_conf(config, [root])
-    found = [*_readable(root, start_answers(root, conf)), *_readable(root, consumption_answers(root))]
+    raw_answers = [*_readable(root, start_answers(root, conf)), *_readable(root, consumption_answers(root))]
     with interruptible_workers():
-        found += verified_answers(root, VerifyOptions.from_arguments({}, conf), ProcessRunner())
-    found += answers_of_logs(logs, root)
-    answers = [replace(answer, command=_with_config(answer.command, config)) for answer in found]
+        raw_answers += verified_answers(root, VerifyOptions.from_arguments({}, conf), ProcessRunner())
+    raw_answers += answers_of_logs(logs, root)
+    answers = [replace(answer, command=_with_config(answer.command, config)) for answer in raw_answers]
     if as_json:
         output.print_json({"job": "doctor", "store": root, "answers": answers})
     else:
@@ -62,7 +62,7 @@ def _readable(root: str, answers: Iterator[Answer]) -> Iterator[Answer]:
 
 
 def _with_config(command: str, config: str | None) -> str:
-    """Repeat the operator's broker.conf in a command that takes it."""
+    """Add the operator's broker.conf to a command that has the option ``--config``."""
     if config is None or not command.startswith(_TAKES_CONFIG) or "--what config" in command:
         return command
     option = f"-c {quote(config)}"
@@ -71,19 +71,19 @@ def _with_config(command: str, config: str | None) -> str:
 
 def show(root: str, answers: list[Answer], verification: str, console: Console) -> None:
     """Print the answers by question; where there is none, the command that verifies the store."""
-    seen = "nothing that explains it"
+    no_cause = "nothing that explains it"
     if not is_verified(root):
-        seen += "; log and queues were not compared, since the log is larger than 1 GiB or cannot be read"
+        no_cause += "; log and queues were not compared, since the log is larger than 1 GiB or cannot be read"
     for question in Question:
         console.print(Text(question.value.capitalize(), style="bold"))
-        own = [answer for answer in answers if answer.question is question]
-        for answer in own:
+        question_answers = [answer for answer in answers if answer.question is question]
+        for answer in question_answers:
             style = "red" if answer.is_fault else "yellow"
             _print_line(console, "seen", answer.seen, style)
             _print_line(console, "why", answer.reason)
             _print_line(console, "next", answer.command)
-        if not own:
-            _print_line(console, "seen", seen)
+        if not question_answers:
+            _print_line(console, "seen", no_cause)
             _print_line(console, "next", verification)
 
 

@@ -172,12 +172,12 @@ def _put_text(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
 def _compare(data: Any, first: int, first_bytes: int, second: int, second_bytes: int) -> int:
     """Compare two names as Java's ``String#compareTo`` does, by UTF-16 code units."""
     for index in range(min(first_bytes, second_bytes)):
-        one, other = data[first + index], data[second + index]
-        if one != other:
+        unit, other_unit = data[first + index], data[second + index]
+        if unit != other_unit:
             # Code points from U+10000 on (bytes from F0 on) are surrogates there, which are below U+E000 (EE).
-            if one >= 0xEE and other >= 0xEE and (one >= 0xF0) != (other >= 0xF0):
-                return -1 if one >= 0xF0 else 1
-            return -1 if one < other else 1
+            if unit >= 0xEE and other_unit >= 0xEE and (unit >= 0xF0) != (other_unit >= 0xF0):
+                return -1 if unit >= 0xF0 else 1
+            return -1 if unit < other_unit else 1
     return first_bytes - second_bytes
 
 

@@ -88,19 +88,19 @@ class RecordRenderer:
         rows = FrameRows(batch.data, batch.frames)
         rows.repair(TOPIC_AT)
         rows.repair(PROPERTIES_AT)
-        row, left = 0, _NO_LIMIT if limit is None else limit
-        while row < len(rows) and left > 0:
+        row, remaining = 0, _NO_LIMIT if limit is None else limit
+        while row < len(rows) and remaining > 0:
             status = kernel.render_records(
-                rows.data, rows.frames, row, left, self._by_topic, self._topic, self._with_body,
+                rows.data, rows.frames, row, remaining, self._by_topic, self._topic, self._with_body,
                 self._entries, self._out, self._result,
             )  # fmt: skip
             row, out_bytes, count = self._result.tolist()
             if count:
-                left -= count
+                remaining -= count
                 yield self._out.data[:out_bytes], count
             elif status == kernel.FULL:
                 self._out = np.empty(2 * len(self._out), dtype=np.uint8)
-            if status == kernel.BY_HAND and left > 0:
+            if status == kernel.BY_HAND and remaining > 0:
                 message = decode_record(batch.data.data, int(rows.frames[row, POSITION]), verify_crc=False)
                 yield message_line(message, with_body=self._with_body), 1
-                row, left = row + 1, left - 1
+                row, remaining = row + 1, remaining - 1

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
+from rmq_core.cli.store_path import ClassifiedPath, QueueSegments, index_files, queues
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
@@ -20,14 +20,14 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
 
-Tell = Callable[[str], None]
+ReportFault = Callable[[str], None]
 
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """One ConsumeQueue unit; topic and queue id are None where the path does not tell them."""
+    """One ConsumeQueue unit; topic and queue id are None where the path does not name them."""
 
     topic: str | None
     queue_id: int | None
@@ -65,7 +65,7 @@ class ExtRow:
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """One Index entry; its time is known to the second."""
+    """One Index entry; the time has a resolution of one second."""
 
     index_file: str
     entry: int
@@ -76,23 +76,23 @@ class EntryRow:
     previous_entry: int
 
 
-def units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[UnitRow]:
+def units(place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault) -> Iterator[UnitRow]:
     """Yield the units of all queues under a path, each queue from a queue offset on.
 
     Args:
         place: recognised as ConsumeQueue.
         topic: only that one's queues.
         begin: first queue offset.
-        tell: takes the line for each fault.
+        report_fault: takes the line for each fault.
     """
     for queue in queues(place, topic):
         for segment in queue.segments:
             with opened(place.storage, segment.path) as file:
-                yield from _segment_units(file, queue, segment.start_offset, begin, tell)
+                yield from _segment_units(file, queue, segment.start_offset, begin, report_fault)
 
 
 def _segment_units(
-    file: OpenRange, queue: QueueSegments, start_offset: int, begin: int, tell: Tell
+    file: OpenRange, queue: QueueSegments, start_offset: int, begin: int, report_fault: ReportFault
 ) -> Iterator[UnitRow]:
     first = start_offset // UNIT_BYTES  # queue offset of the file's first unit
     count = -(-file.data_end() // UNIT_BYTES)  # what follows is zero: not written yet
@@ -107,27 +107,29 @@ def _segment_units(
                 continue
             yield UnitRow(queue.topic, queue.queue_id, first + number + at, *row)
         if len(whole) < len(data):
-            tell(f"{_queue_name(queue)}: {len(data) % UNIT_BYTES} bytes at the end of a file are no unit")
+            report_fault(f"{_queue_name(queue)}: {len(data) % UNIT_BYTES} bytes at the end of a file are no unit")
     if empty:
-        tell(f"{_queue_name(queue)}: {empty} places without a unit, and units behind them")
+        report_fault(f"{_queue_name(queue)}: {empty} places without a unit, and units behind them")
 
 
-def batch_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[BatchUnitRow]:
+def batch_units(
+    place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
+) -> Iterator[BatchUnitRow]:
     """Yield the units of 46 bytes of all queues under a path, each queue from a queue offset on; see ``units``."""
     for queue in queues(place, topic):
-        for units in batch_unit_arrays(place.storage, queue, tell):
+        for units in batch_unit_arrays(place.storage, queue, report_fault):
             for place_at, size, code, stored, base, count, *_ in units.tolist():
                 if base + count > begin:
                     yield BatchUnitRow(queue.topic, queue.queue_id, base, place_at, size, code, stored, count)
 
 
-def batch_unit_arrays(storage: Storage, queue: QueueSegments, tell: Tell) -> Iterator[NDArray[np.void]]:
+def batch_unit_arrays(storage: Storage, queue: QueueSegments, report_fault: ReportFault) -> Iterator[NDArray[np.void]]:
     """Yield the units of 46 bytes of a queue, BATCH_UNIT_DTYPE[n] of each file."""
     for segment in queue.segments:
         with opened(storage, segment.path) as file:
             units, behind = split_file(read_range(file, 0, file.data_end()))
         if not is_end(behind):
-            tell(f"{segment.path}: no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it")
+            report_fault(f"{segment.path}: no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it")
         yield units
 
 
@@ -136,7 +138,7 @@ def _queue_name(queue: QueueSegments) -> str:
     return path if queue.topic is None else f"{queue.topic}/{queue.queue_id}"
 
 
-def ext_units(place: KnownPath, topic: str | None, tell: Tell) -> Iterator[ExtRow]:
+def ext_units(place: ClassifiedPath, topic: str | None, report_fault: ReportFault) -> Iterator[ExtRow]:
     """Yield the ConsumeQueueExt units of all queues under a path; see ``units``."""
     for queue in queues(place, topic):
         for segment in queue.segments:
@@ -147,7 +149,7 @@ def ext_units(place: KnownPath, topic: str | None, tell: Tell) -> Iterator[ExtRo
                 try:
                     unit = ExtUnit.decode(data, at)
                 except FormatError as error:
-                    tell(f"{segment.path}: {error}")
+                    report_fault(f"{segment.path}: {error}")
                     break
                 if unit is None:
                     break
@@ -158,13 +160,13 @@ def ext_units(place: KnownPath, topic: str | None, tell: Tell) -> Iterator[ExtRo
                 at += unit.size
 
 
-def entries(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryRow]:
+def entries(place: ClassifiedPath, begin: int, report_fault: ReportFault) -> Iterator[EntryRow]:
     """Yield the entries of an IndexFile, or of all in a directory, each file from an entry number on.
 
     Args:
         place: recognised as Index.
         begin: first entry.
-        tell: takes the line for each fault.
+        report_fault: takes the line for each fault.
     """
     for path in index_files(place):
         name = path.rpartition("/")[2]
@@ -172,7 +174,7 @@ def entries(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryRow]:
             try:
                 index = IndexFile.read(file, path)
             except FormatError as error:
-                tell(str(error))
+                report_fault(str(error))
                 continue
             for first, chunk in index.chunks(begin):
                 for number, (key_hash, physical_offset, seconds, previous) in enumerate(chunk.tolist(), first):

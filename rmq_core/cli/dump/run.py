@@ -11,7 +11,7 @@ from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines, text_lines, variant_rows
 from rmq_core.cli.dump import rows as file_rows
 from rmq_core.cli.dump.unqueued import unqueued_lines
-from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, may_have_gaps, recognise
+from rmq_core.cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage
@@ -42,81 +42,85 @@ class Faults:
     lines: output.Lines
     count: int = field(default=0)
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Report one fault on one line."""
         self.lines.flush()
         output.warn(text)
         self.count += 1
 
 
-def run(path: str, wanted: DumpOptions) -> int:
+def run(path: str, options: DumpOptions) -> int:
     """Print what is at a path. Returns the exit code. Raises RmqError."""
-    place = recognise(path)
-    if wanted.topic is not None and place.kind in _WITHOUT_TOPICS:
+    place = classify_path(path)
+    if options.topic is not None and place.kind in _WITHOUT_TOPICS:
         raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
     if place.kind is PathKind.TIER:
         raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
-    if wanted.unqueued and place.kind is not PathKind.STORE:
+    if options.unqueued and place.kind is not PathKind.STORE:
         raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
     with output.Lines() as lines:
         faults = Faults(lines)
-        heading, pieces = _pieces(place, wanted, faults)
+        heading, pieces = _pieces(place, options, faults)
         is_empty = True
         for piece in pieces:
-            if is_empty and not wanted.as_json:
+            if is_empty and not options.as_json:
                 lines.write(heading.encode())
             is_empty = False
             lines.write(piece)
-        if is_empty and wanted.topic is not None and wanted.limit != 0:
-            behind = f" from {wanted.from_offset} on" if wanted.from_offset else ""
-            faults.tell(f"{path}: has nothing of a topic {wanted.topic}{behind}")
-        elif is_empty and not wanted.as_json:
+        if is_empty and options.topic is not None and options.limit != 0:
+            behind = f" from {options.from_offset} on" if options.from_offset else ""
+            faults.report(f"{path}: has nothing of a topic {options.topic}{behind}")
+        elif is_empty and not options.as_json:
             lines.write(heading.encode())
     return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
 
 
-def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
+def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
     """Return the heading, for people, and the lines of what is at a place, one or many in a piece."""
-    if wanted.unqueued:
+    if options.unqueued:
         return text_lines.RECORD_HEADING, unqueued_lines(
-            place, as_json=wanted.as_json, topic=wanted.topic, begin=wanted.from_offset, limit=wanted.limit,
-            with_body=wanted.with_body,
+            place, as_json=options.as_json, topic=options.topic, begin=options.from_offset, limit=options.limit,
+            with_body=options.with_body,
         )  # fmt: skip
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
         segments = log_segments(place)
         _note_leftovers(segments)
         batches = _batches(
-            place.storage, segments, wanted.from_offset, faults, has_gaps=may_have_gaps(place),
+            place.storage, segments, options.from_offset, faults, has_gaps=may_have_gaps(place),
             has_sums=not is_queue_log(place),
         )  # fmt: skip
-        if wanted.as_json:
-            return "", _json_records(batches, wanted)
-        lines = _text_records(batches, wanted)
-        return text_lines.RECORD_HEADING, islice(lines, wanted.limit)
+        if options.as_json:
+            return "", _json_records(batches, options)
+        lines = _text_records(batches, options)
+        return text_lines.RECORD_HEADING, islice(lines, options.limit)
     if place.kind is PathKind.CONSUMEQUEUE:
-        units = islice(file_rows.units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
-        return text_lines.UNIT_HEADING, _json(units) if wanted.as_json else text_lines.unit_lines(units)
+        units = islice(file_rows.units(place, options.topic, options.from_offset, faults.report), options.limit)
+        return text_lines.UNIT_HEADING, _json(units) if options.as_json else text_lines.unit_lines(units)
     if place.kind is PathKind.BATCHCONSUMEQUEUE:
-        batch_units = islice(file_rows.batch_units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
-        return text_lines.BATCH_HEADING, _json(batch_units) if wanted.as_json else text_lines.batch_lines(batch_units)
+        batch_units = islice(
+            file_rows.batch_units(place, options.topic, options.from_offset, faults.report), options.limit
+        )
+        return text_lines.BATCH_HEADING, _json(batch_units) if options.as_json else text_lines.batch_lines(batch_units)
     if place.kind is PathKind.QUEUE_DATABASE:
-        stored = islice(variant_rows.stored_units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
-        return text_lines.STORED_HEADING, _json(stored) if wanted.as_json else text_lines.stored_lines(stored)
+        stored = islice(
+            variant_rows.stored_units(place, options.topic, options.from_offset, faults.report), options.limit
+        )
+        return text_lines.STORED_HEADING, _json(stored) if options.as_json else text_lines.stored_lines(stored)
     if place.kind is PathKind.ENTRY_INDEX:
-        index = islice(variant_rows.entry_index(place, wanted.from_offset, faults.tell), wanted.limit)
-        return text_lines.ENTRY_INDEX_HEADING, _json(index) if wanted.as_json else text_lines.entry_index_lines(index)
+        index = islice(variant_rows.entry_index(place, options.from_offset, faults.report), options.limit)
+        return text_lines.ENTRY_INDEX_HEADING, _json(index) if options.as_json else text_lines.entry_index_lines(index)
     if place.kind is PathKind.CONSUMEQUEUE_EXT:
-        ext_units = islice(file_rows.ext_units(place, wanted.topic, faults.tell), wanted.limit)
-        return text_lines.EXT_HEADING, _json(ext_units) if wanted.as_json else text_lines.ext_lines(ext_units)
+        ext_units = islice(file_rows.ext_units(place, options.topic, faults.report), options.limit)
+        return text_lines.EXT_HEADING, _json(ext_units) if options.as_json else text_lines.ext_lines(ext_units)
     if place.kind is PathKind.INDEX:
-        entries = islice(file_rows.entries(place, wanted.from_offset, faults.tell), wanted.limit)
-        return text_lines.ENTRY_HEADING, _json(entries) if wanted.as_json else text_lines.entry_lines(entries)
+        entries = islice(file_rows.entries(place, options.from_offset, faults.report), options.limit)
+        return text_lines.ENTRY_HEADING, _json(entries) if options.as_json else text_lines.entry_lines(entries)
     line = msgspec.json.encode(_whole(place))
-    return "", iter([(line if wanted.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+    return "", iter([(line if options.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
 
 
 def _note_leftovers(segments: list[Segment]) -> None:
-    """Say on stderr where a log ends, if records of an earlier life are behind its end."""
+    """Print on stderr where a log ends, if records of an earlier life follow the log's end."""
     for segment in segments:
         if segment.log_bytes is not None:
             output.warn(
@@ -125,7 +129,7 @@ def _note_leftovers(segments: list[Segment]) -> None:
             return
 
 
-def _whole(place: KnownPath) -> object:
+def _whole(place: ClassifiedPath) -> object:
     """Return the values of a checkpoint or of config; config in RocksDB is the document that its file would be."""
     if place.is_directory:
         return documents_at(place.storage, place.path)
@@ -139,30 +143,30 @@ def _json(rows: Iterator[Any]) -> Iterator[bytes]:
     return (msgspec.json.encode(row) + b"\n" for row in rows)
 
 
-def _json_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterator[bytes | memoryview]:
-    renderer = json_lines.RecordRenderer(topic=wanted.topic, with_body=wanted.with_body)
-    left = wanted.limit
-    while left != 0 and (batch := next(batches, None)) is not None:
-        for piece, count in renderer.render(batch, left):
+def _json_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes | memoryview]:
+    renderer = json_lines.RecordRenderer(topic=options.topic, with_body=options.with_body)
+    remaining = options.limit
+    while remaining != 0 and (batch := next(batches, None)) is not None:
+        for piece, count in renderer.render(batch, remaining):
             yield piece
-            left = None if left is None else left - count
+            remaining = None if remaining is None else remaining - count
 
 
-def _text_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterator[bytes]:
+def _text_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes]:
     for batch in batches:
-        yield from text_lines.record_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
+        yield from text_lines.record_lines(batch, topic=options.topic, with_body=options.with_body)
 
 
 def _batches(
     storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool, has_sums: bool
 ) -> Iterator[FrameBatch]:
-    """Yield batches of record frames from a physical offset on; faults are reported as they are met.
+    """Yield batches of record frames from a physical offset on; report faults on the way.
 
     Args:
         storage: where the files are.
         segments: of the log.
         begin: physical offset of the first record.
-        faults: told of what is wrong.
+        faults: receives each fault.
         has_gaps: files may be missing.
         has_sums: the records' own sums hold, which they do not in the log of a single queue.
     """
@@ -170,19 +174,19 @@ def _batches(
     for segment in segments:
         if expected is not None and not has_gaps and segment.start_offset > max(expected, begin):
             missing = segment.start_offset - expected
-            faults.tell(f"no file holds the log at offset {expected} ({missing} bytes)")
+            faults.report(f"no file holds the log at offset {expected} ({missing} bytes)")
         expected = segment.end_offset
         if begin >= segment.end_offset:
             continue
         with opened(storage, segment.path) as file:
             start = max(0, begin - segment.head_bytes - segment.start_offset)
-            found = scan_segment(
+            frame_batches = scan_segment(
                 file, segment.start_offset, segment.size_bytes, start=start, data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
             )  # fmt: skip
-            for batch in found if has_sums else without_record_sums(found):
+            for batch in frame_batches if has_sums else without_record_sums(frame_batches):
                 for damage in batch.all_damages():
-                    faults.tell(_damage_text(damage))
+                    faults.report(_damage_text(damage))
                 yield batch
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from rmq_core.cli.dump import json_lines, text_lines
-from rmq_core.cli.store_path import KnownPath
+from rmq_core.cli.store_path import ClassifiedPath
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.read.query import Include
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReason, UnqueuedReasons, refuse_log_alone
@@ -12,7 +12,7 @@ from rmq_formats.store import Store
 
 
 def unqueued_lines(
-    place: KnownPath, *, as_json: bool, topic: str | None, begin: int, limit: int | None, with_body: bool
+    place: ClassifiedPath, *, as_json: bool, topic: str | None, begin: int, limit: int | None, with_body: bool
 ) -> Iterator[bytes]:
     """Yield the lines of the messages, in the order of the log.
 
@@ -29,8 +29,8 @@ def unqueued_lines(
     """
     refuse_log_alone(place.storage, place.path)
     reasons = UnqueuedReasons(place.storage, place.path)
-    found = Store(place.path).messages(topic, from_physical_offset=begin, include=Include.UNQUEUED)
-    for message in islice(found, limit):
+    messages = Store(place.path).messages(topic, from_physical_offset=begin, include=Include.UNQUEUED)
+    for message in islice(messages, limit):
         reason = reasons.of((message.topic, message.queue_id), message.physical_offset)
         yield (_json_line if as_json else _text)(message, reason, with_body)
 

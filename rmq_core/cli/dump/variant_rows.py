@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from rmq_core.cli.dump.rows import Tell
-from rmq_core.cli.store_path import KnownPath, entry_index_files
+from rmq_core.cli.dump.rows import ReportFault
+from rmq_core.cli.store_path import ClassifiedPath, entry_index_files
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import FormatError
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
@@ -43,14 +43,16 @@ class EntryIndexRow:
     physical_offset: int
 
 
-def stored_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[StoredUnitRow]:
+def stored_units(
+    place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
+) -> Iterator[StoredUnitRow]:
     """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
         place: recognised as such a database.
         topic: only that one's queues.
         begin: first queue offset.
-        tell: takes the line for damage, behind which nothing is read.
+        report_fault: takes the line for damage, after which nothing is read.
     """
     try:
         with opened_queues(place.storage, place.path) as database:
@@ -59,10 +61,10 @@ def stored_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) ->
                     for offset, row in zip(offsets.tolist(), units.tolist(), strict=True):
                         yield StoredUnitRow(name, queue_id, offset, *row)
     except FormatError as error:
-        tell(str(error))
+        report_fault(str(error))
 
 
-def entry_index(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryIndexRow]:
+def entry_index(place: ClassifiedPath, begin: int, report_fault: ReportFault) -> Iterator[EntryIndexRow]:
     """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``stored_units``."""
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
@@ -75,6 +77,6 @@ def entry_index(place: KnownPath, begin: int, tell: Tell) -> Iterator[EntryIndex
                 units = np.frombuffer(padded, dtype=INDEX_UNIT_DTYPE).tolist()
                 for at, (magic, pos, size, index, term) in enumerate(units, first + number):
                     if magic != ENTRY_MAGIC or index != at:
-                        tell(f"{segment.path}: no unit of entry {at}")
+                        report_fault(f"{segment.path}: no unit of entry {at}")
                     else:
                         yield EntryIndexRow(index, term, pos, size, pos + ENTRY_HEAD_BYTES)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rmq_core.cli.dump.rows import batch_unit_arrays, ext_units
 from rmq_core.cli.dump.variant_rows import entry_index
-from rmq_core.cli.store_path import KnownPath, QueueSegments, entry_index_files, index_files, queues
+from rmq_core.cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
@@ -110,7 +110,7 @@ class ConfigFacts:
     group_topics: int
 
 
-def config_facts(place: KnownPath) -> ConfigFacts:
+def config_facts(place: ClassifiedPath) -> ConfigFacts:
     """Count the rows of a store's config. Raises FormatError, StoreError."""
     storage, root = place.storage, place.path
     return ConfigFacts(
@@ -126,8 +126,8 @@ _KEPT_THERE: Final = {  # by column family, with the broker's setting
 }  # fmt: skip
 
 
-def rocksdbstore_facts(place: KnownPath) -> dict[str, int]:
-    """Count what a broker keeps in ``rocksdbstore``, by what it is; empty where it keeps nothing there.
+def rocksdbstore_facts(place: ClassifiedPath) -> dict[str, int]:
+    """Count the entries of a broker's ``rocksdbstore`` by kind; empty without such a database.
 
     Raises:
         FormatError: a damaged database.
@@ -145,14 +145,14 @@ def rocksdbstore_facts(place: KnownPath) -> dict[str, int]:
     return {what: count for what, count in counts.items() if count}
 
 
-def queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
+def queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue under a path of ``consumequeue``."""
     return tuple(_queue_facts(place.storage, queue) for queue in queues(place))
 
 
-def stored_queue_facts(place: KnownPath, found: StoreVariants) -> tuple[QueueFileFacts, ...]:
+def stored_queue_facts(place: ClassifiedPath, variants: StoreVariants) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue of a store's ConsumeQueue in RocksDB. Raises FormatError, StoreError."""
-    path = store_variants.queue_database(place.path, found)
+    path = store_variants.queue_database(place.path, variants)
     return () if path is None else database_facts(place.storage, path)
 
 
@@ -188,7 +188,7 @@ def _queue_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
     )  # fmt: skip
 
 
-def batch_queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
+def batch_queue_facts(place: ClassifiedPath) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue with units of 46 bytes under a path: a batch queue, or that of a compacted topic."""
     return tuple(_batch_facts(place.storage, queue) for queue in queues(place))
 
@@ -235,7 +235,7 @@ class QueueLogFacts:
     max_place: int
 
 
-def tier_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
+def tier_facts(place: ClassifiedPath) -> tuple[QueueLogFacts, ...]:
     """Facts of each queue in a tiered storage. Raises StoreSizeError."""
     return tuple(
         _log_facts(cluster, broker, log)
@@ -244,14 +244,15 @@ def tier_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
     )
 
 
-def compacted_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
+def compacted_facts(place: ClassifiedPath) -> tuple[QueueLogFacts, ...]:
     """Facts of each queue of a store's compacted topics. Raises StoreSizeError."""
     return tuple(_log_facts(None, None, log) for log in compacted_logs(place.storage, place.path))
 
 
 def _log_facts(cluster: str | None, broker: str | None, log: QueueLog) -> QueueLogFacts:
+    size_bytes = sum(segment.size_bytes for segment in log.segments)
     return QueueLogFacts(
-        cluster, broker, log.topic, log.queue_id, len(log.segments), sum(own.size_bytes for own in log.segments),
+        cluster, broker, log.topic, log.queue_id, len(log.segments), size_bytes,
         len(log.units), log.segments[0].start_offset, log.segments[-1].end_offset,
     )  # fmt: skip
 
@@ -264,14 +265,14 @@ def _edge_unit(storage: Storage, segment: Segment, *, last: bool) -> tuple[int, 
         for at in reversed(blocks) if last else blocks:
             data = read_range(file, at, min(_BLOCK_BYTES, end - at))
             units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], dtype=UNIT_DTYPE)
-            found = np.flatnonzero((units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE))
-            if len(found):
-                row = int(found[-1 if last else 0])
+            message_rows = np.flatnonzero((units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE))
+            if len(message_rows):
+                row = int(message_rows[-1 if last else 0])
                 return (segment.start_offset + at) // UNIT_BYTES + row, int(units["physical_offset"][row])
     return None
 
 
-def ext_facts(place: KnownPath) -> tuple[ExtFacts, ...]:
+def ext_facts(place: ClassifiedPath) -> tuple[ExtFacts, ...]:
     """Facts of each queue under a path of ``consumequeue_ext``."""
     counts: dict[tuple[str | None, int | None], int] = {}
     for unit in ext_units(place, None, lambda text: None):  # noqa: ARG005 # faults are verify's to tell
@@ -313,7 +314,7 @@ class EntryIndexFacts:
     faults: int
 
 
-def entry_index_facts(place: KnownPath) -> EntryIndexFacts:
+def entry_index_facts(place: ClassifiedPath) -> EntryIndexFacts:
     """Facts of a DLedger CommitLog's index, a directory or one file."""
     files = entry_index_files(place)
     faults: list[str] = []
@@ -330,7 +331,7 @@ def entry_index_facts(place: KnownPath) -> EntryIndexFacts:
     )
 
 
-def index_facts(place: KnownPath) -> tuple[IndexFacts, ...]:
+def index_facts(place: ClassifiedPath) -> tuple[IndexFacts, ...]:
     """Facts of each IndexFile of a directory, oldest first, or of one."""
     return tuple(_index_facts(place.storage, path) for path in index_files(place))
 
@@ -349,14 +350,14 @@ def _index_facts(storage: Storage, path: str) -> IndexFacts:
         )  # fmt: skip
 
 
-def checkpoint(place: KnownPath) -> Checkpoint | None:
+def checkpoint(place: ClassifiedPath) -> Checkpoint | None:
     """Return the checkpoint, if there is one. Raises FormatError."""
     if not place.storage.exists(place.path):
         return None
     return Checkpoint.decode(place.storage.read_bytes(place.path))
 
 
-def config(place: KnownPath) -> Any:
+def config(place: ClassifiedPath) -> Any:
     """Return a config file or a database of config, parsed. Raises FormatError, StoreError."""
     if place.is_directory:
         return documents_at(place.storage, place.path)

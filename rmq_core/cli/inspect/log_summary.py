@@ -61,7 +61,7 @@ class LogFileFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What the log holds for one queue.
+    """Messages of one queue in the log.
 
     Attributes:
         queue_id: of the queue.
@@ -80,7 +80,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What the log holds for one topic: sums and extremes of its queues."""
+    """Messages of one topic in the log: sums and extremes of its queues."""
 
     topic: str
     messages: int
@@ -92,7 +92,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommitLogFacts:
-    """What a CommitLog holds; the fields of its files, summed up.
+    """Sums over the files of a CommitLog.
 
     Attributes:
         without_queue: records that take no place in a queue: half messages and rollbacks of old brokers.
@@ -224,8 +224,8 @@ def log_facts(
         files = tuple(future.result() for future in running)
     topics = _topics([scan.queues() for scan in scans])
     misfits = [] if is_of_queue else segment_findings(segments)
-    found = [*misfits, *(damage_finding(damage) for scan in scans for damage in scan.damages)]
-    found.sort(key=lambda finding: finding.physical_offset or 0)
+    findings = [*misfits, *(damage_finding(damage) for scan in scans for damage in scan.damages)]
+    findings.sort(key=lambda finding: finding.physical_offset or 0)
     unlisted = sum(scan.damage_count - len(scan.damages) for scan in scans)
     messages = sum(file.messages for file in files)
     filled = [file for file in files if file.messages]
@@ -242,8 +242,8 @@ def log_facts(
         without_queue=messages - sum(topic.messages for topic in topics),
         files=files,
         topics=topics,
-        findings=tuple(found),
-        finding_count=len(found) + unlisted,
+        findings=tuple(findings),
+        finding_count=len(findings) + unlisted,
     )
 
 
@@ -252,8 +252,13 @@ def _topics(parts: Sequence[dict[tuple[str, int], list[int]]]) -> tuple[TopicFac
     sums: dict[tuple[str, int], list[int]] = {}
     for part in parts:
         for name, (count, size, low, high) in part.items():
-            known = sums.setdefault(name, [0, 0, low, high])
-            sums[name] = [known[0] + count, known[1] + size, min(known[2], low), max(known[3], high)]
+            queue_sums = sums.setdefault(name, [0, 0, low, high])
+            sums[name] = [
+                queue_sums[0] + count,
+                queue_sums[1] + size,
+                min(queue_sums[2], low),
+                max(queue_sums[3], high),
+            ]
     topics: dict[str, list[QueueFacts]] = {}
     for (topic, queue_id), (count, size, low, high) in sorted(sums.items()):
         topics.setdefault(topic, []).append(QueueFacts(queue_id, count, low, high + 1, size))

@@ -22,7 +22,7 @@ from rmq_core.cli.inspect.file_summaries import (
 )
 from rmq_core.cli.inspect.log_summary import CommitLogFacts, log_facts
 from rmq_core.cli.output import bytes_text, counted, printable, time_text
-from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, recognise
+from rmq_core.cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
@@ -82,7 +82,7 @@ class Facts:
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether no fault was found."""
+        """Return whether the facts have no fault."""
         broken_index = any(file.error for file in self.index or ())
         broken_index |= bool(self.entry_index and self.entry_index.faults)
         return not (self.errors or broken_index or (self.commitlog and self.commitlog.finding_count))
@@ -97,7 +97,7 @@ class Facts:
 
 def run(path: str, as_json: bool) -> int:
     """Inspect a path. Returns the exit code. Raises RmqError."""
-    facts = gather(recognise(path))
+    facts = gather(classify_path(path))
     if as_json:
         output.print_json(facts.to_dict())
     else:
@@ -107,7 +107,7 @@ def run(path: str, as_json: bool) -> int:
 
 def run_unqueued(path: str, as_json: bool) -> int:
     """Sum up the messages of a store that no queue has. Returns the exit code. Raises RmqError."""
-    place = recognise(path)
+    place = classify_path(path)
     if place.kind is not PathKind.STORE:
         raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
     sums = unqueued_sums(place.storage, place.path)
@@ -123,24 +123,24 @@ def run_unqueued(path: str, as_json: bool) -> int:
     return output.EXIT_CLEAN
 
 
-def gather(place: KnownPath) -> Facts:
+def gather(place: ClassifiedPath) -> Facts:
     """Return the facts of a path."""
     facts = Facts(place.kind, without_secrets(place.path))
     parts = [place]
     if place.kind is PathKind.STORE:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
-        found = store_variants.recognise(place.storage, place.path)
-        facts.layouts = {variant.value: without_secrets(path) for variant, path in found.places.items()} or None
-        if Variant.DLEDGER in found or configured_log_directories(place.path):  # the log is in other directories
+        variants = store_variants.recognise(place.storage, place.path)
+        facts.layouts = {variant.value: without_secrets(path) for variant, path in variants.places.items()} or None
+        if Variant.DLEDGER in variants or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
-        if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
+        if Variant.ROCKSDB_QUEUES in variants and not variants.has_queue_files:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
             try:
-                facts.consumequeue = file_summaries.stored_queue_facts(place, found)
+                facts.consumequeue = file_summaries.stored_queue_facts(place, variants)
             except (FormatError, StoreError) as error:
                 facts.errors += (str(error),)
-        if Variant.ROCKSDB_CONFIG in found:
+        if Variant.ROCKSDB_CONFIG in variants:
             try:
                 facts.rocksdb_config = file_summaries.config_facts(place)
             except (FormatError, StoreError) as error:
@@ -151,7 +151,7 @@ def gather(place: KnownPath) -> Facts:
             facts.errors += (str(error),)
         with suppress(StoreError, FormatError):
             facts.start = estimate_start(place.storage, place.path, log_segments(place))
-        if Variant.COMPACTION in found:
+        if Variant.COMPACTION in variants:
             facts.compacted = file_summaries.compacted_facts(place)
         if not any(part.kind in {PathKind.COMMITLOG, PathKind.STORE} for part in parts):
             facts.errors += _why_no_log(place)
@@ -165,7 +165,7 @@ def gather(place: KnownPath) -> Facts:
     return facts
 
 
-def _why_no_log(place: KnownPath) -> tuple[str, ...]:
+def _why_no_log(place: ClassifiedPath) -> tuple[str, ...]:
     try:
         commitlog_segments(place.storage, place.path)
     except StoreError as error:
@@ -173,11 +173,11 @@ def _why_no_log(place: KnownPath) -> tuple[str, ...]:
     return ()
 
 
-def _is_part(place: KnownPath, kind: PathKind) -> bool:
+def _is_part(place: ClassifiedPath, kind: PathKind) -> bool:
     return kind not in {PathKind.STORE, PathKind.CONFIG, PathKind.TIER} and place.storage.exists(f"{place.path}/{kind}")
 
 
-def _gather_part(facts: Facts, part: KnownPath) -> None:
+def _gather_part(facts: Facts, part: ClassifiedPath) -> None:
     if part.kind in {PathKind.COMMITLOG, PathKind.STORE}:
         segments = log_segments(part)
         total = sum(segment.size_bytes for segment in segments)
@@ -369,12 +369,12 @@ def _file_table(log: CommitLogFacts) -> RenderableType:
 
 def _finding_table(log: CommitLogFacts) -> RenderableType:
     table = output.table(">offset", ">size", "what")
-    found: Sequence[Finding] = log.findings
-    for finding in found[:LISTED]:
+    findings: Sequence[Finding] = log.findings
+    for finding in findings[:LISTED]:
         offset = "-" if finding.physical_offset is None else str(finding.physical_offset)
         table.add_row(offset, "-" if finding.size is None else str(finding.size), Text(finding.detail, style="red"))
     if log.finding_count > LISTED:
-        table.add_row("…", "", f"{log.finding_count - LISTED:,} more; --json lists {len(found):,}")
+        table.add_row("…", "", f"{log.finding_count - LISTED:,} more; --json lists {len(findings):,}")
     return table
 
 

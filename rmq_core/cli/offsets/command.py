@@ -10,7 +10,7 @@ from rmq_formats.errors import OptionError
 
 
 class Action(StrEnum):
-    """What is done with offsets."""
+    """Action of ``rmq offsets``."""
 
     SHOW = "show"
     SET = "set"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rmq_core.cli.servers.logs import LogFormat, LogFormatOption, log_to_stderr
-from rmq_core.cli.servers.serving import listen_flags, parse_address, serve_until_stopped, tell_ignored
+from rmq_core.cli.servers.serving import listen_flags, log_ignored_keys, parse_address, serve_until_stopped
 
 MetricsPort = Annotated[
     int | None,
@@ -55,6 +55,6 @@ def broker(
         parse_address("--namesrv", address)
     flags = {"namesrv_addr": namesrv, **listen_flags("--listen", listen)}
     settings, store_settings, passed_over = load_config(str(store) if store else None, config, flags)
-    tell_ignored(log, config, passed_over)
+    log_ignored_keys(log, config, passed_over)
     run(serve_until_stopped(with_metrics(Broker(settings, store_settings), metrics_port)))
     return 0

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rmq_core.cli.servers.logs import LogFormat, LogFormatOption, log_to_stderr
-from rmq_core.cli.servers.serving import listen_flags, serve_until_stopped, tell_ignored
+from rmq_core.cli.servers.serving import listen_flags, log_ignored_keys, serve_until_stopped
 
 
 def namesrv(
@@ -31,6 +31,6 @@ def namesrv(
 
     log_to_stderr(log_format)
     settings, passed_over = load_config(config, listen_flags("--listen", listen))
-    tell_ignored(log, config, passed_over)
+    log_ignored_keys(log, config, passed_over)
     run(serve_until_stopped(NameServer(settings)))
     return 0

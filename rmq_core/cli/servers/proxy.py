@@ -73,7 +73,7 @@ def proxy(
         tls=None if tls_config is None else read_tls_file(str(tls_config)),
         collector=Collector.parse(metric_collector_mode, metric_collector_address), auth_brokers=auth_brokers,
     )  # fmt: skip
-    run(serve_until_stopped(serving, started=lambda: _tell(serving.address)))
+    run(serve_until_stopped(serving, started=lambda: _print_address(serving.address)))
     return 0
 
 
@@ -83,6 +83,6 @@ def check_installed() -> None:
         raise OptionError("the proxy needs gRPC: pip install 'rmq-lake[proxy]'")
 
 
-def _tell(address: str) -> None:
+def _print_address(address: str) -> None:
     typer.echo(f"proxy {address}")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the server commands share: parsing of listen addresses, and the run until a signal."""
+"""Helpers of the server commands: parsing of listen addresses, and the run until a signal."""
 
 import asyncio
 import logging
@@ -23,14 +23,14 @@ def parse_address(option: str, text: str) -> tuple[str, int]:
 
 
 def listen_flags(option: str, text: str | None) -> dict[str, object]:
-    """Return the option as settings of a server; none if it is not given."""
+    """Return the option as settings of a server; empty if the option is absent."""
     if text is None:
         return {}
     host, port = parse_address(option, text)
     return {"bind_address": host, "listen_port": port}
 
 
-def tell_ignored(log: logging.Logger, file: Path | None, keys: list[str]) -> None:
+def log_ignored_keys(log: logging.Logger, file: Path | None, keys: list[str]) -> None:
     """Log the keys of a settings file that have no effect, if there are any."""
     if keys:
         log.info("%(file)s: these keys have no effect here: %(keys)s", {"file": file, "keys": ", ".join(keys)})

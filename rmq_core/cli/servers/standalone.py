@@ -11,7 +11,7 @@ import typer
 from rmq_core.cli.servers.broker import MetricsPort
 from rmq_core.cli.servers.logs import LogFormat, LogFormatOption, log_to_stderr
 from rmq_core.cli.servers.proxy import check_installed
-from rmq_core.cli.servers.serving import listen_flags, parse_address, serve_until_stopped, tell_ignored
+from rmq_core.cli.servers.serving import listen_flags, log_ignored_keys, parse_address, serve_until_stopped
 from rmq_formats.codecs.paths import config_dir
 from rmq_formats.errors import OptionError
 
@@ -54,7 +54,7 @@ def standalone(
     log_to_stderr(log_format)
     flags = listen_flags("--broker-listen", broker_listen)
     settings, store_settings, passed_over = load_config(str(store), config, flags)
-    tell_ignored(log, config, passed_over)
+    log_ignored_keys(log, config, passed_over)
     namesrv_flags = {
         **listen_flags("--listen", listen),
         "kv_config_path": f"{config_dir(store_settings.root)}/kvConfig.json",
@@ -72,18 +72,22 @@ def standalone(
             broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
             measured = with_metrics(broker, metrics_port)
             if proxy is None:
-                await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.shown_address))
+                await serve_until_stopped(
+                    measured, started=lambda: _print_addresses(namesrv.address, broker.shown_address)
+                )
                 return
             async with measured, _proxy(namesrv.address, proxy, settings, broker.address) as proxied:
-                told = f", proxy {proxied.address}"
-                await serve_until_stopped(nullcontext(), lambda: _tell(namesrv.address, broker.shown_address, told))
+                proxy_text = f", proxy {proxied.address}"
+                await serve_until_stopped(
+                    nullcontext(), lambda: _print_addresses(namesrv.address, broker.shown_address, proxy_text)
+                )
 
     run(serve())
     return 0
 
 
 def _check_proxy(settings: "BrokerConfig", proxy: str) -> None:
-    """Refuse a proxy that cannot ask who calls. Raises OptionError."""
+    """Refuse a proxy that cannot authenticate its callers. Raises OptionError."""
     check_installed()
     parse_address("--proxy", proxy)
     if settings.authentication_enabled and settings.own_credentials is None:
@@ -94,7 +98,7 @@ def _check_proxy(settings: "BrokerConfig", proxy: str) -> None:
 
 
 def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> "Proxy":
-    """Make a proxy that asks for logins, and speaks TLS, where the broker does. Raises OptionError."""
+    """Build a proxy that requires logins and TLS if the broker requires them. Raises OptionError."""
     from rmq_core.client.options import ClientOptions  # noqa: PLC0415 # gRPC need not be there
     from rmq_core.proxy.server import Proxy  # noqa: PLC0415
     from rmq_core.remoting.access.server_tls import TlsMode, read_tls_file  # noqa: PLC0415
@@ -108,6 +112,6 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
     )  # fmt: skip
 
 
-def _tell(namesrv: str, broker: str, more: str = "") -> None:
+def _print_addresses(namesrv: str, broker: str, more: str = "") -> None:
     typer.echo(f"name server {namesrv}, broker {broker}{more}")
     sys.stdout.flush()
