@@ -46,51 +46,57 @@ class Popper:
             return []
         return popped(answer, self.broker)
 
-    async def ack(self, one: Popped, **more: object) -> RemotingCommand:
+    async def ack(self, popped_message: Popped, **more: object) -> RemotingCommand:
         fields: dict[str, object] = {
-            "consumerGroup": self.group, "topic": retry_topic(self.group, self.topic, one.handle.kind),
-            "queueId": one.handle.queue_id, "offset": one.handle.offset, "extraInfo": one.handle.encode(),
+            "consumerGroup": self.group, "topic": retry_topic(self.group, self.topic, popped_message.handle.kind),
+            "queueId": popped_message.handle.queue_id, "offset": popped_message.handle.offset,
+            "extraInfo": popped_message.handle.encode(),
         }  # fmt: skip
         return await self.asker.ask(RequestCode.ACK_MESSAGE, fields | more)
 
-    async def change(self, one: Popped, invisible_ms: int) -> PopHandle:
+    async def change(self, popped_message: Popped, invisible_ms: int) -> PopHandle:
         fields: dict[str, object] = {
-            "consumerGroup": self.group, "topic": retry_topic(self.group, self.topic, one.handle.kind),
-            "queueId": one.handle.queue_id, "offset": one.handle.offset, "extraInfo": one.handle.encode(),
-            "invisibleTime": invisible_ms,
+            "consumerGroup": self.group, "topic": retry_topic(self.group, self.topic, popped_message.handle.kind),
+            "queueId": popped_message.handle.queue_id, "offset": popped_message.handle.offset,
+            "extraInfo": popped_message.handle.encode(), "invisibleTime": invisible_ms,
         }  # fmt: skip
         answer = await self.asker.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        told = answer.ext_fields
-        start = one.handle.start_offset if told["reviveQid"] == "999" else one.handle.offset
-        return one.handle._replace(
-            start_offset=start, pop_time_ms=int(told["popTime"]), invisible_ms=int(told["invisibleTime"])
+        answer_fields = answer.ext_fields
+        start = (
+            popped_message.handle.start_offset if answer_fields["reviveQid"] == "999" else popped_message.handle.offset
+        )
+        return popped_message.handle._replace(
+            start_offset=start,
+            pop_time_ms=int(answer_fields["popTime"]),
+            invisible_ms=int(answer_fields["invisibleTime"]),
         )
 
 
 def popped(answer: RemotingCommand, broker: str = "broker-a") -> list[Popped]:
     """The messages of an answer, with their handles as a client makes them."""
-    told: dict[str, Any] = dict(answer.ext_fields)
-    starts = decode_starts(told["startOffsetInfo"])
-    left = {
-        (kind, queue_id): list(offsets) for (kind, queue_id), offsets in decode_offsets(told["msgOffsetInfo"]).items()
+    answer_fields: dict[str, Any] = dict(answer.ext_fields)
+    starts = decode_starts(answer_fields["startOffsetInfo"])
+    unread_offsets = {
+        (kind, queue_id): list(offsets)
+        for (kind, queue_id), offsets in decode_offsets(answer_fields["msgOffsetInfo"]).items()
     }
-    found = []
+    popped_messages = []
     for message in messages(answer):
         properties = message.properties
         if HANDLE in properties:
             handle = PopHandle.decode(properties[HANDLE])
         else:
             key = TopicKind.NORMAL, message.queue_id
-            assert message.queue_offset in left[key]
+            assert message.queue_offset in unread_offsets[key]
             handle = PopHandle(
-                starts[key], int(told["popTime"]), int(told["invisibleTime"]), int(told["reviveQid"]), *key[:1],
-                broker, message.queue_id, message.queue_offset,
+                starts[key], int(answer_fields["popTime"]), int(answer_fields["invisibleTime"]),
+                int(answer_fields["reviveQid"]), *key[:1], broker, message.queue_id, message.queue_offset,
             )  # fmt: skip
-        left[handle.kind, handle.queue_id].remove(handle.offset)
-        found.append(Popped(message.body, message.topic, handle, message.reconsume_times, properties))
-    assert not any(left.values())
-    return found
+        unread_offsets[handle.kind, handle.queue_id].remove(handle.offset)
+        popped_messages.append(Popped(message.body, message.topic, handle, message.reconsume_times, properties))
+    assert not any(unread_offsets.values())
+    return popped_messages
 
 
 @pytest.fixture

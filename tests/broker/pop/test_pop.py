@@ -33,9 +33,11 @@ async def test_what_is_popped_is_not_popped_again_and_queues_share(asker: Asker,
     await sent(asker, 3, queue_id=2)
     first = await popper.pop(maxMsgNums=6)
     assert len(first) == 6
-    assert len({one.handle.revive_queue_id for one in first}) == 1
+    assert len({delivery.handle.revive_queue_id for delivery in first}) == 1
     second = await popper.pop()
-    assert sorted(one.place for one in first + second) == [(0, n) for n in range(5)] + [(2, n) for n in range(3)]
+    assert sorted(delivery.place for delivery in first + second) == [(0, n) for n in range(5)] + [
+        (2, n) for n in range(3)
+    ]
     assert await popper.pop() == []
     other = Popper(asker, group="other")
     assert len(await other.pop()) == 8
@@ -43,9 +45,9 @@ async def test_what_is_popped_is_not_popped_again_and_queues_share(asker: Asker,
 
 async def test_a_check_point_is_a_timer_message_as_in_the_original(asker: Asker, popper: Popper) -> None:
     await sent(asker, 3)
-    found = await popper.pop(invisibleTime=15_000)
-    handle = found[0].handle
-    await popper.ack(found[1])
+    deliveries = await popper.pop(invisibleTime=15_000)
+    handle = deliveries[0].handle
+    await popper.ack(deliveries[1])
     at, ack_at = messages(await asker.pull(TIMER_TOPIC, suspendTimeoutMillis=100))
     pt = handle.pop_time_ms
     assert at.properties["UNIQ_KEY"] == f"T@0@0@g@{pt}@broker-a@ck"
@@ -65,19 +67,19 @@ async def test_what_is_not_acknowledged_comes_back_and_the_rest_does_not(
     asker: Asker, popper: Popper, clock: Clock
 ) -> None:
     await sent(asker, 4)
-    found = await popper.pop(invisibleTime=2000)
-    assert len(found) == 4
-    for one in (found[0], found[2]):
-        assert (await popper.ack(one)).code == 0
+    deliveries = await popper.pop(invisibleTime=2000)
+    assert len(deliveries) == 4
+    for delivery in (deliveries[0], deliveries[2]):
+        assert (await popper.ack(delivery)).code == 0
     again: dict[bytes, int] = {}
 
     async def back() -> bool:
         await pass_time(clock, 1)
-        for one in await popper.pop(invisibleTime=60_000):
-            again[one.body] = one.reconsume_times
-            assert one.topic == "T"
-            assert one.properties["1ST_POP_TIME"] == str(found[0].handle.pop_time_ms)
-            assert (await popper.ack(one)).code == 0
+        for delivery in await popper.pop(invisibleTime=60_000):
+            again[delivery.body] = delivery.reconsume_times
+            assert delivery.topic == "T"
+            assert delivery.properties["1ST_POP_TIME"] == str(deliveries[0].handle.pop_time_ms)
+            assert (await popper.ack(delivery)).code == 0
         return len(again) >= 2
 
     await eventually(back)
@@ -86,17 +88,19 @@ async def test_what_is_not_acknowledged_comes_back_and_the_rest_does_not(
     assert await popper.pop() == []
     offsets = asker.broker.state.offsets
     assert (
-        offsets.get("rmq_sys_REVIVE_LOG_DefaultCluster", "CID_RMQ_SYS_REVIVE_GROUP", found[0].handle.revive_queue_id)
+        offsets.get(
+            "rmq_sys_REVIVE_LOG_DefaultCluster", "CID_RMQ_SYS_REVIVE_GROUP", deliveries[0].handle.revive_queue_id
+        )
         >= 0
     )
 
 
 async def test_a_changed_time_counts_and_its_new_handle(asker: Asker, popper: Popper, clock: Clock) -> None:
     await sent(asker, 3)
-    found = await popper.pop(invisibleTime=2000)
-    handle = await popper.change(found[1], 30_000)
-    for one in (found[0], found[2]):
-        await popper.ack(one)
+    deliveries = await popper.pop(invisibleTime=2000)
+    handle = await popper.change(deliveries[1], 30_000)
+    for delivery in (deliveries[0], deliveries[2]):
+        await popper.ack(delivery)
     await pass_time(clock, 10)
     assert await popper.pop() == []
     answer = await asker.ask(
@@ -113,14 +117,14 @@ async def test_a_pop_waits_for_messages_and_a_wake_gives_each_one_to_one(asker: 
     await popper.pop()
     waiting = [asyncio.ensure_future(popper.pop(pollTime=20_000)) for _ in range(3)]
     await asyncio.sleep(0.1)
-    assert not any(one.done() for one in waiting)
+    assert not any(delivery.done() for delivery in waiting)
     await sent(asker, 1, queue_id=1)
-    done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert [one.result()[0].place for one in done] == [(1, 0)]
-    assert len(left) == 2
+    done, still_waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [delivery.result()[0].place for delivery in done] == [(1, 0)]
+    assert len(still_waiting) == 2
     await sent(asker, 2)
-    found = await asyncio.gather(*left)
-    assert sorted(one.place for pops in found for one in pops) == [(0, 1), (0, 2)]
+    deliveries = await asyncio.gather(*still_waiting)
+    assert sorted(delivery.place for pops in deliveries for delivery in pops) == [(0, 1), (0, 2)]
 
 
 async def test_a_poll_ends_without_messages(asker: Asker, popper: Popper, clock: Clock) -> None:
@@ -137,33 +141,33 @@ async def test_a_poll_ends_without_messages(asker: Asker, popper: Popper, clock:
 async def test_tags_choose_and_what_does_not_fit_is_passed_over(asker: Asker, popper: Popper) -> None:
     for number, tag in enumerate("abab"):
         await asker.send("T", b"%d" % number, properties={"UNIQ_KEY": f"K{number}", "TAGS": tag})
-    found = await popper.pop(exp="b")
-    assert [one.place for one in found] == [(0, 1), (0, 3)]
-    assert found[0].handle.start_offset == 0
+    deliveries = await popper.pop(exp="b")
+    assert [delivery.place for delivery in deliveries] == [(0, 1), (0, 3)]
+    assert deliveries[0].handle.start_offset == 0
     assert await popper.pop() == []
 
 
 async def test_a_batch_of_acknowledgements(asker: Asker, popper: Popper, clock: Clock) -> None:
     await sent(asker, 5)
-    found = await popper.pop(invisibleTime=2000)
-    handle = found[0].handle
-    one = {
+    deliveries = await popper.pop(invisibleTime=2000)
+    handle = deliveries[0].handle
+    ack = {
         "c": "g", "t": "T", "r": "0", "so": 0, "q": 0, "rq": handle.revive_queue_id, "pt": handle.pop_time_ms,
         "it": 2000, "b": "Fw==",
     }  # fmt: skip
-    body = json.dumps({"brokerName": "broker-a", "acks": [one]}).encode()
+    body = json.dumps({"brokerName": "broker-a", "acks": [ack]}).encode()
     assert (await asker.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == 0
-    seen: list[bytes] = []
+    bodies: list[bytes] = []
 
     async def back() -> bool:
         await pass_time(clock, 1)
-        seen.extend(one.body for one in await popper.pop())
-        return bool(seen)
+        bodies.extend(delivery.body for delivery in await popper.pop())
+        return bool(bodies)
 
     await eventually(back)
     await pass_time(clock, 5)
-    seen.extend(one.body for one in await popper.pop())
-    assert seen == [b"3"]  # bits 0, 1, 2 and 4
+    bodies.extend(delivery.body for delivery in await popper.pop())
+    assert bodies == [b"3"]  # bits 0, 1, 2 and 4
 
 
 @pytest.mark.parametrize(
@@ -207,10 +211,10 @@ async def test_handles_that_cannot_be_are_refused(
     asker: Asker, popper: Popper, more: dict[str, object], code: ResponseCode
 ) -> None:
     await sent(asker, 1)
-    (one,) = await popper.pop()
-    assert (await popper.ack(one, **more)).code == code
-    assert (await popper.ack(one)).code == 0
-    assert (await popper.ack(one)).code == 0  # once more is no error
+    (delivery,) = await popper.pop()
+    assert (await popper.ack(delivery, **more)).code == code
+    assert (await popper.ack(delivery)).code == 0
+    assert (await popper.ack(delivery)).code == 0  # once more is no error
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"acks":[]}', b'{"acks":[{"b":"/w=="}]}', b'{"acks":[{"b":"?"}]}'])
@@ -223,11 +227,11 @@ async def test_batches_that_cannot_be_are_refused_or_do_nothing(asker: Asker, po
 
 async def test_what_is_acknowledged_stays_so_when_the_clock_jumps(asker: Asker, popper: Popper, clock: Clock) -> None:
     await sent(asker, 5)
-    found = await popper.pop(invisibleTime=30_000)
+    deliveries = await popper.pop(invisibleTime=30_000)
     await taken_in(asker, 1)  # so that the timer has the check point, and not yet what comes with the jump
     clock.ahead_ms += 31_000
-    for one in found:
-        await popper.ack(one)
+    for delivery in deliveries:
+        await popper.ack(delivery)
     for _ in range(3):
         await asyncio.sleep(1.2)
         assert await popper.pop() == []
