@@ -47,13 +47,13 @@ class JobParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; values of unknown ones are not shown, since they may be secrets."""
-        given, unknown = self.parse_known_args(args, namespace)
+        arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            names = [one.partition("=")[0] for one in unknown if one.startswith("-")]
+            names = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
             self.error(f"unknown arguments: {' '.join(names or unknown)}")
-        for name, value in vars(given).items():
-            setattr(given, name, expand_home(value))
-        return given
+        for name, value in vars(arguments).items():
+            setattr(arguments, name, expand_home(value))
+        return arguments
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with 2."""
@@ -64,7 +64,7 @@ class JobParser(argparse.ArgumentParser):
 def expand_home(value: Any) -> Any:
     """Replace a leading ``~`` of a path by the user's home; a shell does not within ``--out=~/x``."""
     if isinstance(value, list):
-        return [expand_home(one) for one in value]
+        return [expand_home(path) for path in value]
     if isinstance(value, str) and (value == "~" or value.startswith("~/")):
         return os.path.expanduser(value)  # noqa: PTH111 # of URIs, too
     return value
@@ -78,7 +78,7 @@ def job_parser(name: str, description: str) -> JobParser:
 
 
 def add_stores(parser: JobParser, *, required: bool = True) -> None:
-    """Add the argument ``--store`` of a job that takes several; ``is_several`` says whether it was given some."""
+    """Add the argument ``--store`` of a job over several stores; ``is_several`` tests its value."""
     parser.add_argument(
         "--store",
         type=path_for_all,
@@ -104,20 +104,20 @@ def add_broker_conf(parser: JobParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", help=CONFIG_HELP)
 
 
-def follow_broker_conf(given: argparse.Namespace) -> BrokerConf | None:
-    """Read the operator's broker.conf, and find the logs of the job's stores where it says. Raises OptionError."""
-    if given.config is None:
+def follow_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
+    """Apply the operator's broker.conf to the log paths of the job's stores. Raises OptionError."""
+    if arguments.config is None:
         return None
-    stores = [given.store] if isinstance(given.store, str) else given.store or []
+    stores = [arguments.store] if isinstance(arguments.store, str) else arguments.store or []
     if stores and is_several(stores):
         stores = [store.path for store in find_stores(stores)]
-    return use_broker_conf(given.config, stores)
+    return use_broker_conf(arguments.config, stores)
 
 
-def store_sizes(given: argparse.Namespace) -> VerifyOptions:
+def store_sizes(parsed: argparse.Namespace) -> VerifyOptions:
     """Make options of the arguments of ``add_sizes``. Raises OptionError."""
-    arguments = {option.name: getattr(given, option.name) for option in SIZE_OPTIONS}
-    return VerifyOptions.from_arguments(arguments, follow_broker_conf(given), getattr(given, "tier", None))
+    arguments = {option.name: getattr(parsed, option.name) for option in SIZE_OPTIONS}
+    return VerifyOptions.from_arguments(arguments, follow_broker_conf(parsed), getattr(parsed, "tier", None))
 
 
 def is_several(stores: list[str]) -> bool:
@@ -130,13 +130,13 @@ def option_name(argument: str) -> str:
     return f"--{argument.replace('_', '-')}"
 
 
-def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
-    """Parse an argument with a parser of ``option_values``; None if it is not given.
+def parsed(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
+    """Parse an argument with a parser of ``option_values``; None if the argument is absent.
 
     Raises:
-        OptionError: it cannot be read; naming it.
+        OptionError: naming the argument that does not parse.
     """
-    text = getattr(given, argument)
+    text = getattr(arguments, argument)
     if text is None:
         return None
     try:
@@ -146,7 +146,7 @@ def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Valu
 
 
 def path_for_all(path: str) -> str:
-    """Make a path absolute or keep a URI: executors do not run in the driver's working directory."""
+    """Make a path absolute, since executors do not run in the driver's working directory; a URI stays as it is."""
     return path if not path or "://" in path else str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
 
 
@@ -167,21 +167,21 @@ def run_job(
         needs_delta: whether the session has to have Delta, which may have to be fetched; None is never.
         arguments: instead of the command line.
     """
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
         if os.environ.get("SPARK_REMOTE"):
             raise OptionError(_NOT_CONNECT)
         if check:
-            check(given)
+            check(parsed)
         interrupted: list[int] = []
         signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))
-        spark = _session(parser.prog, needs_delta is not None and needs_delta(given))
+        spark = _session(parser.prog, needs_delta is not None and needs_delta(parsed))
         is_interrupted = False
         try:
             if interrupted:  # where the start swallowed it, see _interrupt
                 raise KeyboardInterrupt
             with _log_on_stderr(parser.prog):
-                report, code = body(given, spark)
+                report, code = body(parsed, spark)
         except (KeyboardInterrupt, Exception):
             # A call to the JVM on the interrupt's way up, such as of a ``with``, may fail in its place. The traceback
             # is let go here, and with it the connection that waits for an answer.
@@ -197,8 +197,8 @@ def run_job(
             _stop_silently(spark)
             raise KeyboardInterrupt
         line = json.dumps(report)
-        if given.report:
-            Path(given.report).write_text(line + "\n", encoding="utf-8")
+        if parsed.report:
+            Path(parsed.report).write_text(line + "\n", encoding="utf-8")
         print(line, flush=True)  # noqa: T201 # the report is the job's output
     except NotAcceptedError as error:
         _fail(parser, error.with_command(["spark-submit", *sys.argv]))
@@ -211,7 +211,7 @@ def run_job(
     except BrokenPipeError:
         _leave(parser, "output closed", EXIT_FAILED)
     except OSError as error:
-        _fail(parser, _os_fault(error, given.report))
+        _fail(parser, _os_fault(error, parsed.report))
     sys.stdout.flush()
     sys.exit(code)
 
@@ -229,7 +229,7 @@ def _session(name: str, delta: bool) -> SparkSession:
 
 
 def _stop_silently(spark: SparkSession) -> None:
-    """Stop a session whose tasks are under way: each that ends now would say so, in lines of Java's."""
+    """Stop a session with Java's log turned off: each running task would log its end."""
     with suppress(Py4JError, PySparkException):
         spark.sparkContext.setLogLevel("OFF")
     with suppress(Py4JError, PySparkException):
@@ -251,7 +251,7 @@ def _interrupt(interrupted: list[int], number: int, _frame: FrameType | None) ->
 
 @contextmanager
 def _log_on_stderr(name: str) -> Iterator[None]:
-    """Let an export tell of its progress, a line a batch, beside its warnings."""
+    """Log an export's progress to stderr, one line per batch, beside the warnings."""
     handler, log = logging.StreamHandler(), logging.getLogger("rmq_formats.lakehouse")
     handler.setFormatter(PrintableFormatter(f"{name}: %(message)s"))
     before = log.level
@@ -278,9 +278,9 @@ def spark_cause(error: BaseException) -> str:
     if "Traceback (most recent call last)" in str(error) and raised:
         return raised[-1]
     # Py4J's first line names the call, the next the failure in the JVM.
-    told = next((line[2:] for line in lines if line.startswith(": ")), None)
-    if told:
-        return unfit_library(told) or told
+    failure = next((line[2:] for line in lines if line.startswith(": ")), None)
+    if failure:
+        return unfit_library(failure) or failure
     return lines[0] if lines else type(error).__name__
 
 

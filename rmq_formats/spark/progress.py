@@ -23,7 +23,7 @@ _log = logging.getLogger("rmq_formats.spark.progress")
 
 
 def lag(source: SourceProgress) -> dict[str, str]:
-    """Compute how far a stream is behind, as ``org.apache.spark.sql.kafka010`` does, from one source of a progress.
+    """Compute the lag of one source of a streaming progress, with the metrics of ``org.apache.spark.sql.kafka010``.
 
     Args:
         source: of ``query.lastProgress.sources``, or of a listener's event.
@@ -70,7 +70,7 @@ class LagListener(StreamingQueryListener):
     """
 
     def behind(self, query: str, batch: int, metrics: Mapping[str, str]) -> None:
-        """Take the lag of one source of a query after a batch.
+        """Process the lag of one source of a query after a batch.
 
         Args:
             query: its name, else its id.

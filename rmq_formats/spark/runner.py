@@ -73,13 +73,13 @@ class SparkRunner:
         """Return whether tasks run on the driver's machine, by the master URL."""
         return str(self._context.master).partition("[")[0] == "local"
 
-    def _check(self, option: str, told: str, path: str) -> None:
+    def _check(self, option: str, location: str, path: str) -> None:
         if self._is_local():
             return
         faults = [fault for fault in self.map(functools.partial(_unseen, path), range(self.parallelism)) if fault]
         if faults:
             remedy = "give one on a mount that all machines share, or in an object store"
-            raise OptionError(f"{option} {told}: {faults[0]}; {remedy}")
+            raise OptionError(f"{option} {location}: {faults[0]}; {remedy}")
 
 
 def _unseen(path: str, _number: int) -> str | None:

@@ -137,12 +137,12 @@ def session(
 def _connected(url: str, conf: dict[str, str]) -> SparkSession:
     """Return a session at a Spark Connect server; of the settings, those of a session are made."""
     server = urlsplit(url)
-    told = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token
+    label = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token
     if server.scheme == "sc":  # its client would try for ten minutes
         try:
             socket.create_connection((server.hostname, server.port or _CONNECT_PORT), _CONNECT_TIMEOUT_S).close()
         except OSError as error:
-            raise ClusterError(f"{told}: {error.strerror or error}") from error
+            raise ClusterError(f"{label}: {error.strerror or error}") from error
     try:
         spark = SparkSession.builder.remote(url).getOrCreate()
         for name, value in (_ALWAYS | conf).items():
@@ -152,7 +152,7 @@ def _connected(url: str, conf: dict[str, str]) -> SparkSession:
     except ImportError as error:  # of grpc and others, which pyspark names in many lines
         raise OptionError("Spark Connect needs libraries of its own: pip install 'rmq-lake[connect]'") from error
     except PySparkException as error:
-        raise ClusterError(f"{told}: {str(error).splitlines()[0]}") from error
+        raise ClusterError(f"{label}: {str(error).splitlines()[0]}") from error
     return spark
 
 
@@ -163,15 +163,15 @@ def delta_package(spark_version: str = pyspark.__version__) -> str:
 
 
 def check_class(spark: SparkSession, name: str, package: str) -> None:
-    """Refuse a session whose JVM has not a class; Py4J takes the name of such a class for a package's.
+    """Refuse a session whose JVM lacks a class; Py4J mistakes a missing class for a package.
 
     Raises:
         OptionError: naming the Maven coordinates of what has it, which ``spark-submit`` has to be given.
     """
-    found = spark._jvm
+    java_class = spark._jvm
     for part in name.split("."):
-        found = getattr(found, part)
-    if isinstance(found, JavaPackage):
+        java_class = getattr(java_class, part)
+    if isinstance(java_class, JavaPackage):
         raise OptionError(f"this session has no {package.split(':')[1]}: give spark-submit --packages {package}")
 
 

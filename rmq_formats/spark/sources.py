@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def data_sources() -> "tuple[type[DataSource], ...]":
-    """Return the data sources, each of which Spark knows by its ``name()``."""
+    """Return the data sources; Spark registers each by its ``name()``."""
     from rmq_formats.spark.commitlog.source import CommitLogSource  # noqa: PLC0415 # pyarrow, where it is not needed
     from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource  # noqa: PLC0415
     from rmq_formats.spark.derived.index import IndexSource  # noqa: PLC0415

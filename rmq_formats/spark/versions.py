@@ -1,4 +1,4 @@
-"""What differs between the versions of Spark, from 4.0 on, the oldest with which the sources work."""
+"""Differences between the versions of Spark, from 4.0 on, the oldest with which the sources work."""
 
 from typing import Final
 
@@ -33,9 +33,9 @@ def need_spark(minor: tuple[int, int], what: str) -> None:
         raise OptionError(f"{what} needs Spark {needed} or later; this is {pyspark.__version__}")
 
 
-def unfit_library(said: str) -> str | None:
-    """Tell of a library that was built for another Spark, by the class and message of a Java error; else None."""
-    line = said.strip().splitlines()[0]
+def unfit_library(java_error: str) -> str | None:
+    """Describe a Java error (class and message) of a library built for another Spark; None for other errors."""
+    line = java_error.strip().splitlines()[0]
     if not line.startswith(_LINKAGE):
         return None
     built = f"Delta {DELTA_VERSION} is built for Spark {DELTA_SPARKS[0]} to {DELTA_SPARKS[-1]}"

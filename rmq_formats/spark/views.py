@@ -35,9 +35,9 @@ def create_views(spark: SparkSession, store: str | Sequence[str], prefix: str = 
         The views' names: ``messages``, ``consumequeue``, ``message_index``, ``consumer_offsets``, ``topics``,
         ``consumer_groups``, ``timers``, ``transactions``, ``traces``.
     """
-    given = store if isinstance(store, str) else list(store)
+    stores = store if isinstance(store, str) else list(store)
     for name, source in SOURCE_VIEWS.items():
-        spark.read.format(source).load(given).createOrReplaceTempView(prefix + name)
-    transactions(spark, given, view=f"{prefix}transactions")
-    traces(spark, given, view=f"{prefix}traces")
+        spark.read.format(source).load(stores).createOrReplaceTempView(prefix + name)
+    transactions(spark, stores, view=f"{prefix}transactions")
+    traces(spark, stores, view=f"{prefix}traces")
     return tuple(prefix + name for name in VIEWS)

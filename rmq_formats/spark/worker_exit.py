@@ -1,4 +1,4 @@
-"""Quiet exit of Spark's Python workers and planners whose driver is gone.
+"""Quiet exit of Spark's Python workers and planners whose driver has exited.
 
 A driver that stops its session closes the sockets of its workers. One that waits for its next task then
 has an end of file to report, to a socket that nobody reads. Over TCP that write succeeds; over a Unix

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.spark import explain
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.spark.sources import data_sources
 from tests.spark.conftest import Load
@@ -81,9 +81,9 @@ def test_options_of_a_table_are_those_of_its_creation() -> None:
         "provider": "rmq_commitlog", "owner": "root", "comment": "c", "path": "file:/data/store", "subscribe": "T",
         "option.subscribe": "T", "location": "file:/data/store",
     }  # fmt: skip
-    assert own_options(properties) == {"subscribe": "T", "path": "/data/store"}
-    assert own_options({**properties, "path": "s3://bucket/store"})["path"] == "s3://bucket/store"
-    assert own_options({"path": "/data/store"}) == {"path": "/data/store"}
+    assert get_source_options(properties) == {"subscribe": "T", "path": "/data/store"}
+    assert get_source_options({**properties, "path": "s3://bucket/store"})["path"] == "s3://bucket/store"
+    assert get_source_options({"path": "/data/store"}) == {"path": "/data/store"}
     schema = with_options(COMMITLOG, properties)
     assert schema.fieldNames() == COMMITLOG.fieldNames()
     assert table_options(schema, {}) == {"subscribe": "T", "path": "/data/store"}

@@ -14,7 +14,7 @@ from rmq_formats.spark.options.read import (
     COMMITLOG_OPTIONS,
     CONSUMEQUEUE_OPTIONS,
     INDEX_OPTIONS,
-    GivenOptions,
+    OptionParser,
     SourceOptions,
     batch_only,
     commitlog_options,
@@ -189,13 +189,13 @@ def test_offsets_need_a_subscription_to_their_queue() -> None:
 
 def test_each_option_that_is_known_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = set()
-    get = GivenOptions.get
+    get = OptionParser.get
 
-    def noted(given: GivenOptions, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+    def noted(given: OptionParser, name: str, parse: Callable[[str], _Value]) -> _Value | None:
         read.add(name)
         return get(given, name, parse)
 
-    monkeypatch.setattr(GivenOptions, "get", noted)
+    monkeypatch.setattr(OptionParser, "get", noted)
     parse(
         startingOffsets="earliest",
         endingOffsets="latest",

@@ -283,7 +283,7 @@ class ClusterRun:
         return begins
 
     def _report_lost_messages(self, part: BrokerExport, queue: ClusterQueue, begin: int, end: int) -> None:
-        text = f"{plan.gone(queue, begin, end)}: deleted before the export"
+        text = f"{plan.deleted_offsets_message(queue, begin, end)}: deleted before the export"
         if self._fails_on_data_loss:
             raise ClusterError(f"{text}; --fail-on-data-loss false skips them")
         _log.warning("%s", text)

@@ -14,7 +14,7 @@ from rmq_formats.lakehouse.cluster.rows import PulledSpans
 from rmq_formats.lakehouse.raw_files import TaskRows
 from rmq_formats.spark.live.client import ClusterLink, resolved
 from rmq_formats.spark.live.options import ALL_TAGS, ClusterQueue, ClusterReadOptions, read_options
-from rmq_formats.spark.live.plan import Offsets, QueueLink, Span, gone
+from rmq_formats.spark.live.plan import Offsets, QueueLink, Span, deleted_offsets_message
 
 Bounds = Mapping[ClusterQueue, tuple[int, int]]
 Gap = tuple[ClusterQueue, int, int]
@@ -155,4 +155,4 @@ def physical_offset_of(link: ClusterLink, queue: ClusterQueue, offset: int) -> i
         frames = pulled_frames(records, offset, offset + 1, verify_crc=False)
         if len(frames.frames):
             return int(FrameRows(frames.data, frames.frames).physical_offsets[0])
-    raise ClusterError(f"{gone(queue, offset, offset + 1)}: deleted while they were read")
+    raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)}: deleted while they were read")

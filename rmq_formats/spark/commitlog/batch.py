@@ -60,12 +60,12 @@ class CommitLogReader(DataSourceReader):
 
         plans = plans_of(self._options)
         tasks: list[list[InputPartition]] = []
-        for found in plans:
-            _log.info("%s: %s", found.store, found.plan or found.missing)
-            if found.plan is None:
-                tasks.append([MissingPartition(found.store, found.missing or "")])
+        for store_plan in plans:
+            _log.info("%s: %s", store_plan.store, store_plan.plan or store_plan.missing)
+            if store_plan.plan is None:
+                tasks.append([MissingPartition(store_plan.store, store_plan.missing or "")])
             else:
-                tasks.append([TaskPartition(task, found.store) for task in found.plan.tasks])
+                tasks.append([TaskPartition(task, store_plan.store) for task in store_plan.plan.tasks])
         return mixed(tasks)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -74,12 +74,12 @@ class CommitLogReader(DataSourceReader):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.arrow.schema import COMMITLOG  # noqa: PLC0415
         from rmq_formats.read.task import read_task  # noqa: PLC0415
-        from rmq_formats.spark.options.brokers import missing_batch, own_columns, with_broker  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import missing_batch, store_columns, with_broker  # noqa: PLC0415
 
-        store, own = partition.store, own_columns(self._columns, "physical_offset")
-        read = replace(self._options.read_of(store.broker), columns=own)
+        store, columns = partition.store, store_columns(self._columns, "physical_offset")
+        read = replace(self._options.read_of(store.broker), columns=columns)
         if isinstance(partition, MissingPartition):
-            batches = missing_batch(partition.reason, own, read.mode, COMMITLOG)
+            batches = missing_batch(partition.reason, columns, read.mode, COMMITLOG)
         else:
             batches = read_task(store.path, partition.task, read)
         yield from with_broker(batches, store, self._columns)

@@ -40,8 +40,11 @@ def _lines(sources: Sequence[Source]) -> list[str]:
     lines = []
     for name, options in sources:
         if name == "rmq_commitlog":
-            given = batch_only(commitlog_options(options))
-            lines += [f"{name} {found.store}: {found.plan or found.missing}" for found in plans_of(given)]
+            read_options = batch_only(commitlog_options(options))
+            lines += [
+                f"{name} {store_plan.store}: {store_plan.plan or store_plan.missing}"
+                for store_plan in plans_of(read_options)
+            ]
         elif name.startswith("rmq_"):
             lines.append(f"{name} {options.get('path') or options.get('paths', '')}: read as it stands")
     return lines
@@ -50,19 +53,19 @@ def _lines(sources: Sequence[Source]) -> list[str]:
 def _sources(frame: DataFrame) -> list[Source]:
     """Return the sources in a DataFrame's plan."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # a DataFrame has no plan in Python
-    found = []
+    sources = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
             options = leaf.options().asCaseSensitiveMap()
             schema = StructType.fromJson(json.loads(leaf.schema().json()))
-            given = table_options(schema, {str(key): str(options[key]) for key in options})
-            found.append((str(leaf.table().name()), given))
-    return found
+            source_options = table_options(schema, {str(key): str(options[key]) for key in options})
+            sources.append((str(leaf.table().name()), source_options))
+    return sources
 
 
 def _sources_of_message(message: Any) -> Iterator[Source]:
-    """Find the sources in a message of Spark Connect's protocol, and in the messages that it holds."""
+    """Find the sources in a message of Spark Connect's protocol and in its nested messages."""
     if message.DESCRIPTOR.full_name == "spark.connect.Read.DataSource":
         path = {"path": message.paths[0]} if len(message.paths) == 1 else {}
         yield message.format, {**message.options, **path}

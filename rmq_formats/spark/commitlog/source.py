@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
 from rmq_formats.spark.versions import need_spark
 
@@ -38,7 +38,7 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        full = schemas.of_read(schemas.COMMITLOG, commitlog_options(own_options(self._given)))
+        full = schemas.of_read(schemas.COMMITLOG, commitlog_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:

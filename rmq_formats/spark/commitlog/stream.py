@@ -88,8 +88,8 @@ class _Log:
                 }
         return {PHYSICAL_OFFSET: physical_offset}
 
-    def knows(self, offset: dict[str, Any]) -> bool:
-        """Return whether the offset is one of this log, as far as what is left of it tells."""
+    def contains_offset(self, offset: dict[str, Any]) -> bool:
+        """Return whether the log contains the offset; True where its segment was deleted."""
         for segment in self.segments:
             if segment.start_offset == offset.get(SEGMENT):
                 end, crc = offset[PHYSICAL_OFFSET], offset.get(CHECKSUM)  # which checkpoints of former versions lack
@@ -125,7 +125,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
+        columns = schemas.check_requested_columns(schemas.COMMITLOG, schema, options.columns)
         self._options = replace(options, read=replace(options.read, columns=columns))
         self._last: int | None = None  # of Trigger.AvailableNow
         self._seen: _Log | None = None  # planned by this trigger; None before the first: a restart repeats a batch
@@ -153,7 +153,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last = self._look().end
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the read limit of the options; where both are given, ``latestOffset`` keeps to both."""
+        """Return the read limit of the options; ``latestOffset`` applies both limits where both are set."""
         if self._options.max_trigger_offsets is not None:
             return ReadMaxRows(self._options.max_trigger_offsets)
         if self._options.max_trigger_bytes is not None:
@@ -209,7 +209,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
         gaps = missing_ranges(log.segments, begin, min(limit, log.end))
         for first, last in gaps:
-            self._fail_or_warn(_gone(self._options.path, first, last))
+            self._fail_or_warn(_deleted_bytes_message(self._options.path, first, last))
         # Bytes behind the last sound record are being written: for the splits, the log ends before them.
         splits = range_splits(
             log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
@@ -238,7 +238,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             yield from read_task(options.path, partition.task, replace(options.read, query=query))
         except StoreNotFoundError:
             first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
-            self._fail_or_warn(_gone(options.path, first, last))
+            self._fail_or_warn(_deleted_bytes_message(options.path, first, last))
             yield from gap_batch(first, last, options.read)
 
     def _look(self) -> _Log:
@@ -255,7 +255,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin = offset.get(PHYSICAL_OFFSET)
         if not isinstance(begin, int):
             raise OptionError(f"the checkpoint's offset {offset} is not one of rmq_commitlog")
-        if not log.knows(offset):
+        if not log.contains_offset(offset):
             raise StoreError(
                 f"{self._options.path}: the segment at {offset[SEGMENT]} has other records before offset {begin} than "
                 "when the checkpoint was written: it is a checkpoint of another store"
@@ -268,5 +268,5 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         _log.warning("%s", message)
 
 
-def _gone(path: str, first: int, last: int) -> str:
+def _deleted_bytes_message(path: str, first: int, last: int) -> str:
     return f"{path}: bytes {first} to {last} of the CommitLog are gone: their segment was deleted before it was read"

@@ -31,19 +31,19 @@ class CommitLogWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         from rmq_formats.write.commitlog import begin_write  # noqa: PLC0415
 
-        given = commitlog_write_options(options, overwrite)
+        write_options = commitlog_write_options(options, overwrite)
         check_columns("rmq_commitlog", schema, schemas.COMMITLOG, ("topic", "body"))
         lacking = [name for name in ("physical_offset", "queue_offset") if name not in schema.fieldNames()]
-        if given.keep_offsets and lacking:
+        if write_options.keep_offsets and lacking:
             raise OptionError(f"option keepOffsets needs the column {lacking[0]}")
-        self._write = begin_write(given)
+        self._write = begin_write(write_options)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Encode the rows of one task."""
         return TaskMessage(self._write.job.write_task(iterator, self._write.encoding))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit: give all records their offsets, and publish the store."""
+        """Assign offsets to all records and publish the store."""
         from rmq_formats.tasks.runner import ProcessRunner  # noqa: PLC0415
         from rmq_formats.write.commitlog import commit_write  # noqa: PLC0415
 

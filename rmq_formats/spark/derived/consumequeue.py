@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, consumequeue_options
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ConsumeQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        full = schemas.of_read(schemas.CONSUMEQUEUE, consumequeue_options(own_options(self._given)))
+        full = schemas.of_read(schemas.CONSUMEQUEUE, consumequeue_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -77,15 +77,17 @@ class ConsumeQueueReader(DataSourceReader):
             return plan_units(storage, root, options.read_of(store.broker).query, options.split_bytes, min_tasks)
 
         plans = planned(options, stores, plan)
-        return mixed([UnitPartition(ranges, found.store) for ranges in found.plan or ()] for found in plans)
+        return mixed(
+            [UnitPartition(ranges, store_plan.store) for ranges in store_plan.plan or ()] for store_plan in plans
+        )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one partition as Arrow batches."""
         if not isinstance(partition, UnitPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_unit_ranges  # noqa: PLC0415
-        from rmq_formats.spark.options.brokers import own_columns, with_broker  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import store_columns, with_broker  # noqa: PLC0415
 
-        store, own = partition.store, own_columns(self._columns, "queue_offset")
-        units = read_unit_ranges(store.path, partition.ranges, own, self._options.read.mode)
+        store, columns = partition.store, store_columns(self._columns, "queue_offset")
+        units = read_unit_ranges(store.path, partition.ranges, columns, self._options.read.mode)
         yield from with_broker(units, store, self._columns)

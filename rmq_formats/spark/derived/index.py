@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, index_options
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class IndexSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        full = schemas.of_read(schemas.INDEX, index_options(own_options(self._given)))
+        full = schemas.of_read(schemas.INDEX, index_options(get_source_options(self._given)))
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -75,14 +75,16 @@ class IndexReader(DataSourceReader):
             return plan_entries(*open_storage(store.path), options.split_bytes, min_tasks)
 
         plans = planned(options, stores, plan)
-        return mixed([EntryPartition(own, found.store) for own in found.plan or ()] for found in plans)
+        return mixed(
+            [EntryPartition(entries, store_plan.store) for entries in store_plan.plan or ()] for store_plan in plans
+        )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one partition as Arrow batches."""
         if not isinstance(partition, EntryPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_entry_range  # noqa: PLC0415
-        from rmq_formats.spark.options.brokers import own_columns, with_broker  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import store_columns, with_broker  # noqa: PLC0415
 
-        store, own = partition.store, own_columns(self._columns, "entry")
-        yield from with_broker(read_entry_range(store.path, partition.entries, own), store, self._columns)
+        store, columns = partition.store, store_columns(self._columns, "entry")
+        yield from with_broker(read_entry_range(store.path, partition.entries, columns), store, self._columns)

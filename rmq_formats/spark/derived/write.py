@@ -50,8 +50,8 @@ class DerivedWriter(DataSourceArrowWriter):
         """Commit: build the files, and publish them."""
         from rmq_formats.write.derived import commit_derived  # noqa: PLC0415
 
-        found = [message.pieces for message in messages if isinstance(message, PiecesMessage)]
-        commit_derived(self._write, [piece for pieces in found for piece in pieces])
+        task_pieces = [message.pieces for message in messages if isinstance(message, PiecesMessage)]
+        commit_derived(self._write, [piece for pieces in task_pieces for piece in pieces])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
         """Abort: remove what the tasks wrote."""

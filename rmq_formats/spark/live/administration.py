@@ -1,4 +1,4 @@
-"""Blocking adapter of the project's administration for Spark sources: the tables that brokers of a cluster keep."""
+"""Blocking adapter of the administration client for Spark sources: the tables of a cluster's brokers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -13,7 +13,7 @@ from rmq_core.remoting.loop import loop_factory
 from rmq_formats.spark.live.client import access_arguments, translated
 
 _T = TypeVar("_T")
-_Given = TypeVar("_Given")
+_Key = TypeVar("_Key")
 _REQUESTS_AT_ONCE: Final = 32
 
 
@@ -28,7 +28,7 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a consumer group is in a queue, as its broker tells it.
+    """Progress of a consumer group in a queue, as the broker reports it.
 
     Attributes:
         topic: of the queue.
@@ -71,12 +71,12 @@ class ClusterTables:
     def masters(self) -> list[Master]:
         """List the masters, by cluster and name."""
         table = self._run(self._admin.cluster()).broker_addr_table
-        found = [
+        masters = [
             Master(broker.cluster, name, broker.broker_addrs[MASTER_ID])
             for name, broker in table.items()
             if MASTER_ID in broker.broker_addrs
         ]
-        return sorted(found, key=lambda master: (master.cluster, master.broker))
+        return sorted(masters, key=lambda master: (master.cluster, master.broker))
 
     def topics(self, master: Master) -> dict[str, TopicConfig]:
         """Fetch a broker's topics, by name."""
@@ -102,27 +102,31 @@ class ClusterTables:
         committed = (await brokers.consumer_offsets(address)).offset_table
         names = [parts for parts in (key.split("@") for key in committed) if len(parts) == 2]
         groups = sorted({group for topic, group in names if wants_group(group) and wants_topic(topic)})
-        stats = await self._each(groups, lambda group: brokers.consume_stats(address, group))
-        found = [
-            (group, parse_queue_key(key), one)
+        stats = await self._request_each(groups, lambda group: brokers.consume_stats(address, group))
+        group_offsets = [
+            (group, parse_queue_key(key), offset)
             for group, answer in zip(groups, stats, strict=True)
-            for key, one in answer.offset_table.items()
+            for key, offset in answer.offset_table.items()
         ]
-        found = [(group, queue, one) for group, queue, one in found if wants_topic(queue.topic)]
-        topics = sorted({queue.topic for _, queue, _ in found})
-        tables = await self._each(topics, lambda topic: brokers.topic_stats(address, topic))
-        bounds = {parse_queue_key(key): one for table in tables for key, one in table.offset_table.items()}
-        behind = sorted({(q, one.consumer_offset) for _, q, one in found if one.consumer_offset < one.broker_offset})
-        times = await self._each(behind, lambda place: self._store_ms(*place))
-        next_ms = dict(zip(behind, times, strict=True))
+        group_offsets = [(group, queue, offset) for group, queue, offset in group_offsets if wants_topic(queue.topic)]
+        topics = sorted({queue.topic for _, queue, _ in group_offsets})
+        tables = await self._request_each(topics, lambda topic: brokers.topic_stats(address, topic))
+        bounds = {parse_queue_key(key): offset for table in tables for key, offset in table.offset_table.items()}
+        lagging = sorted({
+            (queue, offset.consumer_offset)
+            for _, queue, offset in group_offsets if offset.consumer_offset < offset.broker_offset
+        })  # fmt: skip
+        times = await self._request_each(lagging, lambda place: self._store_ms(*place))
+        next_ms = dict(zip(lagging, times, strict=True))
         rows = []
-        for group, queue, one in found:
-            own = committed.get(f"{queue.topic}@{group}", {}).get(queue.queue_id, one.consumer_offset or None)
+        for group, queue, offset in group_offsets:
+            next_offset = offset.consumer_offset
+            stored_offset = committed.get(f"{queue.topic}@{group}", {}).get(queue.queue_id, next_offset or None)
             ends = bounds.get(queue, TopicOffset())
             rows.append(
                 Progress(
-                    queue.topic, queue.queue_id, group, None if own is None else one.consumer_offset, ends.min_offset,
-                    one.broker_offset, next_ms.get((queue, one.consumer_offset)), ends.last_update_timestamp or None,
+                    queue.topic, queue.queue_id, group, None if stored_offset is None else next_offset, ends.min_offset,
+                    offset.broker_offset, next_ms.get((queue, next_offset)), ends.last_update_timestamp or None,
                 )
             )  # fmt: skip
         return rows
@@ -135,14 +139,14 @@ class ClusterTables:
             return None
         return None if message is None else message.store_timestamp_ms
 
-    async def _each(self, given: Sequence[_Given], ask: Callable[[_Given], Coroutine[Any, Any, _T]]) -> list[_T]:
-        """Ask for each, some at a time."""
+    async def _request_each(self, keys: Sequence[_Key], request: Callable[[_Key], Coroutine[Any, Any, _T]]) -> list[_T]:
+        """Send one request per key, at most so many concurrently as there are turns."""
 
-        async def one(asked: _Given) -> _T:
+        async def request_one(key: _Key) -> _T:
             async with self._turns:
-                return await ask(asked)
+                return await request(key)
 
-        return await asyncio.gather(*map(one, given))
+        return await asyncio.gather(*map(request_one, keys))
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         with translated(self._namesrv):

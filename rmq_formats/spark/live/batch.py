@@ -43,7 +43,7 @@ class ClusterReader(DataSourceReader):
         from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
 
         self._options = resolved(options)
-        self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
+        self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the offset ranges; all actions on one ``load()`` see the same messages."""

@@ -122,15 +122,15 @@ class ClusterLink:
         """
         answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
         while (pulled := self._run(_next(answers))) is not None:
-            records = [one.records for one in pulled if one.records]
-            gone = [one.next_offset for one in pulled if one.status is PullStatus.OFFSET_ILLEGAL]
-            yield records, gone[-1] if gone else None
+            records = [pull.records for pull in pulled if pull.records]
+            next_offsets = [pull.next_offset for pull in pulled if pull.status is PullStatus.OFFSET_ILLEGAL]
+            yield records, next_offsets[-1] if next_offsets else None
 
-    def _of_each(self, asked: Mapping[ClusterQueue, Coroutine[Any, Any, _T]]) -> dict[ClusterQueue, _T]:
+    def _of_each(self, requests: Mapping[ClusterQueue, Coroutine[Any, Any, _T]]) -> dict[ClusterQueue, _T]:
         async def gathered() -> list[_T]:
-            return await asyncio.gather(*asked.values())
+            return await asyncio.gather(*requests.values())
 
-        return dict(zip(asked, self._run(gathered()), strict=True))
+        return dict(zip(requests, self._run(gathered()), strict=True))
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         with translated(self._namesrv):
@@ -168,7 +168,7 @@ class ClusterSink:
         return self._keys.next(count)
 
     def check(self, topic: str | None) -> None:
-        """Check that the cluster answers, has the topic if one is given, and takes requests of this sender."""
+        """Check that the cluster responds, accepts this sender and has the topic (if not None)."""
         if topic is not None:
             self.queues(topic)
         with translated(self._namesrv):
@@ -179,14 +179,14 @@ class ClusterSink:
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """List the writable queues of a topic."""
-        known = self._queues.get(topic)
-        if known is None:
+        queues = self._queues.get(topic)
+        if queues is None:
             with translated(self._namesrv):
                 try:
-                    known = self._queues[topic] = self._runner.run(self._sender.queues(topic))
+                    queues = self._queues[topic] = self._runner.run(self._sender.queues(topic))
                 except NoRouteError as error:
                     raise ClusterError(f"topic of the name server {self._namesrv}: {error.remark}") from None
-        return known
+        return queues
 
     def send(self, chunks: Iterable[tuple[str, str | None, int | None, memoryview, int]]) -> None:
         """Send messages, and wait until they are stored.
@@ -211,8 +211,8 @@ class ClusterSink:
             if broker in (None, queue.broker_name) and number in (None, queue.queue_id)
         ]  # fmt: skip
         if not able:
-            said = f"{broker or 'any broker'}:{'any' if number is None else number}"
-            raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {said} to write to")
+            place = f"{broker or 'any broker'}:{'any' if number is None else number}"
+            raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {place} to write to")
         if number is not None:
             return able[0]  # one lane for all rows, so that they stay in order
         self._turn += 1

@@ -25,7 +25,7 @@ from rmq_formats.arrow.schema import Mode
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import parse_tags
 from rmq_formats.spark.options import values
-from rmq_formats.spark.options.read import GivenOptions
+from rmq_formats.spark.options.read import OptionParser
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 
 ALL_TAGS: Final = "*"
@@ -130,7 +130,7 @@ class ClusterReadOptions:
 
     @property
     def has_end(self) -> bool:
-        """Whether an end is given."""
+        """Whether the options bound the end of the read."""
         return bool(self.ends or self.end_times_ms) or self.end_ms is not None
 
 
@@ -159,40 +159,40 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
     Raises:
         OptionError: naming the option that is unknown, is missing or has a bad value.
     """
-    given = GivenOptions("rmq", options, READ_OPTIONS)
-    ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
+    parser = OptionParser("rmq", options, READ_OPTIONS)
+    ways = sorted(parser.names() & {"subscribe", "subscribePattern", "assign"})
     if len(ways) != 1:
         raise OptionError(
             f"rmq needs one of subscribe, subscribePattern and assign, not {' and '.join(ways) or 'none'}"
         )
-    starting, starts = given.get_or("startingOffsets", _offsets(EARLIEST), (EARLIEST, _NONE))
-    ending, ends = given.get_or("endingOffsets", _offsets(LATEST), (LATEST, _NONE))
+    starting, starts = parser.get_or("startingOffsets", _offsets(EARLIEST), (EARLIEST, _NONE))
+    ending, ends = parser.get_or("endingOffsets", _offsets(LATEST), (LATEST, _NONE))
     if ending != LATEST or EARLIEST in ends.values():
         raise OptionError("option endingOffsets of rmq: only latest, or offsets by queue, leave something to read")
     read = ClusterReadOptions(
-        namesrv=_namesrv(given),
-        topics=given.get("subscribe", values.names),
-        pattern=given.get("subscribePattern", values.pattern),
-        assigned=given.get("assign", _assigned),
+        namesrv=_namesrv(parser),
+        topics=parser.get("subscribe", values.names),
+        pattern=parser.get("subscribePattern", values.pattern),
+        assigned=parser.get("assign", _assigned),
         starting=starting,
         starts=starts,
         ends={queue: offset for queue, offset in ends.items() if offset != LATEST},
-        first_ms=given.get("startingTimestamp", values.timestamp_ms),
-        end_ms=given.get("endingTimestamp", values.timestamp_ms),
-        first_times_ms=given.get_or("startingOffsetsByTimestamp", _numbers, _NONE),
-        end_times_ms=given.get_or("endingOffsetsByTimestamp", _numbers, _NONE),
-        group=given.get("group", values.text),
-        commits=given.get_or("commitOffsetsToGroup", values.boolean, False),
-        min_partitions=given.get_or("minPartitions", values.positive, 1),
-        max_trigger_offsets=given.get("maxOffsetsPerTrigger", values.positive),
-        tags=given.get_or("tags", _tags, ALL_TAGS),
-        sql=given.get("sql", values.text),
-        columns=given.get("columns", values.names),
-        mode=given.get_or("mode", values.mode, Mode.PERMISSIVE),
-        verify_crc=given.get_or("verifyCrc", values.boolean, True),
-        decompress=given.get_or("decompress", values.boolean, True),
-        fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
-        access=access_settings(given),
+        first_ms=parser.get("startingTimestamp", values.timestamp_ms),
+        end_ms=parser.get("endingTimestamp", values.timestamp_ms),
+        first_times_ms=parser.get_or("startingOffsetsByTimestamp", _numbers, _NONE),
+        end_times_ms=parser.get_or("endingOffsetsByTimestamp", _numbers, _NONE),
+        group=parser.get("group", values.text),
+        commits=parser.get_or("commitOffsetsToGroup", values.boolean, False),
+        min_partitions=parser.get_or("minPartitions", values.positive, 1),
+        max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
+        tags=parser.get_or("tags", _tags, ALL_TAGS),
+        sql=parser.get("sql", values.text),
+        columns=parser.get("columns", values.names),
+        mode=parser.get_or("mode", values.mode, Mode.PERMISSIVE),
+        verify_crc=parser.get_or("verifyCrc", values.boolean, True),
+        decompress=parser.get_or("decompress", values.boolean, True),
+        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
+        access=access_settings(parser),
     )
     if read.group is None and (starting == GROUP or read.commits):
         raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
@@ -203,14 +203,14 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
 
 def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
     """Parse the options of a write; raises as ``read_options``."""
-    own = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-    given = GivenOptions("rmq", own, WRITE_OPTIONS)
-    batch_bytes = given.get_or("batchBytes", values.size, _BATCH_BYTES)
+    rmq_options = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
+    parser = OptionParser("rmq", rmq_options, WRITE_OPTIONS)
+    batch_bytes = parser.get_or("batchBytes", values.size, _BATCH_BYTES)
     if batch_bytes > _MAX_BATCH_BYTES:
         raise OptionError(f"option batchBytes of rmq cannot be {batch_bytes}: brokers take {_MAX_BATCH_BYTES} at most")
     return ClusterWriteOptions(
-        _namesrv(given), given.get("topic", values.text), given.get_or("group", values.text, "SPARK_PRODUCER"),
-        batch_bytes, access_settings(given),
+        _namesrv(parser), parser.get("topic", values.text), parser.get_or("group", values.text, "SPARK_PRODUCER"),
+        batch_bytes, access_settings(parser),
     )  # fmt: skip
 
 
@@ -238,14 +238,14 @@ def stream_only(options: ClusterReadOptions) -> ClusterReadOptions:
     return options
 
 
-def access_settings(given: GivenOptions) -> dict[str, str]:
-    """Return the options of credentials and TLS that are given, by their names."""
-    values_given = {name: given.get(name, str) for name in ACCESS_OPTIONS}
-    return {name: value for name, value in values_given.items() if value is not None}
+def access_settings(parser: OptionParser) -> dict[str, str]:
+    """Return the set options of credentials and TLS, by name."""
+    settings = {name: parser.get(name, str) for name in ACCESS_OPTIONS}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def _namesrv(given: GivenOptions) -> str:
-    namesrv = given.get("namesrv", values.text)
+def _namesrv(parser: OptionParser) -> str:
+    namesrv = parser.get("namesrv", values.text)
     if namesrv is None:
         raise OptionError("option namesrv of rmq is missing: host:port of a name server")
     return namesrv
@@ -264,35 +264,35 @@ def _offsets(default: int) -> Callable[[str], tuple[int, ByQueue]]:
         word = _WORDS.get(text.strip().lower())
         if word is not None:
             return word, _NONE
-        found = _numbers(text)
-        for value in found.values():
+        numbers = _numbers(text)
+        for value in numbers.values():
             if value < EARLIEST:
                 raise ValueError(f"offset {value} is out of range")
-        return default, found
+        return default, numbers
 
     return parse
 
 
 def _numbers(text: str) -> ByQueue:
     """Parse ``{"topic": {"broker:0": 123}}`` to numbers by queue."""
-    found = {}
+    numbers = {}
     for topic, queues in values.json_object(text).items():
         if not isinstance(queues, dict):
             raise ValueError(f"{topic!r} must have an object of queues")
         for name, value in queues.items():
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"queue {name!r} of {topic!r} must have an integer")
-            found[queue_name(topic, name)] = value
-    return found
+            numbers[queue_name(topic, name)] = value
+    return numbers
 
 
 def _assigned(text: str) -> tuple[ClusterQueueName, ...]:
-    found = []
+    assigned = []
     for topic, queues in values.json_object(text).items():
         if not isinstance(queues, list) or not all(isinstance(name, str | int) for name in queues):
             raise ValueError(f'{topic!r} must have a list of queues, such as ["broker-a:0", 1]')
-        found += [queue_name(topic, str(name)) for name in queues]
-    return tuple(found)
+        assigned += [queue_name(topic, str(name)) for name in queues]
+    return tuple(assigned)
 
 
 def queue_name(topic: str, name: str) -> ClusterQueueName:

@@ -32,7 +32,7 @@ class Span:
 
 
 class QueueLink(Protocol):
-    """What is asked of queues: those of a running cluster (``client.ClusterLink``), or of others that have offsets."""
+    """Link to the queues of a running cluster (``client.ClusterLink``) or of another source with queue offsets."""
 
     def topics(self) -> list[str]:
         """List all topics, sorted."""
@@ -81,16 +81,18 @@ def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> Cluste
     Raises:
         OptionError: no such queue, or more than one.
     """
-    found = [
+    matches = [
         queue for queue in queues
         if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
     ]  # fmt: skip
-    said = f"queue {name.queue_id}" if name.broker is None else f"queue {name.broker}:{name.queue_id}"
-    if not found:
-        raise OptionError(f"{said} of {name.topic!r} is not among the queues that the options choose")
-    if len(found) > 1:
-        raise OptionError(f"{said} of {name.topic!r} is on several brokers: {', '.join(one.name for one in found)}")
-    return found[0]
+    label = f"queue {name.queue_id}" if name.broker is None else f"queue {name.broker}:{name.queue_id}"
+    if not matches:
+        raise OptionError(f"{label} of {name.topic!r} is not among the queues that the options choose")
+    if len(matches) > 1:
+        raise OptionError(
+            f"{label} of {name.topic!r} is on several brokers: {', '.join(match.name for match in matches)}"
+        )
+    return matches[0]
 
 
 def starting_offsets(
@@ -99,14 +101,14 @@ def starting_offsets(
     queues: list[ClusterQueue],
     bounds: Mapping[ClusterQueue, tuple[int, int]],
 ) -> Offsets:
-    """Determine the starting offset of each queue: all conditions hold at once. Raises ClusterError, OptionError."""
+    """Determine the first offset of each queue that meets all conditions. Raises ClusterError, OptionError."""
     starts = _resolved(queues, options.starts)
     committed = link.committed(queues, options.group) if options.starting == GROUP and options.group else {}
     begins: Offsets = {}
     for queue in queues:
         low, high = bounds[queue]
-        asked = starts.get(queue, options.starting)
-        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(asked, asked)
+        start = starts.get(queue, options.starting)
+        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(start, start)
     times = _resolved(queues, options.first_times_ms)
     if options.first_ms is not None:
         times = {queue: max(options.first_ms, times.get(queue, 0)) for queue in queues}
@@ -122,8 +124,8 @@ def ending_offsets(
     bounds: Mapping[ClusterQueue, tuple[int, int]],
 ) -> Offsets:
     """Determine the ending offset of each queue, at most its max offset now. Raises ClusterError, OptionError."""
-    asked = _resolved(queues, options.ends)
-    ends = {queue: min(bounds[queue][1], asked.get(queue, bounds[queue][1])) for queue in queues}
+    requested_ends = _resolved(queues, options.ends)
+    ends = {queue: min(bounds[queue][1], requested_ends.get(queue, bounds[queue][1])) for queue in queues}
     times = _resolved(queues, options.end_times_ms)
     if options.end_ms is not None:
         times = {queue: min(options.end_ms, times.get(queue, options.end_ms)) for queue in queues}
@@ -138,14 +140,14 @@ def _resolved(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
 
 def missing(begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]) -> list[tuple[ClusterQueue, int, int]]:
     """List queues whose first messages were deleted, or that have become shorter: queue, from, up to where."""
-    found = []
+    ranges = []
     for queue, begin in begins.items():
         low, high = bounds[queue]
         if begin < low:
-            found.append((queue, begin, low))
+            ranges.append((queue, begin, low))
         elif begin > high:
-            found.append((queue, high, begin))
-    return found
+            ranges.append((queue, high, begin))
+    return ranges
 
 
 def check_present(
@@ -156,13 +158,13 @@ def check_present(
     Raises:
         ClusterError: messages were lost, and ``fails`` is set.
     """
-    lost = [gone(queue, first, last) for queue, first, last in missing(begins, bounds)]
+    lost = [deleted_offsets_message(queue, first, last) for queue, first, last in missing(begins, bounds)]
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
     return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost
 
 
-def gone(queue: ClusterQueue, begin: int, end: int) -> str:
+def deleted_offsets_message(queue: ClusterQueue, begin: int, end: int) -> str:
     """Describe an offset range of a queue that was deleted."""
     return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} are gone"
 
@@ -184,11 +186,11 @@ def limited(begins: Offsets, ends: Offsets, limit: int) -> Offsets:
     total = sum(ends[queue] - begins[queue] for queue in ends)
     if total <= limit:
         return ends
-    found: Offsets = {}
-    left = limit
+    limited_ends: Offsets = {}
+    remaining = limit
     for queue in sorted(ends):
         have = ends[queue] - begins[queue]
-        share = min(have, left, -(-have * limit // total))
-        found[queue] = begins[queue] + share
-        left -= share
-    return found
+        share = min(have, remaining, -(-have * limit // total))
+        limited_ends[queue] = begins[queue] + share
+        remaining -= share
+    return limited_ends

@@ -18,7 +18,7 @@ from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.spark.live.client import ClusterLink
 from rmq_formats.spark.live.columns import BROKER_NAME
 from rmq_formats.spark.live.options import ALL_TAGS, ClusterReadOptions
-from rmq_formats.spark.live.plan import Span, gone
+from rmq_formats.spark.live.plan import Span, deleted_offsets_message
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -35,8 +35,8 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
         ClusterError: the cluster does not answer or refuses, or messages are gone and failOnDataLoss is true.
         FormatError: in FAILFAST, a record that fails a check; in any mode, bytes that are no records.
     """
-    own = [name for name in columns if name != BROKER_NAME]
-    schema = schema_of(own or ["queue_offset"])
+    message_columns = [name for name in columns if name != BROKER_NAME]
+    schema = schema_of(message_columns or ["queue_offset"])
     # Brokers compare hashes of tags and choose offsets by time; what is given out is compared exactly.
     query = Query(tags=parse_tags(options.tags), first_ms=options.first_ms, end_ms=options.end_ms)
     selector = None if query == Query() else RowFilter(query)
@@ -54,9 +54,9 @@ def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Itera
     # answered as "none matches"): without a filter every offset has a message, and one that has not is gone.
     is_whole = options.tags == ALL_TAGS and options.sql is None
     at = span.begin
-    for records, gone_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
-        if gone_before is not None and not is_whole:
-            _fail_or_warn(gone(span.queue, span.begin, min(gone_before, span.end)), options)
+    for records, deleted_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
+        if deleted_before is not None and not is_whole:
+            _fail_or_warn(deleted_offsets_message(span.queue, span.begin, min(deleted_before, span.end)), options)
         if not records:
             continue
         frames = pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
@@ -64,14 +64,14 @@ def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Itera
             at = _next_offset(span, at, FrameRows(frames.data, frames.frames).queue_offsets, options)
         yield frames
     if is_whole and at < span.end:
-        _fail_or_warn(gone(span.queue, at, span.end), options)
+        _fail_or_warn(deleted_offsets_message(span.queue, at, span.end), options)
 
 
 def _next_offset(span: Span, at: int, offsets: NDArray[np.int64], options: ClusterReadOptions) -> int:
-    """Return the offset behind those read; holes before and between them are reported."""
+    """Return the offset after the last read one; report gaps before and between the offsets."""
     before = np.concatenate(([at], offsets + 1))
     for hole in np.flatnonzero(before[:-1] < offsets).tolist():
-        _fail_or_warn(gone(span.queue, int(before[hole]), int(offsets[hole])), options)
+        _fail_or_warn(deleted_offsets_message(span.queue, int(before[hole]), int(offsets[hole])), options)
     return int(before[-1])
 
 

@@ -15,7 +15,7 @@ from rmq_formats.spark.live.batch import ClusterReader
 from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import batch_only, read_options, stream_only, write_options
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.versions import need_spark
 
 
@@ -33,7 +33,7 @@ class ClusterSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        columns = read_options(own_options(self._given)).columns
+        columns = read_options(get_source_options(self._given)).columns
         return with_options(schemas.project(COLUMNS, columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -34,7 +34,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
 
         self._options = resolved(options)
-        self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
+        self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
         self._link: ClusterLink | None = None
         self._last: Offsets | None = None  # of Trigger.AvailableNow
 
@@ -113,7 +113,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_span(partition.span, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the processed offsets as the consumer group's, if the options ask for that."""
+        """Commit the processed offsets for the consumer group, if the options enable that."""
         if self._options.commits and self._options.group is not None:
             self._cluster().commit(_from_json(end), self._options.group)
 
@@ -136,10 +136,10 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _as_json(offsets: Offsets) -> dict[str, Any]:
     """Encode offsets by topic and queue; keys in one order, since Spark compares the text."""
-    found: dict[str, dict[str, int]] = {}
+    queue_offsets: dict[str, dict[str, int]] = {}
     for queue in sorted(offsets):
-        found.setdefault(queue.topic, {})[queue.name] = offsets[queue]
-    return found
+        queue_offsets.setdefault(queue.topic, {})[queue.name] = offsets[queue]
+    return queue_offsets
 
 
 def _from_json(offset: dict[str, Any]) -> Offsets:
@@ -148,14 +148,14 @@ def _from_json(offset: dict[str, Any]) -> Offsets:
     Raises:
         OptionError: not an offset of this source.
     """
-    found: Offsets = {}
+    queue_offsets: Offsets = {}
     try:
         for topic, queues in offset.items():
             for text, value in queues.items():
                 name = queue_name(topic, text)
                 if name.broker is None or not isinstance(value, int):
                     raise ValueError(text)
-                found[ClusterQueue(topic, name.broker, name.queue_id)] = value
+                queue_offsets[ClusterQueue(topic, name.broker, name.queue_id)] = value
     except (AttributeError, ValueError) as error:
         raise OptionError(f"the checkpoint's offset {offset} is not one of rmq") from error
-    return found
+    return queue_offsets

@@ -80,8 +80,10 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
         if kinds is None:
             raise OptionError(f"rmq cannot write column {column.name!r}; select of {', '.join(WRITTEN_COLUMNS)}")
         if column.dataType not in kinds:
-            said = " or ".join(kind.simpleString() for kind in kinds)
-            raise OptionError(f"rmq cannot write column {column.name!r} as {column.dataType.simpleString()}: {said}")
+            type_names = " or ".join(kind.simpleString() for kind in kinds)
+            raise OptionError(
+                f"rmq cannot write column {column.name!r} as {column.dataType.simpleString()}: {type_names}"
+            )
     names = schema.fieldNames()
     if "body" not in names:
         raise OptionError("rmq cannot write rows without a column body")
@@ -156,9 +158,9 @@ class _RowWriter:
         self.sink.send(chunks)
 
     def _properties(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        """Encode properties; columns take precedence over entries of the map."""
+        """Encode properties; columns override entries of the map."""
         names = rows.schema.names
-        taken = [
+        column_properties = [
             name for column, name in (("keys", PROPERTY_KEYS), ("tags", PROPERTY_TAGS)) if column in names
         ]  # fmt: skip
         parts = []
@@ -166,7 +168,7 @@ class _RowWriter:
         if "properties" in names:
             maps = rows.column("properties")
             _check_entries(maps)
-            parts.append(encode_property_maps(maps, (*SET_BY_BROKERS, *taken)))
+            parts.append(encode_property_maps(maps, (*SET_BY_BROKERS, *column_properties)))
             has_key = rows_with(maps, PROPERTY_UNIQ_KEY)
         if "keys" in names:
             keys = rows.column("keys")
@@ -183,8 +185,8 @@ class _RowWriter:
         """Assign rows to queues: a list of lanes, and int64[rows] into it."""
         columns = []
         for name, kind in zip(_PLACE, (pa.string(), pa.string(), pa.int32()), strict=True):
-            given = name in rows.schema.names
-            columns.append(rows.column(name).cast(kind) if given else pa.nulls(rows.num_rows, kind))
+            has_column = name in rows.schema.names
+            columns.append(rows.column(name).cast(kind) if has_column else pa.nulls(rows.num_rows, kind))
         firsts, lanes = distinct_rows(columns, rows.num_rows)
         places: list[tuple[str, str | None, int | None]] = []
         for row in pa.table(columns, names=_PLACE).take(pa.array(firsts)).to_pylist():
@@ -198,8 +200,8 @@ class _RowWriter:
 def _property(name: str, values: pa.Array) -> pa.BinaryArray:
     """Encode the property of a column; an empty text is none. Raises OptionError as ``_check_entries``."""
     _refuse_marks(values, _VALUE_MARKS)
-    found = property_entries(name, values)
-    return pc.if_else(pc.equal(pc.binary_length(values), 0), None, found)
+    entries = property_entries(name, values)
+    return pc.if_else(pc.equal(pc.binary_length(values), 0), None, entries)
 
 
 def _check_entries(maps: pa.MapArray) -> None:

@@ -1,4 +1,4 @@
-"""Options of the sources of what brokers keep.
+"""Options of the sources of broker state.
 
 - ``path``, ``paths`` and ``stores`` are stores at rest, as for ``rmq_commitlog``; ``namesrv`` is a running cluster,
   asked at its masters, with the options of credentials and TLS that ``rmq`` has.
@@ -14,7 +14,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Query
 from rmq_formats.spark.live.options import ACCESS_OPTIONS, access_settings
 from rmq_formats.spark.options import values
-from rmq_formats.spark.options.read import GivenOptions, SourceOptions, common_options
+from rmq_formats.spark.options.read import OptionParser, SourceOptions, common_options
 
 _STORES: Final = ("path", "paths", "stores")
 _CLUSTER: Final = ("namesrv", *ACCESS_OPTIONS)
@@ -50,36 +50,36 @@ class MetadataOptions:
         return self.groups is None or group in self.groups
 
 
-def metadata_options(source: str, options: Mapping[str, str], known: tuple[str, ...]) -> MetadataOptions:
+def metadata_options(source: str, options: Mapping[str, str], known_names: tuple[str, ...]) -> MetadataOptions:
     """Parse the options of a source.
 
     Args:
         source: its name, for errors.
-        options: that are given.
-        known: names that it has.
+        options: by name.
+        known_names: names of the source's options.
 
     Raises:
         OptionError: naming the option that is unknown, is missing or has a bad value.
     """
-    given = GivenOptions(source, options, known)
-    namesrv = given.get("namesrv", values.text)
-    places = sorted(given.names() & set(_STORES))
+    parser = OptionParser(source, options, known_names)
+    namesrv = parser.get("namesrv", values.text)
+    places = sorted(parser.names() & set(_STORES))
     if namesrv is not None and places:
         raise OptionError(f"options namesrv and {places[0]} exclude each other")
-    if namesrv is None and not places and "namesrv" in known:
+    if namesrv is None and not places and "namesrv" in known_names:
         raise OptionError(f"{source} needs the root of a store, given to load(), or the option namesrv")
-    if given.names() >= set(_TOPICS):
+    if parser.names() >= set(_TOPICS):
         raise OptionError("options subscribe and subscribePattern exclude each other")
-    groups, topics = given.get("group", values.names), given.get("subscribe", values.names)
-    stores = None if namesrv is not None else replace(common_options(given), names_brokers=True)
+    groups, topics = parser.get("group", values.names), parser.get("subscribe", values.names)
+    stores = None if namesrv is not None else replace(common_options(parser), names_brokers=True)
     return MetadataOptions(
-        columns=given.get("columns", values.names),
+        columns=parser.get("columns", values.names),
         stores=stores,
         namesrv=namesrv,
         groups=None if groups is None else frozenset(groups),
         query=Query(
             topics=None if topics is None else frozenset(topics),
-            topic_pattern=given.get("subscribePattern", values.pattern),
+            topic_pattern=parser.get("subscribePattern", values.pattern),
         ),
-        access=access_settings(given),
+        access=access_settings(parser),
     )

@@ -1,4 +1,4 @@
-"""Batch reader of what brokers keep: of stores some tasks each, of a running cluster a task a master."""
+"""Batch reader of broker state: some tasks per store, or one task per master of a running cluster."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,10 +52,10 @@ class MasterPartition(InputPartition):
 class MetadataReader(DataSourceReader):
     """Batch reader: plans once, in the driver."""
 
-    def __init__(self, table: Table, full: StructType, options: MetadataOptions, asked: StructType) -> None:
+    def __init__(self, table: Table, full: StructType, options: MetadataOptions, requested: StructType) -> None:
         self._table = table
         self._options = options
-        self._columns = schemas.check_asked(full, asked, options.columns)
+        self._columns = schemas.check_requested_columns(full, requested, options.columns)
         if options.namesrv is not None:
             from rmq_formats.spark.live.client import gathered  # noqa: PLC0415 # the client, for those who need it
 
@@ -73,23 +73,23 @@ class MetadataReader(DataSourceReader):
 
         stores = stores_of(options.stores)
         plans = planned(options.stores, stores, lambda store: self._table.plan(store.path, options))
-        return mixed([StorePartition(found.store, task) for task in found.plan or ()] for found in plans)
+        return mixed([StorePartition(store_plan.store, task) for task in store_plan.plan or ()] for store_plan in plans)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one task as an Arrow batch."""
         if not isinstance(partition, StorePartition | MasterPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.stores import BrokerStore  # noqa: PLC0415
-        from rmq_formats.spark.options.brokers import own_columns, with_broker  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import store_columns, with_broker  # noqa: PLC0415
 
         if isinstance(partition, StorePartition):
             store = partition.store
-            found = self._table.read_task(store.path, partition.task, self._options)
+            batch = self._table.read_task(store.path, partition.task, self._options)
         else:
             store = BrokerStore("", partition.master.cluster, partition.master.broker)
-            found = self._of_master(partition.master)
-        own = own_columns(self._columns, found.schema.names[0])
-        yield from with_broker([found.select(list(own))], store, self._columns)
+            batch = self._of_master(partition.master)
+        columns = store_columns(self._columns, batch.schema.names[0])
+        yield from with_broker([batch.select(list(columns))], store, self._columns)
 
     def _of_master(self, master: "Master") -> "pa.RecordBatch":
         from rmq_formats.spark.live.administration import ClusterTables  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Data sources of what brokers keep beside messages: consumer offsets, topics, groups, timer messages that wait.
+"""Data sources of broker state beside messages: consumer offsets, topics, groups, pending timer messages.
 
 ``spark.read.format("rmq_offsets").load(STORE)``, or ``.option("namesrv", …).load()``.
 """
@@ -21,11 +21,11 @@ from rmq_formats.spark.metadata.options import (
 )
 from rmq_formats.spark.metadata.reader import MetadataReader, Table
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import own_options, table_options, with_options
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 
 
 class _MetadataSource(DataSource):
-    """Data source of one of the tables; a subclass gives its columns, its options and how it is read."""
+    """Data source of a table; a subclass defines its columns, its options and its reader."""
 
     columns: pa.Schema
     known_options: tuple[str, ...]
@@ -34,12 +34,12 @@ class _MetadataSource(DataSource):
         super().__init__(options)
         self._given = dict(options)
 
-    def _options(self, given: Mapping[str, str]) -> MetadataOptions:
-        return metadata_options(self.name(), given, self.known_options)
+    def _options(self, options: Mapping[str, str]) -> MetadataOptions:
+        return metadata_options(self.name(), options, self.known_options)
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        columns = self._options(own_options(self._given)).columns
+        columns = self._options(get_source_options(self._given)).columns
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:

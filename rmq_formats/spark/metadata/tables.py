@@ -29,13 +29,13 @@ def _read_offsets(path: str, task: lag.LagTask, _: MetadataOptions) -> pa.Record
 
 
 def _offsets_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
-    found = tables.progress(master, options.wants_group, options.query.wants_topic)
+    group_queues = tables.progress(master, options.wants_group, options.query.wants_topic)
     return lag.lag_batch(
         (
-            lag.GroupQueue(one.topic, one.queue_id, one.group, one.committed),
-            lag.Ends(one.min_offset, one.max_offset, one.next_ms, one.newest_ms),
+            lag.GroupQueue(progress.topic, progress.queue_id, progress.group, progress.committed),
+            lag.Ends(progress.min_offset, progress.max_offset, progress.next_ms, progress.newest_ms),
         )
-        for one in sorted(found, key=lambda one: (one.topic, one.queue_id, one.group))
+        for progress in sorted(group_queues, key=lambda progress: (progress.topic, progress.queue_id, progress.group))
     )
 
 
@@ -74,18 +74,18 @@ def _batch(
     configs: "Iterable[StoredTopicConfig | StoredGroupConfig]", schema: pa.Schema, members: Mapping[str, str]
 ) -> pa.RecordBatch:
     """Make a batch of configs, whose members have the columns' names but for some."""
-    own = pa.schema(list(schema)[2:])
+    config_schema = pa.schema(list(schema)[2:])
     rows = list(configs)
     columns = {}
-    for name in own.names:
-        found = [getattr(config, members.get(name, name)) for config in rows]
-        columns[name] = [list(one.items()) for one in found] if name == "attributes" else found
-    return pa.RecordBatch.from_pydict(columns, schema=own)
+    for name in config_schema.names:
+        values = [getattr(config, members.get(name, name)) for config in rows]
+        columns[name] = [list(attributes.items()) for attributes in values] if name == "attributes" else values
+    return pa.RecordBatch.from_pydict(columns, schema=config_schema)
 
 
 def _read_timers(path: str, _: None, _options: MetadataOptions) -> pa.RecordBatch:
-    found = pending_timers.pending_timers(path).combine_chunks()
-    batches = found.to_batches()
+    timers = pending_timers.pending_timers(path).combine_chunks()
+    batches = timers.to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=pending_timers.PENDING)
 
 

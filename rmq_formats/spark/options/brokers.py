@@ -1,4 +1,4 @@
-"""The stores of a read with Spark, and the columns that tell their brokers; loads the kernels."""
+"""Stores of a Spark read and the columns that name their brokers; imports the kernels."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _Task = TypeVar("_Task")
 
 @dataclass(frozen=True, slots=True)
 class StorePlan(Generic[_Plan]):
-    """A store of a read with its plan, or the line that says why it is missing."""
+    """Store of a read with its plan, or with the reason why the store is missing."""
 
     store: BrokerStore
     plan: _Plan | None
@@ -36,14 +36,14 @@ def planned(
         RmqError: a store cannot be read.
     """
     plans: list[StorePlan[_Plan]] = []
-    for store, found in zip(stores, plan_stores(stores, plan), strict=True):
-        if not isinstance(found, StoreNotFoundError):
-            plans.append(StorePlan(store, found))
+    for store, store_plan in zip(stores, plan_stores(stores, plan), strict=True):
+        if not isinstance(store_plan, StoreNotFoundError):
+            plans.append(StorePlan(store, store_plan))
         elif options.missing_are_rows and options.read.mode is not Mode.FAILFAST:
-            plans.append(StorePlan(store, None, str(found)))
+            plans.append(StorePlan(store, None, str(store_plan)))
         else:
             more = "; option missingStores=row makes a row of it" if options.stores is not None else ""
-            raise StoreNotFoundError(f"{found}{more}") from found
+            raise StoreNotFoundError(f"{store_plan}{more}") from store_plan
     return plans
 
 
@@ -64,22 +64,22 @@ def mixed(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
     return [task for turn in zip_longest(*tasks) for task in turn if task is not None]
 
 
-def own_columns(columns: tuple[str, ...], instead: str) -> tuple[str, ...]:
-    """Return the columns that a store's files give; ``instead`` where there is none, for the number of rows."""
+def store_columns(columns: tuple[str, ...], instead: str) -> tuple[str, ...]:
+    """Return the columns that come from a store's files; ``instead`` where there is none, to count rows."""
     return tuple(name for name in columns if name not in {CLUSTER, BROKER_NAME}) or (instead,)
 
 
 def with_broker(
     batches: Iterable[pa.RecordBatch], store: BrokerStore, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Add the columns that tell a store's broker, where they are wanted."""
+    """Add the requested columns that name a store's broker."""
     if not {CLUSTER, BROKER_NAME} & set(columns):
         yield from batches
         return
-    told = {CLUSTER: store.cluster, BROKER_NAME: store.broker}
+    names = {CLUSTER: store.cluster, BROKER_NAME: store.broker}
     for batch in batches:
         arrays = [
-            pa.repeat(pa.scalar(told[name], pa.string()), batch.num_rows) if name in told else batch.column(name)
+            pa.repeat(pa.scalar(names[name], pa.string()), batch.num_rows) if name in names else batch.column(name)
             for name in columns
         ]
         yield pa.RecordBatch.from_arrays(arrays, names=list(columns))

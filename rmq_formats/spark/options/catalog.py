@@ -20,14 +20,14 @@ _PROVIDER: Final = "provider"  # a property of each table, and no option of ours
 _SECRETS: Final = frozenset({"accesskey", "secretkey", "securitytoken", "tls.client.keypassword"})
 
 
-def own_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return what a source was given: of a table that is created the options among its properties."""
+def get_source_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source; for a table that is created, the options among its properties."""
     if _PROVIDER not in options:
         return dict(options)
-    own = {name.removeprefix(_GIVEN): value for name, value in options.items() if name.startswith(_GIVEN)}
+    source_options = {name.removeprefix(_GIVEN): value for name, value in options.items() if name.startswith(_GIVEN)}
     if "path" in options:  # as a location: OPTIONS (path …) and LOCATION
-        own["path"] = re.sub(r"^file:(//)?(?=/)", "", options["path"])
-    return own
+        source_options["path"] = re.sub(r"^file:(//)?(?=/)", "", options["path"])
+    return source_options
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -38,19 +38,19 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """
     if _PROVIDER not in options:
         return schema
-    own = own_options(options)
-    secrets = sorted(_SECRETS & {name.lower() for name in own})
+    kept_options = get_source_options(options)
+    secrets = sorted(_SECRETS & {name.lower() for name in kept_options})
     if secrets:
         raise OptionError(f"a table cannot keep the option {secrets[0]}; give credentialsFile, or variables")
-    first, *others = schema.fields
-    metadata = {**(first.metadata or {}), _KEPT: json.dumps(own)}
-    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+    first, *other_fields = schema.fields
+    metadata = {**(first.metadata or {}), _KEPT: json.dumps(kept_options)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *other_fields])
 
 
 def table_options(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a read: those that its table keeps in the schema, and over them what was given."""
+    """Return the options of a read: the table's options in the schema, overridden by the read's ``options``."""
     kept: dict[str, str] = {}
     for column in schema:
         kept |= json.loads((column.metadata or {}).get(_KEPT, "{}"))
-    given = {name.lower() for name in options}
-    return {name: value for name, value in kept.items() if name.lower() not in given} | dict(options)
+    overridden = {name.lower() for name in options}
+    return {name: value for name, value in kept.items() if name.lower() not in overridden} | dict(options)

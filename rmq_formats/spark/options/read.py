@@ -143,19 +143,19 @@ CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
 
 
-class GivenOptions:
+class OptionParser:
     """Case-insensitive options by name; a value that does not parse raises an error that names the option."""
 
-    def __init__(self, source: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        names = {name.lower(): name for name in known}
+    def __init__(self, source: str, options: Mapping[str, str], known_names: tuple[str, ...]) -> None:
+        names = {name.lower(): name for name in known_names}
         for name in options:
             if name.lower() not in names:
-                raise OptionError(f"unknown option {name!r} of {source}; there are {', '.join(known)}")
+                raise OptionError(f"unknown option {name!r} of {source}; there are {', '.join(known_names)}")
         self._source = source
         self._values = {names[name.lower()]: str(value) for name, value in options.items()}
 
     def get(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
-        """Parse an option's value; None if it is not given. Raises OptionError."""
+        """Parse an option's value; None if the option is absent. Raises OptionError."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -171,7 +171,7 @@ class GivenOptions:
         return default if value is None else value
 
     def names(self) -> frozenset[str]:
-        """Return the names of the options that are given."""
+        """Return the names of the options that are present."""
         return frozenset(self._values)
 
 
@@ -181,21 +181,21 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         OptionError: naming the option that is unknown or has a bad value.
     """
-    given = GivenOptions("rmq_commitlog", options, COMMITLOG_OPTIONS)
-    common = common_options(given)
+    parser = OptionParser("rmq_commitlog", options, COMMITLOG_OPTIONS)
+    common = common_options(parser)
     conditions: dict[str, Any] = {
-        "first_ms": given.get("startingTimestamp", values.timestamp_ms),
-        "end_ms": given.get("endingTimestamp", values.timestamp_ms),
-        "first_physical_offset": given.get_or("startingPhysicalOffset", values.natural, 0),
-        "end_physical_offset": given.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
-        "tags": given.get("tags", parse_tags),
-        "key": given.get("key", values.text),
-        "uniq_key": given.get("uniqKey", values.text),
-        "msg_id": given.get("msgId", decode_message_id),
-        "include": given.get("include", parse_include),
+        "first_ms": parser.get("startingTimestamp", values.timestamp_ms),
+        "end_ms": parser.get("endingTimestamp", values.timestamp_ms),
+        "first_physical_offset": parser.get_or("startingPhysicalOffset", values.natural, 0),
+        "end_physical_offset": parser.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
+        "tags": parser.get("tags", parse_tags),
+        "key": parser.get("key", values.text),
+        "uniq_key": parser.get("uniqKey", values.text),
+        "msg_id": parser.get("msgId", decode_message_id),
+        "include": parser.get("include", parse_include),
     }
-    common = _with_queues(common, given).narrowed(lambda query: replace(query, **conditions))
-    missing_are_rows = given.get_or("missingStores", values.missing_stores, False)
+    common = _with_queues(common, parser).narrowed(lambda query: replace(query, **conditions))
+    missing_are_rows = parser.get_or("missingStores", values.missing_stores, False)
     if missing_are_rows and common.columns is not None and "record_error" not in common.columns:
         raise OptionError("option missingStores=row needs the column record_error")
     return replace(
@@ -203,31 +203,31 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
         missing_are_rows=missing_are_rows,
         read=replace(
             common.read,
-            verify_crc=given.get_or("verifyCrc", values.boolean, True),
-            decompress=given.get_or("decompress", values.boolean, False),
-            logs=Logs.of(given.get("log", values.log_kind), given.get("tier", values.path)),
+            verify_crc=parser.get_or("verifyCrc", values.boolean, True),
+            decompress=parser.get_or("decompress", values.boolean, False),
+            logs=Logs.of(parser.get("log", values.log_kind), parser.get("tier", values.path)),
         ),
-        access_path=given.get_or("accessPath", values.access_path, AccessPath.AUTO),
-        pushdown=given.get_or("pushdown", values.boolean, False),
-        starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
-        max_trigger_bytes=given.get("maxBytesPerTrigger", values.size),
-        max_trigger_offsets=given.get("maxOffsetsPerTrigger", values.positive),
-        fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
+        access_path=parser.get_or("accessPath", values.access_path, AccessPath.AUTO),
+        pushdown=parser.get_or("pushdown", values.boolean, False),
+        starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
+        max_trigger_bytes=parser.get("maxBytesPerTrigger", values.size),
+        max_trigger_offsets=parser.get("maxOffsetsPerTrigger", values.positive),
+        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
     )
 
 
 def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_consumequeue``. Raises OptionError."""
-    given = GivenOptions("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
+    parser = OptionParser("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
     return replace(
-        _with_queues(common_options(given), given),
-        starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
+        _with_queues(common_options(parser), parser),
+        starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
     )
 
 
 def index_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_index``. Raises OptionError."""
-    return common_options(GivenOptions("rmq_index", options, INDEX_OPTIONS))
+    return common_options(OptionParser("rmq_index", options, INDEX_OPTIONS))
 
 
 def batch_only(options: SourceOptions) -> SourceOptions:
@@ -262,28 +262,28 @@ def stream_only(options: SourceOptions) -> SourceOptions:
     return options
 
 
-def common_options(given: GivenOptions) -> SourceOptions:
+def common_options(parser: OptionParser) -> SourceOptions:
     """Parse what all sources over stores have: which stores, which columns, how tasks are cut. Raises OptionError."""
-    ways = sorted(given.names() & {"path", "paths", "stores"})
+    ways = sorted(parser.names() & {"path", "paths", "stores"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")
-    path = given.get("path", values.path)
-    stores = given.get("paths", values.path_list)
-    if stores is None and (file := given.get("stores", values.toml_path)) is not None:
+    path = parser.get("path", values.path)
+    stores = parser.get("paths", values.path_list)
+    if stores is None and (file := parser.get("stores", values.toml_path)) is not None:
         stores = (file,)
     if stores is None and path is not None and _names_several(path):
         stores = (path,)
     if path is None and stores is None:
         raise OptionError("option path is missing: give the store's root to load()")
-    columns = given.get("columns", values.names)
+    columns = parser.get("columns", values.names)
     return SourceOptions(
         path=path or (stores or ("",))[0],
         stores=stores,
         names_brokers=stores is not None or bool({CLUSTER, BROKER_NAME} & set(columns or ())),
         columns=columns,
-        read=ReadOptions(columns=(), mode=given.get_or("mode", values.mode, Mode.PERMISSIVE)),
-        split_bytes=given.get_or("splitBytes", values.size, DEFAULT_SPLIT_BYTES),
-        min_partitions=given.get_or("minPartitions", values.positive, 1),
+        read=ReadOptions(columns=(), mode=parser.get_or("mode", values.mode, Mode.PERMISSIVE)),
+        split_bytes=parser.get_or("splitBytes", values.size, DEFAULT_SPLIT_BYTES),
+        min_partitions=parser.get_or("minPartitions", values.positive, 1),
     )
 
 
@@ -295,31 +295,31 @@ def _names_several(path: str) -> bool:
     return names_several(path)
 
 
-def _with_queues(options: SourceOptions, given: GivenOptions) -> SourceOptions:
-    """Return the options with the query of the queues that are asked for, and one for each broker that is named."""
+def _with_queues(options: SourceOptions, parser: OptionParser) -> SourceOptions:
+    """Return the options with the query of the requested queues, and with a query per named broker."""
     named: set[str] = set()
     for name in _BY_QUEUE:
-        named |= given.get(name, values.brokers_named) or frozenset()
+        named |= parser.get(name, values.brokers_named) or frozenset()
     if named and not options.names_brokers:
         raise OptionError(f"queues of broker {min(named)}: name brokers where several stores are read")
-    by_broker = {broker: _queue_query(given, broker) for broker in sorted(named)}
-    return replace(options, read=replace(options.read, query=_queue_query(given, None)), by_broker=by_broker)
+    by_broker = {broker: _queue_query(parser, broker) for broker in sorted(named)}
+    return replace(options, read=replace(options.read, query=_queue_query(parser, None)), by_broker=by_broker)
 
 
-def _queue_query(given: GivenOptions, broker: str | None) -> Query:
-    ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
+def _queue_query(parser: OptionParser, broker: str | None) -> Query:
+    ways = sorted(parser.names() & {"subscribe", "subscribePattern", "assign"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")
-    topics = given.get("subscribe", values.names)
+    topics = parser.get("subscribe", values.names)
     query = Query(
         topics=None if topics is None else frozenset(topics),
-        topic_pattern=given.get("subscribePattern", values.pattern),
-        queues=given.get("assign", lambda text: values.assignment(values.for_broker(text, broker))),
+        topic_pattern=parser.get("subscribePattern", values.pattern),
+        queues=parser.get("assign", lambda text: values.assignment(values.for_broker(text, broker))),
     )
-    starts = _by_queue(given, "startingOffsets", values.offsets(EARLIEST), broker)
-    ends = _by_queue(given, "endingOffsets", values.offsets(LATEST), broker)
-    first_times = _by_queue(given, "startingOffsetsByTimestamp", values.times, broker)
-    end_times = _by_queue(given, "endingOffsetsByTimestamp", values.times, broker)
+    starts = _by_queue(parser, "startingOffsets", values.offsets(EARLIEST), broker)
+    ends = _by_queue(parser, "endingOffsets", values.offsets(LATEST), broker)
+    first_times = _by_queue(parser, "startingOffsetsByTimestamp", values.times, broker)
+    end_times = _by_queue(parser, "endingOffsetsByTimestamp", values.times, broker)
     queues = starts.keys() | ends.keys() | first_times.keys() | end_times.keys()
     for topic, queue_id in sorted(queues):
         if not query.reads_queues:
@@ -339,6 +339,6 @@ def _queue_query(given: GivenOptions, broker: str | None) -> Query:
 
 
 def _by_queue(
-    given: GivenOptions, name: str, parse: Callable[[str], dict[Queue, int]], broker: str | None
+    parser: OptionParser, name: str, parse: Callable[[str], dict[Queue, int]], broker: str | None
 ) -> dict[Queue, int]:
-    return given.get_or(name, lambda text: parse(values.for_broker(text, broker)), {})
+    return parser.get_or(name, lambda text: parse(values.for_broker(text, broker)), {})

@@ -87,7 +87,7 @@ _BROKER: Final = _schema([(CLUSTER, _STRING), (BROKER_NAME, _STRING)])
 
 
 def with_brokers(full: StructType) -> StructType:
-    """Return a schema with the columns that tell several stores apart, behind the others."""
+    """Append the columns that name a row's cluster and broker to a schema."""
     return StructType([*full.fields, *_BROKER.fields])
 
 
@@ -118,9 +118,9 @@ def of_read(full: StructType, options: "SourceOptions") -> StructType:
     return project(with_brokers(full) if options.names_brokers else full, options.columns)
 
 
-def check_read(full: StructType, asked: StructType, options: "SourceOptions") -> tuple[str, ...]:
-    """Return the columns that a read produces, see ``check_asked``. Raises OptionError."""
-    return check_asked(with_brokers(full) if options.names_brokers else full, asked, options.columns)
+def check_read(full: StructType, requested: StructType, options: "SourceOptions") -> tuple[str, ...]:
+    """Return the columns that a read produces, see ``check_requested_columns``. Raises OptionError."""
+    return check_requested_columns(with_brokers(full) if options.names_brokers else full, requested, options.columns)
 
 
 def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:
@@ -140,7 +140,9 @@ def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:
     return StructType([full[name] for name in columns])
 
 
-def check_asked(full: StructType, asked: StructType, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+def check_requested_columns(
+    full: StructType, requested: StructType, columns: tuple[str, ...] | None
+) -> tuple[str, ...]:
     """Return the columns to produce: those of ``.schema(...)``, or of the option, or all.
 
     Raises:
@@ -148,13 +150,13 @@ def check_asked(full: StructType, asked: StructType, columns: tuple[str, ...] | 
             do not agree.
     """
     names = full.fieldNames()
-    if columns is not None and tuple(asked.fieldNames()) != columns:
-        raise OptionError(f"schema: {', '.join(asked.fieldNames())}, but option columns: {', '.join(columns)}")
-    for column in asked:
+    if columns is not None and tuple(requested.fieldNames()) != columns:
+        raise OptionError(f"schema: {', '.join(requested.fieldNames())}, but option columns: {', '.join(columns)}")
+    for column in requested:
         if column.name not in names:
             raise OptionError(f"schema: unknown column {column.name!r}; there are {', '.join(names)}")
-        known = full[column.name]
-        if (known.dataType, known.nullable) != (column.dataType, column.nullable):
-            wanted = known.dataType.simpleString()
-            raise OptionError(f"schema: column {column.name!r} is {wanted} and may be null")
-    return tuple(asked.fieldNames())
+        expected = full[column.name]
+        if (expected.dataType, expected.nullable) != (column.dataType, column.nullable):
+            expected_type = expected.dataType.simpleString()
+            raise OptionError(f"schema: column {column.name!r} is {expected_type} and may be null")
+    return tuple(requested.fieldNames())

@@ -1,4 +1,4 @@
-"""Parsers of option values; each raises a ValueError that says what would be accepted."""
+"""Parsers of option values; each raises a ValueError that names the accepted values."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
-    """Parse offsets by queue; the default end may be left out, or given by its number or word."""
+    """Parse offsets by queue; the default end may be omitted or written as its number or word."""
     word, number = ("earliest", EARLIEST) if default == EARLIEST else ("latest", LATEST)
     other_word, other = ("latest", LATEST) if default == EARLIEST else ("earliest", EARLIEST)
 
@@ -30,21 +30,21 @@ def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
             return {}  # startingOffsets=latest is a stream's; see batch_only
         if lowered == other_word:
             raise ValueError("a batch would have nothing to read")
-        found = {}
+        queue_offsets = {}
         for queue, value in queue_numbers(text).items():
             if value == other:
                 raise ValueError(f"{other} ({other_word}) leaves nothing to read")
             if value < 0 and value != number:
                 raise ValueError(f"offset {value} is out of range")
             if value != number:
-                found[queue] = value
-        return found
+                queue_offsets[queue] = value
+        return queue_offsets
 
     return parse
 
 
 def word_or_json(text: str) -> int:
-    """Return EARLIEST or LATEST, as ``startingOffsets`` says in a word; EARLIEST where it is JSON by queue."""
+    """Parse ``startingOffsets`` to EARLIEST or LATEST; JSON by queue counts as EARLIEST."""
     return LATEST if text.strip().lower() == "latest" else EARLIEST
 
 
@@ -62,25 +62,25 @@ def _milliseconds(value: int) -> int:
 
 def queue_numbers(text: str) -> dict[Queue, int]:
     """Parse ``{"topic": {"0": 123}}`` to numbers by queue."""
-    found: dict[Queue, int] = {}
+    numbers: dict[Queue, int] = {}
     for topic, queues in json_object(text).items():
         if not isinstance(queues, dict):
             raise ValueError(f"{topic!r} must have an object of queues")
         for queue_id, value in queues.items():
             if not _INTEGER.fullmatch(queue_id) or not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"queue {queue_id!r} of {topic!r} must have an integer")
-            found[topic, int(queue_id)] = value
-    return found
+            numbers[topic, int(queue_id)] = value
+    return numbers
 
 
 def assignment(text: str) -> dict[str, frozenset[int]]:
     """Parse ``{"topic": [0, 1]}`` to queues by topic."""
-    found = {}
+    queues_by_topic = {}
     for topic, queues in json_object(text).items():
         if not isinstance(queues, list) or not all(type(queue_id) is int for queue_id in queues):
             raise ValueError(f"{topic!r} must have a list of queue ids")
-        found[topic] = frozenset(queues)
-    return found
+        queues_by_topic[topic] = frozenset(queues)
+    return queues_by_topic
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def json_object(text: str) -> dict[str, Any]:
 
 def names(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list of names."""
-    found = tuple(name.strip() for name in text.split(","))
-    if not all(found):
+    stripped = tuple(name.strip() for name in text.split(","))
+    if not all(stripped):
         raise ValueError("expected a list of names, separated by commas")
-    return found
+    return stripped
 
 
 def log_kind(text: str) -> LogKind:
@@ -127,7 +127,7 @@ def pattern(text: str) -> str:
 
 
 def for_broker(text: str, broker: str | None) -> str:
-    """Keep of queues by topic those that a broker has: ``broker:0`` is that broker's alone, ``0`` everybody's.
+    """Filter queues by topic to a broker's queues: ``broker:0`` names one broker's queue, ``0`` every broker's.
 
     Args:
         text: ``{"topic": {"0": 123, "broker-a:0": 100}}`` or ``{"topic": [0, "broker-a:1"]}``; else returned as it is.
@@ -139,8 +139,10 @@ def for_broker(text: str, broker: str | None) -> str:
     for topic, queues in json_object(text).items():
         if isinstance(queues, dict):
             everybodys = {name: value for name, value in queues.items() if ":" not in name}
-            own = {_queue(name): value for name, value in queues.items() if _broker(name) == broker is not None}
-            kept[topic] = everybodys | own
+            broker_queues = {
+                _queue(name): value for name, value in queues.items() if _broker(name) == broker is not None
+            }
+            kept[topic] = everybodys | broker_queues
         elif isinstance(queues, list):
             texts = [name for name in queues if isinstance(name, str) and ":" in name]
             own_ids = [int(_queue(name)) for name in texts if _broker(name) == broker is not None]
@@ -172,12 +174,12 @@ def _queue(name: str) -> str:
 def path_list(text: str) -> tuple[str, ...]:
     """Parse a JSON list of paths, as Spark hands over those of ``load([...])``."""
     try:
-        found = json.loads(text)
+        paths = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error})") from error
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+    if not isinstance(paths, list) or not paths or not all(isinstance(element, str) for element in paths):
         raise ValueError("expected a list of paths")
-    return tuple(path(one) for one in found)
+    return tuple(path(element) for element in paths)
 
 
 def toml_path(text: str) -> str:
@@ -252,7 +254,7 @@ def mode(text: str) -> Mode:
 
 
 def access_path(text: str) -> AccessPath:
-    """Parse an ``AccessPath`` that can be asked for."""
+    """Parse an ``AccessPath`` that users may choose."""
     choices = {path.value: path for path in AccessPath if path is not AccessPath.MESSAGE_ID}
     if text.lower() not in choices:
         raise ValueError(f"expected one of {', '.join(choices)}")

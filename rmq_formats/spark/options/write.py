@@ -22,7 +22,7 @@ from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import values
-from rmq_formats.spark.options.read import GivenOptions
+from rmq_formats.spark.options.read import OptionParser
 from rmq_formats.tasks.origin import Leftover
 
 if TYPE_CHECKING:
@@ -54,23 +54,23 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
     """
     from rmq_formats.write.commitlog import WriteOptions  # noqa: PLC0415 # kernels, see ``commitlog.batch``
 
-    given = GivenOptions("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
-    root = store_root(given)
-    dispatch = rebuild_options(given, "all", "" if overwrite else root)
+    parser = OptionParser("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
+    root = store_root(parser)
+    dispatch = rebuild_options(parser, "all", "" if overwrite else root)
     return WriteOptions(
         root,
         overwrite,
-        given.get("commitlogFileBytes", values.size),
-        given.get_or("crcProperty", _crc_way, 0),
-        given.get_or("keepOffsets", values.boolean, False),
-        dispatch if given.get_or("dispatch", values.boolean, False) else None,
-        leftover_option(given),
+        parser.get("commitlogFileBytes", values.size),
+        parser.get_or("crcProperty", _crc_way, 0),
+        parser.get_or("keepOffsets", values.boolean, False),
+        dispatch if parser.get_or("dispatch", values.boolean, False) else None,
+        leftover_option(parser),
     )
 
 
-def leftover_option(given: GivenOptions) -> Leftover:
+def leftover_option(parser: OptionParser) -> Leftover:
     """Return the option ``leftover``. Raises OptionError."""
-    return given.get_or("leftover", _leftover, Leftover.REFUSE)
+    return parser.get_or("leftover", _leftover, Leftover.REFUSE)
 
 
 def _leftover(text: str) -> Leftover:
@@ -82,25 +82,25 @@ def _leftover(text: str) -> Leftover:
 
 def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
     """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
-    given = GivenOptions("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
-    return store_root(given), rebuild_options(given, "consumequeue", ""), leftover_option(given)
+    parser = OptionParser("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
+    return store_root(parser), rebuild_options(parser, "consumequeue", ""), leftover_option(parser)
 
 
 def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
     """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
-    given = GivenOptions("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
-    return store_root(given), rebuild_options(given, "index", ""), leftover_option(given)
+    parser = OptionParser("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
+    return store_root(parser), rebuild_options(parser, "index", ""), leftover_option(parser)
 
 
-def store_root(given: GivenOptions) -> str:
+def store_root(parser: OptionParser) -> str:
     """Return the root of the store that is written. Raises OptionError."""
-    root = given.get("path", values.path)
+    root = parser.get("path", values.path)
     if root is None:
         raise OptionError("option path is missing: give the store's root to save()")
     return root
 
 
-def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptions":
+def rebuild_options(parser: OptionParser, what: str, store: str) -> "RebuildOptions":
     """Parse the rebuild options of a write; ``store`` is looked at for the sizes of ConsumeQueueExt.
 
     Raises:
@@ -110,12 +110,12 @@ def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptio
     from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
     sizes = VerifyOptions(
-        consumequeue_file_bytes=given.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
-        consumequeue_ext_file_bytes=given.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
-        index_slots=given.get_or("indexSlots", values.positive, INDEX_SLOTS),
-        index_entries=given.get_or("indexEntries", values.positive, INDEX_ENTRIES),
-        delay_levels_ms=given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
-        tags_from=parse_index_tags(given.get_or("indexTags", _index_tags, "auto" if store else "no")),
+        consumequeue_file_bytes=parser.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
+        consumequeue_ext_file_bytes=parser.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
+        index_slots=parser.get_or("indexSlots", values.positive, INDEX_SLOTS),
+        index_entries=parser.get_or("indexEntries", values.positive, INDEX_ENTRIES),
+        delay_levels_ms=parser.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
+        tags_from=parse_index_tags(parser.get_or("indexTags", _index_tags, "auto" if store else "no")),
     )
     return options_from_arguments(what, sizes, store)
 
@@ -130,25 +130,25 @@ def check_columns(source: str, schema: StructType, full: StructType, needed: tup
     for name in needed:
         if name not in names:
             raise OptionError(f"{source} needs the column {name!r}; the rows have {', '.join(names)}")
-    known = full.fieldNames()
+    column_names = full.fieldNames()
     for field in schema:
-        if field.name not in known:
-            raise OptionError(f"{source} has no column {field.name!r}; there are {', '.join(known)}")
+        if field.name not in column_names:
+            raise OptionError(f"{source} has no column {field.name!r}; there are {', '.join(column_names)}")
         if names.count(field.name) > 1:
             raise OptionError(f"column {field.name!r} comes twice")
         if not _fits(field.dataType, full[field.name].dataType):
-            wanted = full[field.name].dataType.simpleString()
-            raise OptionError(f"column {field.name!r} is {field.dataType.simpleString()}, not {wanted}")
+            expected_type = full[field.name].dataType.simpleString()
+            raise OptionError(f"column {field.name!r} is {field.dataType.simpleString()}, not {expected_type}")
 
 
-def _fits(given: DataType, wanted: DataType) -> bool:
-    if isinstance(wanted, TimestampType):
-        return isinstance(given, TimestampType | TimestampNTZType)
-    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
-        return given.elementType == wanted.elementType
-    if isinstance(given, MapType) and isinstance(wanted, MapType):
-        return given.keyType == wanted.keyType and given.valueType == wanted.valueType
-    return given == wanted
+def _fits(column_type: DataType, expected_type: DataType) -> bool:
+    if isinstance(expected_type, TimestampType):
+        return isinstance(column_type, TimestampType | TimestampNTZType)
+    if isinstance(column_type, ArrayType) and isinstance(expected_type, ArrayType):
+        return column_type.elementType == expected_type.elementType
+    if isinstance(column_type, MapType) and isinstance(expected_type, MapType):
+        return column_type.keyType == expected_type.keyType and column_type.valueType == expected_type.valueType
+    return column_type == expected_type
 
 
 def _index_tags(text: str) -> str:

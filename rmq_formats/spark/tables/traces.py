@@ -16,7 +16,7 @@ _ENDED, _RECALL = TraceType.END_TRANSACTION.value, TraceType.RECALL.value
 _SOURCE_COLUMNS: Final = "queue_id,queue_offset,physical_offset,body,store_timestamp,born_host,cluster,broker_name"
 _OLD_PUB_FIELDS: Final = 13  # with the type, without the offset message id
 # Where each type has a field, behind the type; see ``TraceDataEncoder``.
-_PLACES: Final[Mapping[str, Mapping[str, int]]] = {
+_FIELD_POSITIONS: Final[Mapping[str, Mapping[str, int]]] = {
     "timestamp": {_PUB: 1, _BEFORE: 1, _AFTER: 7, _ENDED: 1, _RECALL: 1},
     "region_id": {_PUB: 2, _BEFORE: 2, _ENDED: 2, _RECALL: 2},
     "group": {_PUB: 3, _BEFORE: 3, _AFTER: 8, _ENDED: 3, _RECALL: 3},
@@ -59,11 +59,11 @@ def traces(
         topic: topic of the traces.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
     """
-    wanted = {"subscribe": topic, "columns": _SOURCE_COLUMNS, "decompress": "true"}
-    messages = spark.read.format("rmq_commitlog").options(**options, **wanted).load(store)
+    source_options = {"subscribe": topic, "columns": _SOURCE_COLUMNS, "decompress": "true"}
+    messages = spark.read.format("rmq_commitlog").options(**options, **source_options).load(store)
     text = F.explode(F.split(F.make_valid_utf8(F.col("body").cast("string")), RECORD_END, -1)).alias("text")
     records = messages.select("*", text).select("*", F.split("text", FIELD_END, -1).alias("fields"))
-    table = records.where(_field(0).isin([one.value for one in TraceType])).select(*_columns())
+    table = records.where(_field(0).isin([trace_type.value for trace_type in TraceType])).select(*_columns())
     if view is not None:
         table.createOrReplaceTempView(view)
     return table
@@ -75,10 +75,10 @@ def _field(place: int) -> Column:
 
 def _text(name: str) -> Column:
     """Select a field by its place in the record's type; null where the type has none."""
-    found = F.lit(None).cast("string")
-    for kind, place in _PLACES[name].items():
-        found = F.when(_field(0) == kind, F.nullif(_field(place), F.lit(NULL))).otherwise(found)
-    return found
+    column = F.lit(None).cast("string")
+    for kind, place in _FIELD_POSITIONS[name].items():
+        column = F.when(_field(0) == kind, F.nullif(_field(place), F.lit(NULL))).otherwise(column)
+    return column
 
 
 def _named(name: str, names: list[str]) -> Column:
@@ -100,12 +100,12 @@ def _columns() -> list[Column]:
         _text("region_id").alias("region_id"),
         _text("body_bytes").try_cast("int").alias("body_bytes"),
         _text("cost_ms").try_cast("int").alias("cost_ms"),
-        _named("message_type", [one.name.lower() for one in MessageType]),
+        _named("message_type", [member.name.lower() for member in MessageType]),
         F.when(~is_old, _text("offset_msg_id")).alias("offset_msg_id"),
         (success == "true").alias("success"),
         _text("request_id").alias("request_id"),
         _text("retry_times").try_cast("int").alias("retry_times"),
-        _named("context", [one.name.lower() for one in ContextCode]),
+        _named("context", [member.name.lower() for member in ContextCode]),
         _text("transaction_id").alias("transaction_id"),
         _text("transaction_state").alias("transaction_state"),
         (_text("from_check") == "true").alias("from_check"),

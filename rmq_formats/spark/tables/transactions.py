@@ -39,27 +39,27 @@ def transactions(spark: SparkSession, store: str | list[str], view: str | None =
     """
     waiting = {"subscribePattern": f"{HALF_TOPIC}|{_OP}|{_GIVEN_UP}", "columns": _WAITING_COLUMNS}
     broker = F.struct("cluster", "broker_name").alias(_BROKER)
-    found = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store).select("*", broker)
+    waiting_records = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store).select("*", broker)
     # A committed message that waited for its delay is stored as another record, which names no half message.
     is_delivered = F.col("properties")["TIMER_DEQUEUE_MS"].isNotNull()
     is_commit = (F.col("sys_flag").bitwiseAND(FLAG_TRANSACTION_MASK) == FLAG_TRANSACTION_COMMIT) & ~is_delivered
     records = spark.read.format("rmq_commitlog").options(**options, columns=_COMMIT_COLUMNS).load(store)
     commits = _commits(records.where(is_commit).select("*", broker))
     joined = (
-        _half_messages(found)
-        .join(_notes(found), [_BROKER, "half_queue_offset"], "left")
+        _half_messages(waiting_records)
+        .join(_notes(waiting_records), [_BROKER, "half_queue_offset"], "left")
         .join(commits, [_BROKER, "half_physical_offset"], "left")
     )
-    given_up = _given_up(found)
+    given_up = _messages_past_check_limit(waiting_records)
     table = _one_row_each(joined).join(given_up, [_BROKER, "transaction_id"], "left").select(*_columns())
     if view is not None:
         table.createOrReplaceTempView(view)
     return table
 
 
-def _half_messages(found: DataFrame) -> DataFrame:
+def _half_messages(records: DataFrame) -> DataFrame:
     properties = F.col("properties")
-    return found.where(F.col("topic") == HALF_TOPIC).select(
+    return records.where(F.col("topic") == HALF_TOPIC).select(
         _BROKER,
         F.coalesce("uniq_key", F.col("physical_offset").cast("string")).alias("transaction_id"),
         properties["PGROUP"].alias("producer_group"),
@@ -72,11 +72,11 @@ def _half_messages(found: DataFrame) -> DataFrame:
     )
 
 
-def _notes(found: DataFrame) -> DataFrame:
+def _notes(records: DataFrame) -> DataFrame:
     """Read when op messages ended each half message, by its queue offset."""
     offset = F.explode(F.split(F.col("body").cast("string"), ",")).alias("offset")
     return (
-        found.where((F.col("topic") == _OP) & (F.col("tags") == "d"))
+        records.where((F.col("topic") == _OP) & (F.col("tags") == "d"))
         .select(_BROKER, offset, F.col("store_timestamp").alias("note_timestamp"))
         .select(_BROKER, F.col("offset").try_cast("long").alias("half_queue_offset"), "note_timestamp")
         .where(F.col("half_queue_offset").isNotNull())
@@ -93,9 +93,9 @@ def _commits(records: DataFrame) -> DataFrame:
     )
 
 
-def _given_up(found: DataFrame) -> DataFrame:
+def _messages_past_check_limit(records: DataFrame) -> DataFrame:
     return (
-        found.where(F.col("topic") == _GIVEN_UP)
+        records.where(F.col("topic") == _GIVEN_UP)
         .groupBy(_BROKER, F.col("uniq_key").alias("transaction_id"))
         .agg(F.max("store_timestamp").alias("given_up_timestamp"))
     )
