@@ -1,4 +1,4 @@
-"""What an open store is made of."""
+"""Parts of an open store."""
 
 from dataclasses import dataclass
 

@@ -293,7 +293,7 @@ class StoreReader:
         return 0 if queue is None else queue.max_offset
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
+        """True if a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else _unit_of(queue, queue_offset)
         return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes
@@ -305,14 +305,14 @@ def _unit_of(queue: Queue, queue_offset: int) -> StoredUnit | BatchUnit | None:
 
 
 def _append_slice(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
-    """Append the pending stretch ``view[first:last]``, if any; the next one begins at ``position``."""
+    """Append the pending range ``view[first:last]``, if any, and return the next range's begin, ``position``."""
     if first >= 0:
         slices.append(view[first:last])
     return position
 
 
 def _is_tagged(queue: ConsumeQueue, tags_code: int, filter_codes: Set[int]) -> bool:
-    """Whether a tags code that may be a ConsumeQueueExt address, or a delivery time, stands for a wanted one."""
+    """Return whether a tags code is in the filter; the code may be a ConsumeQueueExt address or a delivery time."""
     if tags_code <= EXT_MAX_ADDRESS and queue.ext is not None:
         tags_code = queue.ext.tags_code(tags_code)
     if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half

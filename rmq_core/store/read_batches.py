@@ -22,7 +22,7 @@ class BatchReader:
     """Reads the records of one store's BatchConsumeQueues."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
-        """Read from a log, of which so many bytes at the end are taken for being in memory."""
+        """Read from a log; its last ``memory_bytes`` count as in memory."""
         self._config = config
         self._log = log
         self._memory_bytes = memory_bytes
@@ -76,7 +76,7 @@ class BatchReader:
         return GetResult(status, following, queue.min_offset, queue.max_offset, slices, count, size, is_far)
 
     def _is_full(self, unit: tuple[int, ...], count: int, size: int, max_count: int, max_bytes: int) -> bool:
-        """Whether a unit's record has no room in a read any more. Source: ``DefaultMessageStore#isTheBatchFull``."""
+        """Return whether a read has no room for a unit's record. Source: ``DefaultMessageStore#isTheBatchFull``."""
         physical_offset, record_bytes, messages = unit[0], unit[1], unit[5]
         config, after = self._config, size + record_bytes
         if count + messages > max_count or after > max_bytes:

@@ -40,7 +40,7 @@ class Refusals:
             _LOGGER.error("%(store)s: takes no more messages: %(why)s", {"store": self._root, "why": text})
 
     def remove(self, cause: str) -> None:
-        """End a cause; appends are taken again if it was the last."""
+        """Remove a cause; the store accepts appends again after the last one."""
         if cause not in self._texts:
             return
         with self._changing:

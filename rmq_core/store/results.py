@@ -19,7 +19,7 @@ class PutStatus(Enum):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the same message would be refused again."""
+        """True if the same message would be refused again."""
         return self in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
@@ -38,7 +38,7 @@ class GetStatus(Enum):
 
 
 class KeyKind(Enum):
-    """What a query's key is."""
+    """Kind of a query's key."""
 
     ANY = "K"  # one of KEYS, or the UNIQ_KEY
     UNIQUE = "U"  # the UNIQ_KEY
@@ -75,7 +75,7 @@ class PutResult(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Physical offset behind the records; they are stored for good once ``flushed_offset`` has reached it."""
+        """Physical offset after the records; durable once ``flushed_offset`` has reached it."""
         return self.physical_offset + self.size
 
     @property

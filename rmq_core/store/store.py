@@ -178,11 +178,11 @@ class MessageStore:
 
     @property
     def has_more_to_dispatch(self) -> bool:
-        """Whether the last ``dispatch`` ended early."""
+        """True if the last ``dispatch`` ended early."""
         return self._live.has_more
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
-        """Run a callback in ``dispatch`` with the queues that have new messages, while it says that it is waiting."""
+        """Register a callback for queues with new messages; ``dispatch`` calls it while ``is_waiting`` is true."""
         self._live.on_dispatched(listener, is_waiting)
 
     # --- reading ------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class MessageStore:
         return self._log.record(physical_offset)
 
     def read_log_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Bytes of the log, for a slave; see ``CommitLog.read_range``."""
+        """Return bytes of the log, for a slave; see ``CommitLog.read_range``."""
         return self._log.read_range(physical_offset, most_bytes)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
@@ -236,7 +236,7 @@ class MessageStore:
         return self._reader.queue(topic, queue_id)
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether a message is likely still in memory."""
+        """Return whether a message is likely still in memory."""
         return self._reader.is_in_memory(topic, queue_id, queue_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -260,12 +260,12 @@ class MessageStore:
 
     @property
     def is_from_5_4(self) -> bool:
-        """Whether this is a store of RocketMQ 5.4 or later, which has TAGS in its Index."""
+        """True for a store of RocketMQ 5.4 or later, with TAGS in its Index."""
         return self._dispatch.tags_from != NO_TAGS
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why appends are refused now, by cause; empty while they are taken."""
+        """Reasons to refuse appends, by cause; empty while appends are accepted."""
         return self._refusals.by_cause
 
     def refuse(self, cause: str, why: str) -> None:
@@ -318,11 +318,11 @@ class MessageStore:
 
     @property
     def stray_batch_topics(self) -> Set[str]:
-        """Topics that have inner batches, and no BatchConsumeQueues yet: those that a slave was not told of."""
+        """Topics with inner batches but without BatchConsumeQueues: topics that a slave's config lacks."""
         return self._dispatch.stray_batch_topics - self._queues.batch_topics
 
     def set_batch_topics(self, topics: Collection[str]) -> None:
-        """Say which topics have BatchConsumeQueues; before the first message of one comes, unless to a slave.
+        """Set the topics with BatchConsumeQueues, before their first messages unless on a slave.
 
         Raises:
             OSError: a slave's queues, which have messages of such a topic already, cannot be made anew.
@@ -365,7 +365,7 @@ class MessageStore:
         return self._deletions.delete(topics)
 
     def cut_dropped_topics(self) -> None:
-        """Have no topic be deleted beyond the log's end: at a slave, whose master may have lost what was there."""
+        """Limit the offsets of deleted topics to a slave's log end, as its master may have lost later records."""
         self._dropped.cut(self._log.max_offset)
 
     def drop_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:

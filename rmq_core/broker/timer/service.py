@@ -158,7 +158,7 @@ class Timers:
         """Enqueue a message, or deliver a due one; return False if the message has to wait."""
         files = self.files
         queue_offset, physical_offset = _PLACE.unpack_from(record)
-        if physical_offset in files.taken:
+        if physical_offset in files.enqueued_offsets:
             files.queue_offset = queue_offset + 1
             return True
         timer_record = decode_timer_record(record)

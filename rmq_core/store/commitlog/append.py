@@ -107,11 +107,11 @@ class Appender:
 
     @property
     def light_queues(self) -> Set[str]:
-        """The names of all light queues that messages went to."""
+        """Names of all LMQs with messages."""
         return frozenset() if self._lmq_offsets is None else self._lmq_offsets.names
 
     def reserve_lmqs(self, names: Collection[str]) -> bool:
-        """Whether a message may go to these light queues; see ``LmqOffsets.takes``."""
+        """Reserve room for a message's LMQs; False if the store would have too many. See ``LmqOffsets.reserve``."""
         return self._lmq_offsets is None or self._lmq_offsets.reserve(names)
 
     def open_queue(self, topic: str, queue_id: int) -> QueueParts | None:

@@ -92,7 +92,7 @@ class BulkAppender:
         if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
         if self._has_light_queues and (INNER_MULTI_QUEUE_OFFSET in batch or INNER_MULTI_QUEUE_OFFSET in properties):
-            return _ILLEGAL  # messages of batches get no places in light queues, and may not bring some
+            return _ILLEGAL  # messages of batches get no LMQ offsets, and may not bring any
         if store_host is None:
             store_host = appender.store_host
         hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)

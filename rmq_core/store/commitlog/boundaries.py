@@ -17,7 +17,7 @@ class Boundaries:
         self._log = log
 
     def is_one(self, physical_offset: int) -> bool:
-        """Whether a record, a BLANK or a file begins at a physical offset, or the log ends there; heads tell."""
+        """Return whether a record, a BLANK or a file begins at a physical offset, or the log ends at the offset."""
         log = self._log
         position = physical_offset % log.file_bytes
         if physical_offset == log.max_offset:
@@ -64,7 +64,7 @@ class Boundaries:
             at = end
 
     def _end_of(self, physical_offset: int) -> int | None:
-        """Where the record or the BLANK at a boundary ends; None if there is none, or not all of it."""
+        """Return the end of the record or BLANK at a boundary; None if no whole one begins there."""
         log = self._log
         record = log.record(physical_offset)
         if record is not None:
@@ -73,7 +73,7 @@ class Boundaries:
         return file_end if physical_offset < log.max_offset and file_end <= log.max_offset else None
 
     def _first_record(self, begin: int, end: int) -> int | None:
-        """Where the first whole, sound record begins in a stretch of the log; None without one."""
+        """Return the offset of the first whole, sound record in a range of the log; None without one."""
         import numpy as np  # noqa: PLC0415 # see ``kernel_loading``
 
         from rmq_formats.kernels import scan  # noqa: PLC0415 # numba, see ``kernel_loading``

@@ -60,13 +60,13 @@ class LogFlusher:
         self.wake = self._worker.wake  # has the thread look whether a flush is due
 
     def request(self) -> None:
-        """Have the thread flush all that is appended now; does not wait."""
+        """Request a flush of all bytes appended so far, without waiting."""
         self._is_requested = True
         self._worker.wake()
 
     @property
     def is_due(self) -> bool:
-        """Whether enough pages are new, or the last flush was long ago. Source: ``MappedFile#isAbleToFlush``."""
+        """True if enough pages are dirty, or the flush interval is over. Source: ``MappedFile#isAbleToFlush``."""
         pages = self._log.max_offset // PAGE_BYTES - self.flushed_offset // PAGE_BYTES
         return pages >= self._least_pages or self._threads.monotonic_s() - self._flushed_at >= self._thorough_s
 
@@ -75,7 +75,7 @@ class LogFlusher:
         self._flushed.append(listener)
 
     def on_fault(self, listener: FaultListener) -> None:
-        """Register a callback for the error that ends flushing; called once, on the thread that met it."""
+        """Register a callback for the error that ends flushing, called once on the thread of the error."""
         self._failed.append(listener)
 
     def start(self, flushed_offset: int) -> None:
@@ -93,7 +93,7 @@ class LogFlusher:
         return self.flushed_offset >= physical_offset
 
     def fail(self, error: OSError) -> None:
-        """End all flushing because of an I/O error, wherever it was met.
+        """End all flushing because of an I/O error of any thread.
 
         Those who wait are woken last: by then the store takes no more messages.
         """

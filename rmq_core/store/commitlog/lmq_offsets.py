@@ -1,4 +1,4 @@
-"""Gives messages their places in the light queues (LMQ) that they name.
+"""Assigns queue offsets in light message queues (LMQ) to messages.
 
 Source: ``LmqDispatch``, ``CommitLog.DefaultAppendMessageCallback#handlePropertiesForLmqMsg``.
 """
@@ -23,30 +23,30 @@ _NONE: Final[Collection[QueueParts]] = ()
 
 
 def split_lmq_names(text: str) -> list[str]:
-    """Split a list of light queues, as Java does: empty parts at its end do not count. Source: ``String#split``."""
+    """Split a list of LMQ names as Java does, without empty parts at the end. Source: ``String#split``."""
     return text.rstrip(_SEPARATOR).split(_SEPARATOR) if text.strip(_SEPARATOR).strip() else []
 
 
 def decode_lmq_names(properties: bytes) -> list[str]:
-    """List the light queues that a message's encoded properties name."""
+    """List the LMQs that a message's encoded properties name."""
     return split_lmq_names(decode_properties(properties).get(PROPERTY_LIGHT_NAMES, ""))
 
 
 def is_lmq(name: str) -> bool:
-    """Whether a name can be a light queue's: one without control characters, which is a directory's as well."""
+    """Return whether a name has the prefix of LMQs, is safe as a directory name and has no control characters."""
     return name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name) and _CONTROL.search(name) is None
 
 
 class LmqOffsets:
-    """Gives messages their places in light queues, of which each has the queue id 0."""
+    """Next offsets of the LMQs that messages name. Each LMQ has the single queue id 0."""
 
     def __init__(self, queue_of: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, most: int) -> None:
-        """Prepare.
+        """Set the limit, and where offsets come from.
 
         Args:
             queue_of: gives the next offset of a queue; ``Appender.queue``.
-            queues: those that are stored.
-            most: light queues above which no message may go to a new one.
+            queues: the stored ConsumeQueues.
+            most: maximal number of LMQs; a message that would create another one is refused.
         """
         self._queue_of = queue_of
         self._queues = queues
@@ -55,15 +55,16 @@ class LmqOffsets:
 
     @property
     def names(self) -> set[str]:
-        """The names of all light queues that messages went to; who makes or removes one, tells it here."""
+        """Names of all LMQs with messages. Callers that create or delete an LMQ update this set."""
         if self._names is None:
             self._names = {name for name in self._queues.topics() if name.startswith(LIGHT_QUEUE_PREFIX)}
         return self._names
 
     def reserve(self, names: Collection[str]) -> bool:
-        """Whether a message may go to all of these: there is room for the new ones, which count from now on.
+        """Reserve room for the LMQs of a message; False if the store would have too many.
 
-        It may make them much later, as it is delayed: many such would each find room for a queue of its own.
+        A delayed message creates its LMQs much later. Without the reservation, many delayed messages would each find
+        room for one more LMQ.
         """
         new = set(names) - self.names
         if new and len(self.names) + len(new) > self._most:
@@ -72,18 +73,18 @@ class LmqOffsets:
         return True
 
     def assign_offsets(self, topic: str, properties: bytes) -> tuple[bytes, Collection[QueueParts]]:
-        """Put a message's places into its properties, in the order of the names.
+        """Put a message's LMQ offsets into its properties, in the order of the LMQ names.
 
-        Messages to topics of retries, of the system and of delays get none; their copies that are delivered do. Nor do
-        those of topics with batch queues, whose dispatch heeds no places in the original. Nor does one with a name that
-        is no light queue's: the original writes lists then that end its own dispatch.
+        Messages to retry, system and schedule topics get no LMQ offsets; the copies that are delivered do. Messages of
+        topics with batch queues get none, as Java's dispatch of batch queues ignores them. Neither does a message with
+        an invalid LMQ name: Java writes offsets then that end its own dispatch.
 
         Args:
-            topic: that it is stored in.
-            properties: its own, encoded; places that it brings count for nothing.
+            topic: of the stored message.
+            properties: of the message, encoded; LMQ offsets from the client are ignored.
 
         Returns:
-            Its properties, and the light queues whose next offset goes up by one, once it is stored.
+            The new properties, and the LMQs whose next offset increases by one when the message is stored.
         """
         if topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic == SCHEDULE_TOPIC:
             return properties, _NONE

@@ -69,7 +69,7 @@ class CommitLog:
         self._last_start = -file_bytes
 
     def adopt(self, files: list[LogFile], end: int) -> None:
-        """Take over recovered files; ``end`` is the physical offset of the next record.
+        """Adopt recovered files; ``end`` is the physical offset of the next record.
 
         Raises:
             OSError: the last file cannot be mapped, or its blocks cannot be had.
@@ -185,7 +185,7 @@ class CommitLog:
 
     @property
     def has_trailing_bytes(self) -> bool:
-        """Whether a record may begin behind the end, left by a write that failed: the next start takes it in."""
+        """True if bytes of a failed write follow the log's end; the next start would recover them as a record."""
         return self.memory is not None and any(self.memory[self.position : self.position + _INT32.size])
 
     def file_at(self, physical_offset: int) -> LogFile | None:
@@ -203,12 +203,12 @@ class CommitLog:
         return file.view[position : position + size]
 
     def read_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Up to ``most_bytes`` from a physical offset on, within one file; None if nothing is there."""
+        """Return up to ``most_bytes`` from a physical offset on, within one file; None at the log's end."""
         readable_bytes = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
         return self.slice(physical_offset, min(readable_bytes, most_bytes))
 
     def record(self, physical_offset: int) -> memoryview | None:
-        """Return the record that stands at a physical offset; None where none does, as far as its head can tell."""
+        """Return the record at a physical offset; None if the bytes there are not a record's head."""
         head = self.slice(physical_offset, RECORD_FIXED_BYTES_V1)
         if head is None:
             return None
@@ -258,7 +258,7 @@ def store_timestamp_ms(record: memoryview) -> int:
 
 
 def list_log_files(directory: str) -> list[tuple[str, int, int]]:
-    """Path, start and size of each file that is named as one of the CommitLog; others are ignored."""
+    """List path, start and size of each CommitLog file in a directory, and ignore other files."""
     files = []
     for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
         start = paths.parse_segment_name(path.name)

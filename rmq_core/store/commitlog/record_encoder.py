@@ -1,4 +1,4 @@
-"""The parts of a record to be: what a queue's records share, a batch's messages, which hosts it has.
+"""Encodes parts of records: the parts shared by a queue, the messages of a batch, and host flags.
 
 ``rmq_formats.codecs.record.encode_record`` is the oracle of the bytes. Source: ``MessageExtEncoder``.
 """
@@ -35,7 +35,7 @@ _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
 
 
 class QueueParts:
-    """What all records of one queue have in common, and its next queue offset."""
+    """Encoded parts that all records of one queue share, and the queue's next offset."""
 
     __slots__ = ("magic", "next_offset", "queue_id", "topic_bytes")
 
@@ -62,7 +62,7 @@ class BatchEncoder:
         self._append_crc = append_crc
 
     def split(self, batch: bytes, properties: bytes) -> list[BatchMessage] | None:
-        """Return the messages; None where a length in the batch lies, or a limit is passed."""
+        """Split a batch into messages; None if a length in the batch is wrong, or a limit is exceeded."""
         crc32, unpack = isal_zlib.crc32, BATCH_HEAD.unpack_from
         crc_bytes = CRC_PROPERTY_BYTES * self._append_crc
         overhead = self._head_bytes + len(self._queue.topic_bytes) + 2 + crc_bytes
@@ -132,7 +132,7 @@ class BatchEncoder:
 
 
 def host_kinds(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[int, int]:
-    """Index in ``HEADS`` that fits the hosts, and ``sys_flag`` with the bits that say so.
+    """Return the index in ``HEADS`` for two hosts, and ``sys_flag`` with their IPv6 bits.
 
     Raises:
         ValueError: a host of another length than 8 or 20 bytes; the broker makes them, not a client.
@@ -147,7 +147,7 @@ def host_kinds(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[int,
 
 
 def before_crc(properties: bytes) -> bytes:
-    """Prepare properties for a CRC property behind them: without an older one, and ended by a separator."""
+    """Remove an older CRC property and terminate the properties, so that a CRC property can follow."""
     if CRC_PROPERTY_START in properties:
         entries = properties.split(_SEPARATOR)
         properties = _SEPARATOR.join(entry for entry in entries if not entry.startswith(CRC_PROPERTY_START))

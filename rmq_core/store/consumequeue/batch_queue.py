@@ -38,7 +38,7 @@ class BatchUnit(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Queue offset behind its last message."""
+        """Queue offset after the unit's last message."""
         return self.base_offset + self.message_count
 
 
@@ -115,7 +115,7 @@ class BatchQueue:
         return self.files.read(row * BATCH_UNIT_BYTES, count * BATCH_UNIT_BYTES) if count > 0 else b""
 
     def find_row(self, queue_offset: int) -> int:
-        """Row of the unit that a queue offset is in, or of the next one behind a gap."""
+        """Return the row of the unit that contains a queue offset; in a gap, the row of the next unit."""
         return self.find(lambda unit: unit.end_offset > queue_offset)
 
     def unit_of(self, queue_offset: int) -> BatchUnit | None:
@@ -124,7 +124,7 @@ class BatchQueue:
         return unit if unit is not None and unit.base_offset <= queue_offset < unit.end_offset else None
 
     def find(self, is_from_here: Callable[[BatchUnit], bool], begin: int | None = None) -> int:
-        """Binary search: the first row, from ``begin`` on, whose unit meets a condition that all later ones meet too.
+        """Return the first row, from ``begin`` on, whose unit satisfies a monotonic condition (binary search).
 
         Returns:
             One past the last row where none does.
@@ -138,11 +138,11 @@ class BatchQueue:
         return begin + bisect_left(range(begin, self._end), True, key=is_satisfied_at)
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
-        """Return the first row whose record is at or behind a physical offset."""
+        """Return the first row whose record is at or after a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
     def next_unit(self, row: int) -> BatchUnit | None:
-        """Return the unit of a row; None behind the last one."""
+        """Return the unit of a row; None after the last one."""
         return self.unit(row)
 
     def offset_by_time(self, time_ms: int, *, upper: bool) -> int:
@@ -263,7 +263,7 @@ class BatchQueue:
         return -1 if unit is None else unit.physical_offset
 
     def last_end(self) -> int:
-        """Physical offset behind the record of the last unit; -1 without one."""
+        """Physical offset after the record of the last unit; -1 without units."""
         unit = self.unit(self._end - 1)
         return -1 if unit is None else unit.physical_offset + unit.size
 
@@ -276,7 +276,7 @@ class BatchQueue:
             self.min_offset = self.max_offset
 
     def remove_expired(self, log_min: int) -> int:
-        """Remove the files whose messages are all gone from the log, but never the last; returns how many."""
+        """Remove the files whose messages have all expired, except the last file; return their number."""
         removed, kept = 0, self.find_physical(log_min)
         while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // BATCH_UNIT_BYTES <= kept:
             self.files.remove(self.files.files[0])

@@ -47,15 +47,15 @@ class DroppedTopics:
         return bool(new)
 
     def cut(self, log_end: int) -> None:
-        """Have no topic be dead beyond the log's end, which may have been cut: what comes there is new."""
+        """Limit the offsets of deleted topics to the log's end, which may have been cut. Later records are new."""
         if any(end > log_end for end in self.ends.values()):
             self._set({topic: min(end, log_end) for topic, end in self.ends.items()})
 
     def clear(self) -> None:
-        """Forget all, as the log that they were deleted in is gone.
+        """Clear all deleted topics, as the log with their messages no longer exists.
 
-        Not those beyond the end of a log that is there: it may have lost its last files with its power, or be a
-        slave's that has not come so far.
+        Topics deleted beyond the end of an existing log stay: the log may have lost its last files with its power, or
+        may be a lagging slave's.
         """
         if self.ends:
             self._set({})

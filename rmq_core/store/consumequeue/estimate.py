@@ -1,4 +1,4 @@
-"""How many messages of a stretch of a queue a filter may let through, estimated without reading records.
+"""Estimates how many messages in a range of a queue match a filter, without reading records.
 
 Source: ``ConsumeQueue#estimateMessageCount``.
 """
@@ -53,7 +53,7 @@ def _matching(
     queue: ConsumeQueue, units: "np.ndarray[tuple[int], np.dtype[np.void]]", tags_codes: Set[int] | None,
     may_match_unit: MayMatchUnit | None,
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """Whether each unit may be one of a message that is wanted."""
+    """Return a mask of the units whose messages may match the filter."""
     codes = units["tags_code"].astype(np.int64)
     matching = np.ones(len(units), dtype=np.bool_)
     ext = queue.ext

@@ -1,4 +1,4 @@
-"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages, at addresses that the units hold.
+"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages, at the addresses in the units.
 
 Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """
@@ -31,7 +31,7 @@ class QueueExt:
         self.files = FileSequence(directory, file_bytes, open_files)
 
     def load(self, last_tags_code: int | None) -> None:
-        """Open the files, and cut off what is behind the unit at the queue's last address.
+        """Open the files, and cut off all bytes after the unit at the queue's last address.
 
         Args:
             last_tags_code: the last of the queue's tags codes that is an address; None if none is.
@@ -40,7 +40,7 @@ class QueueExt:
         self.cut(last_tags_code)
 
     def cut(self, last_tags_code: int | None) -> None:
-        """Cut off what is behind the unit at an address; everything for None."""
+        """Cut off all bytes after the unit at an address; all units for None."""
         self.end = self.files.start
         if last_tags_code is not None:
             offset = decode_ext_address(last_tags_code)

@@ -107,7 +107,7 @@ class OpenFiles:
         self.note_dirty(file)
 
     def note_dirty(self, file: ConsumeQueueFile) -> None:
-        """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
+        """Queue a file for fsync. Call after the write: the flush thread clears the flag before it syncs."""
         if not file.is_dirty:
             file.is_dirty = True
             self.dirty.append(file)
@@ -214,7 +214,7 @@ class FileSequence:
         return self._open.read(file, min(size, self.file_bytes - position), position)
 
     def has_data(self, offset: int) -> bool:
-        """Whether there may be bytes other than zero at or behind an offset."""
+        """Return whether there may be bytes other than zero at or after an offset."""
         file = self.file_at(offset)
         if file is None:
             return False
@@ -232,7 +232,7 @@ class FileSequence:
         return True
 
     def trim(self, offset: int) -> None:
-        """Fill everything from an offset on with zeros, and remove the files behind it."""
+        """Fill the files with zeros from an offset on, and remove all later files."""
         while self.files and self.files[-1].start >= offset:
             self.remove(self.files[-1])
         file = self.file_at(offset) if self.files else None
@@ -250,7 +250,7 @@ class FileSequence:
         self._open.new_directories.append(self.directory)
 
     def drop(self) -> None:
-        """Have no file forced any more: ``clear`` will remove them."""
+        """Cancel the fsync of all files, as ``clear`` will remove them."""
         for file in self.files:
             file.is_dropped = True
 

@@ -61,13 +61,13 @@ class ConsumeQueue:
             self._cells[self._cell] = queue_offset
 
     def bind(self, cells: memoryview | None, cell: int = 0) -> None:
-        """Keep ``max_offset`` in a cell of the table of targets, where the dispatch kernel counts it up."""
+        """Bind ``max_offset`` to a cell of the target table, which the dispatch kernel increments."""
         max_offset = self.max_offset
         self._cells, self._cell = cells, cell
         self.max_offset = max_offset
 
     def append(self, place: int, units: bytes) -> None:
-        """Write consecutive units behind the last one; pre-blanks fill what is between.
+        """Write consecutive units after the last one; pre-blanks fill a gap.
 
         Args:
             place: of the first, at or behind the queue's end. Of a queue without files, any: its older units went
@@ -96,7 +96,7 @@ class ConsumeQueue:
         return None if unit.size == PRE_BLANK_SIZE and unit.physical_offset == 0 else unit
 
     def next_unit(self, queue_offset: int) -> StoredUnit | None:
-        """Return the first unit at or behind a queue offset that is no pre-blank; None if there is none."""
+        """Return the first unit at or after a queue offset that is no pre-blank; None without one."""
         while queue_offset < self.max_offset:
             unit = self.unit(queue_offset)
             if unit is not None:
@@ -118,7 +118,7 @@ class ConsumeQueue:
             unit = self.next_unit(unit.queue_offset + 1)
 
     def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
-        """Binary search: the first queue offset whose message meets a condition that all later ones meet too.
+        """Return the first queue offset whose message satisfies a monotonic condition (binary search).
 
         Args:
             is_from_here: the condition; pre-blanks are skipped.
@@ -138,7 +138,7 @@ class ConsumeQueue:
         return self.max_offset if unit is None else unit.queue_offset
 
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
-        """Return the first queue offset whose record is at or behind a physical offset."""
+        """Return the first queue offset whose record is at or after a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
     @property
@@ -174,7 +174,7 @@ class ConsumeQueue:
             self.ext.cut(self.last_address())
 
     def trim_empty_files(self) -> None:
-        """Remove files at the end that were made for units which are not there, but not one that tells a number."""
+        """Remove files without units at the end, except a file whose name is the next queue offset."""
         files = self.files.files
         if files and files[-1].start >= self.max_offset * UNIT_BYTES and (len(files) > 1 or files[0].start == 0):
             self.trim(self.max_offset)
@@ -233,7 +233,7 @@ class ConsumeQueue:
         return -1 if unit is None else unit.physical_offset
 
     def last_end(self) -> int:
-        """Physical offset behind the record of the last unit; -1 without one."""
+        """Physical offset after the record of the last unit; -1 without units."""
         unit = self.unit(self.max_offset - 1) if self.max_offset > self.first_stored else None
         return -1 if unit is None else unit.physical_offset + unit.size
 
@@ -254,9 +254,10 @@ class ConsumeQueue:
                 self.ext.remove_before(unit.tags_code)
 
     def remove_expired(self, log_min: int) -> int:
-        """Remove the files whose messages are all gone from the log, but never the last; returns how many.
+        """Remove the files whose messages have all expired, except the last file; return their number.
 
-        The last stays for its number: a queue that began again at 0 would be behind its consumers.
+        The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
+        offsets of its consumers.
         """
         removed, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
         while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // UNIT_BYTES <= kept:

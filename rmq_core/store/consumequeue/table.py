@@ -48,7 +48,7 @@ class ConsumeQueueTable:
 
     @property
     def has_topic_list(self) -> bool:
-        """Whether the store has a list of its topics: one that it lacks has been deleted, or is yet to be made."""
+        """True if the store has a list of its topics: a topic without an entry was deleted, or is new."""
         return any(Path(f"{self._topics_file}{end}").exists() for end in ("", ".bak"))
 
     def __len__(self) -> int:
@@ -131,14 +131,14 @@ class ConsumeQueueTable:
         return 0 if queue is None else max(queue.max_offset, queue.least_next)
 
     def topics(self) -> dict[str, list[int]]:
-        """Topics that have queues, and their queue ids."""
+        """Queue ids by topic."""
         queue_ids: dict[str, list[int]] = {}
         for topic, queue_id in self._queues:
             queue_ids.setdefault(topic, []).append(queue_id)
         return queue_ids
 
     def remove_topics(self, ends: Mapping[str, int], all_end: int = MAX_LONG) -> int:
-        """Remove the queues of topics that have no record behind a physical offset; returns of how many topics.
+        """Remove the queues of topics without records after a physical offset; return the number of topics.
 
         Their files stay until ``remove_files`` comes to them, or a queue is made in their place: there may be many.
         What a queue has behind that offset is of a new topic, and stays: its first messages may have been lost with
@@ -228,11 +228,11 @@ class ConsumeQueueTable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no queue was found with a file missing, or of the other kind than its topic's."""
+        """True if no queue lacked a file or was of the other kind than its topic's."""
         return not self._has_others and all(queue.is_whole for queue in self)
 
     def set_batch_topics(self, topics: Collection[str]) -> bool:
-        """Say which topics have BatchConsumeQueues; those that have some already count as well.
+        """Set the topics with BatchConsumeQueues; topics that have such queues already are added.
 
         Returns:
             Whether one of them has plain queues: a slave may have got messages before it was told of their topic.
@@ -273,7 +273,7 @@ class ConsumeQueueTable:
         self._remove_directories(plain.topic)
 
     def last_end(self) -> int:
-        """Return the largest physical offset behind a record that has a unit; -1 without units."""
+        """Return the largest physical offset after a record that has a unit; -1 without units."""
         return max((queue.last_end() for queue in self), default=-1)
 
     def close(self) -> None:

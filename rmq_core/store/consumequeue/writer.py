@@ -1,4 +1,4 @@
-"""Writes units to ConsumeQueues: gives the kernel their mapped places, and writes those that have none."""
+"""Writes units to ConsumeQueues: maps files for the dispatch kernel, and writes units the kernel cannot write."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +53,7 @@ class UnitWriter:
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
-        """Begin with no row known.
+        """Create a writer without rows.
 
         Args:
             queues: where the units go; records of a dropped topic that are dead get none.
@@ -81,7 +81,7 @@ class UnitWriter:
         self._restarted = set()
 
     def note_lost(self, damages: Iterable[Damage]) -> None:
-        """Note which stretches of the log are damaged, or were."""
+        """Set the damaged and quarantined ranges of the log."""
         ends: dict[int, int] = {}
         for damage in damages:
             begin = damage.physical_offset
@@ -95,7 +95,7 @@ class UnitWriter:
 
     @property
     def most_at_once(self) -> int:
-        """Most units that one ``put`` takes."""
+        """Maximal number of units of one ``put``."""
         if self._queues.is_ext:
             return _MOST_AT_ONCE
         return _BATCHES_AT_ONCE if self._queues.batch_topics else 1
@@ -194,7 +194,7 @@ class UnitWriter:
         queue.append(place, b"".join(packed))
 
     def write(self, queue: ConsumeQueue, place: int, rows: Table) -> None:
-        """Write units at consecutive places of a queue, at or behind its end.
+        """Write units at consecutive offsets of a queue, at or after the queue's end.
 
         Args:
             queue: theirs.
@@ -236,7 +236,7 @@ class UnitWriter:
         return queue
 
     def _grow(self, least: int) -> None:
-        """Have targets for so many rows, however few there are: a start walks many queues, and writes to none."""
+        """Grow the target table to at least so many rows. Starting walks many queues without writing to them."""
         count = max(2 * len(self.targets), least)
         targets = np.zeros((count, TARGET_COLUMNS), dtype=np.int64)
         targets[: len(self.targets)] = self.targets
@@ -288,7 +288,7 @@ class UnitWriter:
                 self.targets[row, TARGET_ROOM] = 0
 
     def clear_cache(self) -> None:
-        """Drop all cached queues and places, as queues were removed or cut."""
+        """Clear all cached queues and targets, as queues were removed or cut."""
         for row, queue in enumerate(self._rows):
             if queue is not None:
                 queue.bind(None)
@@ -302,7 +302,7 @@ class UnitWriter:
         self._mapped.clear()
 
     def collect_dirty_files(self) -> list[ConsumeQueueFile]:
-        """Files that the kernel has written since the last call; for the thread that forces them."""
+        """Collect the files that the kernel has written since the last call, for the flush thread."""
         targets = self.targets
         rows = np.flatnonzero(targets[:, TARGET_DIRTY])
         # A row may go on to its next file at any moment: until its mark is taken away, the file before is noted

@@ -194,9 +194,9 @@ class Dispatch:
             self.stray_batch_topics |= {self.writer.names[row][0] for row in rows} - self._queues.batch_topics
 
     @property
-    def has_light_records(self) -> bool:
-        """Whether a record in the log has places in light queues (LMQ), written or not."""
-        return self._collector.has_light_records
+    def has_lmq_records(self) -> bool:
+        """True if a dispatched record has LMQ offsets, even if their units were not written."""
+        return self._collector.has_lmq_records
 
     def _extend_queue_names(self) -> None:
         """Extend ``writer.names`` to all rows of the queue table."""
@@ -234,9 +234,9 @@ class Dispatch:
             store_variants.refuse(store_variants.no_dispatch(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
-        if self._queues.batch_topics and collector.has_light_records:
+        if self._queues.batch_topics and collector.has_lmq_records:
             self._extend_queue_names()
-            units = collector.without_light_units(units, self.writer.names, self._queues.batch_topics)
+            units = collector.without_lmq_units(units, self.writer.names, self._queues.batch_topics)
         if len(units):
             self.timestamp_ms = collector.last_timestamp_ms(units)
         self._extend_queue_names()

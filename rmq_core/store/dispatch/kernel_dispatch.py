@@ -61,7 +61,7 @@ class Collector(Dispatcher):
     def run(
         self, data: NDArray[np.uint8], writer: UnitWriter, index_file: MappedIndexFile | None
     ) -> tuple[Table, Table]:
-        """Take the records of a log file that ``numbers`` asks for, and write what can be written at once.
+        """Dispatch the records of a log file that ``numbers`` selects, and write units into mapped files.
 
         Args:
             data: the mapped file.
@@ -111,18 +111,18 @@ class Collector(Dispatcher):
         return set(units[is_batch, dispatch_kernel.UNIT_QUEUE].tolist())
 
     @property
-    def has_light_records(self) -> bool:
-        """Whether a record has places in light queues (LMQ)."""
+    def has_lmq_records(self) -> bool:
+        """True if a record has LMQ offsets."""
         return bool(self.marks & dispatch_kernel.MARK_LIGHT)
 
     @property
     def is_at_blank(self) -> bool:
-        """Whether the last run ended at the BLANK that ends a file."""
+        """True if the last run ended at the BLANK at a file's end."""
         return bool(self.numbers[tables.RUN_WALK_STATUS] == scan_kernel.BLANK)
 
     @property
     def is_at_damage(self) -> bool:
-        """Whether the last run ended at bytes that are no sound record."""
+        """True if the last run ended at bytes that are no sound record."""
         return bool(self.numbers[tables.RUN_WALK_STATUS] > scan_kernel.SOUND)
 
     def place(self, units: Table, begin: int, writer: UnitWriter, most_met: int | None = None) -> bool:
@@ -165,8 +165,8 @@ class Collector(Dispatcher):
         return *self.take(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
 
     @staticmethod
-    def without_light_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:
-        """Units without those in light queues of records in batch queues, as the original gives none of them."""
+    def without_lmq_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:
+        """Drop the LMQ units of records in batch queues, as Java writes no such units."""
         return drop_light_units(units, names, batch_topics)
 
     @staticmethod
@@ -177,12 +177,12 @@ class Collector(Dispatcher):
 
     @staticmethod
     def first_unit_from(units: Table, physical_offset: int) -> int:
-        """Row of the first unit whose record is at or behind a physical offset."""
+        """Return the row of the first unit whose record is at or after a physical offset."""
         return int(np.searchsorted(units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET], physical_offset))
 
     @staticmethod
     def keys_from(keys: Table, physical_offset: int, passed_over: int) -> Table:
-        """Keys of records at or behind a physical offset, without the first ``passed_over`` of the one right there."""
+        """Return the keys of records at or after a physical offset, without the first record's ``passed_over`` keys."""
         offsets = keys[:, dispatch_kernel.KEY_PHYSICAL_OFFSET]
         begin = int(np.searchsorted(offsets, physical_offset))
         there = int(np.searchsorted(offsets, physical_offset, side="right")) - begin

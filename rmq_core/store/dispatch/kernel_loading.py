@@ -27,7 +27,7 @@ _MAPPING: Final = re.compile(
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """Take all objects made in this context out of garbage collection, as they live as long as the process.
+    """Exclude all objects made in this context from garbage collection, as they live as long as the process.
 
     numba and its kernels are some 110,000 objects to go over, again and again while they are made, and later in a
     pause of 70 ms each time.
@@ -43,7 +43,7 @@ def lasting() -> Iterator[None]:
 
 
 def release_compiler() -> None:
-    """Give back the pages of numba's compiler: sixty megabytes of code and tables, unused once the kernels are loaded.
+    """Release the memory of numba's compiler: sixty megabytes of code and tables that loaded kernels do not need.
 
     They are clean pages of a file, and come back when they are touched. Nothing is done where that cannot be (no
     Linux, no glibc).

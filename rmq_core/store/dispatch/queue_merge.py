@@ -1,6 +1,6 @@
-"""Merges ConsumeQueues with the records that a recovery has read, where it cannot say from where on units lack.
+"""Merges ConsumeQueues with the records that a recovery read, where the first missing unit is unknown.
 
-After a crash of the original, or where a queue is lost, the units behind some record are to be looked at. To throw them
+After a crash of the original, or where a queue is lost, the units after some record are to be compared. To throw them
 away and to dispatch the records again would bring back the messages of deleted topics, whose records are in the log
 still, and take away those of the topics that were made in their place: what a queue says of its records is kept, as
 ``rmq rebuild`` keeps it (``rmq_formats.scan.queue_witness``).
@@ -150,8 +150,8 @@ class QueueMerge:
         if first is not None:
             if first < queue.max_offset:
                 queue.trim(first)
-            wanted = merged.rows if self._queues.is_ext else kept
-            self._write(queue, np.ascontiguousarray(wanted[wanted[:, unit_kernel.QUEUE_OFFSET] >= first]))
+            rows_to_write = merged.rows if self._queues.is_ext else kept
+            self._write(queue, np.ascontiguousarray(rows_to_write[rows_to_write[:, unit_kernel.QUEUE_OFFSET] >= first]))
         queue.least_next = max(queue.least_next, merged.end)
 
     def _write(self, queue: ConsumeQueue, rows: Rows) -> None:
@@ -172,7 +172,7 @@ def _rows(queue: ConsumeQueue, begin: int, end: int) -> Rows:
 
 
 def _with_tags_codes(standing: Rows, expected: Rows, begin: int) -> Rows:
-    """Copy the wanted units, with the tags codes of those that stand there already.
+    """Copy the expected units, with the tags codes of the units in the file.
 
     They may be addresses in ConsumeQueueExt, or times by a former ``messageDelayLevel``. Of the last one a sector may
     be lost, so that its code ends in zeros.
@@ -188,13 +188,13 @@ def _with_tags_codes(standing: Rows, expected: Rows, begin: int) -> Rows:
 
 
 def _is_torn(standing: Rows, expected: Rows) -> bool:
-    """Whether a unit's tags code is another than the wanted one, and the begin of that with zeros behind."""
+    """Return whether a unit's tags code is a beginning of the expected one, followed by zeros."""
     unit, whole = (int(row[unit_kernel.TAGS_CODE]).to_bytes(8, "big", signed=True) for row in (standing, expected))
     return unit != whole and whole.startswith(unit.rstrip(b"\0"))
 
 
 def _first_difference(standing: Rows, expected: Rows, begin: int, end: int) -> int | None:
-    """Find the first place at which a queue is to be written anew, up to its end; None if it is as wanted.
+    """Find the first place at which a queue is to be written anew, up to its end; None if all units are as expected.
 
     Args:
         standing: its units, from ``begin`` on.

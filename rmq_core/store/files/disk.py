@@ -88,7 +88,7 @@ class Disk:
             written = os.pwrite(descriptor, data, offset)
 
     def zero(self, descriptor: int, begin: int, end: int) -> None:
-        """Fill a range with zeros; one that ends with the file becomes a hole, which takes no disk space."""
+        """Fill a range with zeros; a range at the file's end becomes a hole without disk blocks."""
         if end == os.fstat(descriptor).st_size:
             os.ftruncate(descriptor, begin)
             os.ftruncate(descriptor, end)
@@ -97,7 +97,7 @@ class Disk:
             self.write(descriptor, memoryview(_ZERO_BLOCK)[: end - at], at)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Give a file another size; a longer one ends with a hole."""
+        """Change a file's size; a longer file ends with a hole."""
         os.ftruncate(descriptor, size)
 
     def sync(self, descriptor: int) -> None:
@@ -164,7 +164,7 @@ class Disk:
         self.sync_directory(str(Path(path).parent))
 
     def used_ratio(self, path: str) -> float:
-        """Return the used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if it is not known.
+        """Return the used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if the share is unknown.
 
         Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory has its caller
         delete files.

@@ -59,7 +59,7 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
 
 
 def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
-    """Those of ``told`` that the config says nothing else of: a directory may have been left by a topic of the name."""
+    """Drop the topics whose config names plain queues: a deleted topic may have left a directory."""
     if not batch_topics:
         return batch_topics
     for end in ("", ".bak"):

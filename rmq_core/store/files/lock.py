@@ -1,4 +1,4 @@
-"""The exclusive lock of a store, held for as long as the store is open."""
+"""Exclusive lock of a store, from opening to closing."""
 
 import os
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""All threads of a store and a broker, and their clock, in one class, so that the lab can take their turns itself."""
+"""Threads and clock of a store and a broker, in one class, so that the lab can schedule each run."""
 
 import threading
 import time
@@ -7,12 +7,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
 Turn = Callable[[], float | None]
-"""Does what is to be done now; gives the seconds to the next turn, None for none until somebody asks for it."""
+"""Runs the work that is due; returns the seconds to the next run, None to wait for ``Worker.wake``."""
 _JOIN_SECONDS: Final = 60.0
 
 
 class Worker:
-    """A thread that takes its turn when it is asked to, and when the time that the last turn gave is over."""
+    """Thread that runs a function on request, and after the delay that the last run returned."""
 
     def __init__(self, name: str, turn: Turn) -> None:
         """Name a thread; ``start`` runs it."""
@@ -21,15 +21,15 @@ class Worker:
         self._is_stopping = False
         self._wait_s: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.wake: Callable[[], None] = self._woken.set  # asks for a turn, and does not wait
+        self.wake: Callable[[], None] = self._woken.set  # requests a run, without waiting
 
     def start(self, wait_s: float | None) -> None:
-        """Start the thread; its first turn is in some seconds, or when it is asked for."""
+        """Start the thread; the first run is after ``wait_s`` seconds or at ``wake``."""
         self._wait_s = wait_s
         self._thread.start()
 
     def stop(self) -> None:
-        """Have it take a last turn, and wait for its end."""
+        """Run the function once more, and wait for the thread's end."""
         self._is_stopping = True
         self.wake()
         if self._thread.is_alive():
@@ -54,14 +54,14 @@ class Threads:
         return time.monotonic()
 
     def worker(self, name: str, turn: Turn) -> Worker:
-        """Return a thread that takes turns; it is to be started."""
+        """Return a worker that is not started yet."""
         return Worker(name, turn)
 
     def pool(self, name: str, count: int) -> Executor:
-        """So many threads for calls that wait for the disk."""
+        """Return a pool of ``count`` threads for calls that wait for the disk."""
         return ThreadPoolExecutor(count, name)
 
     def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None) -> None:
-        """Wait until something holds that other threads bring about, who notify of it; or until the time is over."""
+        """Wait until other threads make a condition true and notify, or until the timeout."""
         with changed:
             changed.wait_for(holds, timeout_s)

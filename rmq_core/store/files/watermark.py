@@ -38,7 +38,7 @@ assert _FIELDS.size + _SUM.size <= SECTOR_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """How far log, queues and Index are known to be on the disk.
+    """Offsets up to which log, queues and Index are on the disk.
 
     Attributes:
         sequence: goes up with each write; the higher of two copies counts.
@@ -122,7 +122,7 @@ class Marks:
 
     @property
     def checkpoint_bytes(self) -> bytes:
-        """The bytes of ``checkpoint`` that all brokers use, by which a watermark knows it."""
+        """Bytes of ``checkpoint`` that all brokers use; a watermark identifies the checkpoint by these bytes."""
         return self._checkpoint_bytes[:CHECKPOINT_USED_BYTES]
 
     @property
@@ -143,7 +143,7 @@ class Marks:
         return newest if matches_checkpoint else None
 
     def write(self, watermark: Watermark, checkpoint: Checkpoint) -> None:
-        """Write both and force them; in this order, so that one of the two checkpoints is always known."""
+        """Write and fsync the watermark, then the checkpoint: the watermark always matches one of two checkpoints."""
         self._sequence += 1
         after = checkpoint.encode()[:CHECKPOINT_SIXTH_END]
         mark = replace(

@@ -163,7 +163,7 @@ class MappedIndexFile(MappedFile):
         self.map[:INDEX_HEADER_BYTES] = kept.encode()
 
     def is_sound(self) -> bool:
-        """Whether it has a header, and that fits the store's settings.
+        """Return whether the file has a header that fits the store's settings.
 
         A header of zeros is that of a file which was made, and never forced before a loss of power.
         """

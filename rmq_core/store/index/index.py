@@ -108,7 +108,7 @@ class Index:
         self._appended = 0
 
     def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
-        """Take note of a message without a key, or of one whose keys are in.
+        """Record the progress over a message without keys, or with keys that are in the Index already.
 
         Args:
             physical_offset: of the message.
@@ -129,7 +129,7 @@ class Index:
         self.note_dirty(self.files[-1])
 
     def note_dirty(self, file: MappedIndexFile) -> None:
-        """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
+        """Queue a file for fsync. Call after the write: the flush thread clears the flag before it syncs."""
         if not file.is_dirty:
             file.is_dirty = True
             self.dirty.append(file)
@@ -193,7 +193,7 @@ class Index:
         return True
 
     def cut(self, physical_offset: int, store_timestamp_ms: Callable[[int], int | None]) -> None:
-        """Remove the entries of records at or behind a physical offset.
+        """Remove the entries of records at or after a physical offset.
 
         Args:
             physical_offset: where the log ends now.
@@ -222,7 +222,7 @@ class Index:
         self._note_full()
 
     def resume(self) -> tuple[int, int]:
-        """Where dispatch resumes: physical offset of the newest indexed record, and how many of its keys are in.
+        """Return where dispatch resumes: physical offset of the newest indexed record, and its number of indexed keys.
 
         The record may have keys in two files, and more that are in none.
         """
@@ -236,7 +236,7 @@ class Index:
         return max(end, 0), count
 
     def remove_expired(self, log_min: int) -> list[MappedIndexFile]:
-        """Forget the files whose messages are all gone from the log, but not the last; the caller removes them.
+        """Detach the files whose messages have all expired, except the last file; the caller removes the files.
 
         Source: ``IndexService#deleteExpiredFile``.
         """

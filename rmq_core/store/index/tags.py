@@ -1,6 +1,6 @@
-"""Tells whether a store that is being opened has its messages' TAGS in the Index, as a broker from 5.4 on has them.
+"""Detects whether a store has its messages' TAGS in the Index, as brokers from 5.4 on write them.
 
-Asked is the end of the Index, which is what this broker goes on from; see ``rmq_formats.codecs.variants.index_tags``.
+The end of the Index decides, as this broker continues there; see ``rmq_formats.codecs.variants.index_tags``.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def _is_from_5_4(root: str) -> bool:
 
 
 def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
-    """Yield the newest messages with TAGS that the Index knows, newest first."""
+    """Yield the newest indexed messages with TAGS, newest first."""
     directory = Path(paths.index_dir(config.root))
     names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
     windows_left = _MOST_WINDOWS

@@ -99,7 +99,7 @@ class Background:
         return True
 
     def remove_later(self, removal: Callable[[], object], *, pause_ms: int = 0) -> None:
-        """Queue the removal of a file for the thread, as removing a large file takes its time.
+        """Queue the removal of a file for the thread, as removing a large file is slow.
 
         Args:
             removal: what removes it; it is called again where it has failed with an ``OSError``.
@@ -109,7 +109,7 @@ class Background:
         self._worker.wake()
 
     def force_soon(self) -> None:
-        """Have the thread force the queues without waiting for its interval."""
+        """Request the thread to fsync the queues before the interval is over."""
         self._is_flush_requested = True
         self._worker.wake()
 

@@ -48,7 +48,7 @@ class CleanReport:
 
 
 class Retention:
-    """Says which files of one store are expired, and how full its disk is."""
+    """Retention policy of one store: which files are expired, and how full the disk is."""
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self._config = config
@@ -93,7 +93,7 @@ def _bounded(percent: int, bounds: tuple[float, float]) -> float:
 
 
 class Cleaner:
-    """Removes expired files of log, queues and Index, as ``Retention`` says."""
+    """Removes expired files of log, queues and Index according to ``Retention``."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
         """Clean a store; its ``background`` removes the files."""
@@ -138,7 +138,7 @@ class Cleaner:
         return CleanReport(pressure, count, queue_files, index_files)
 
     def _has_forced_record(self, physical_offset: int) -> bool:
-        """Whether a record begins there that a loss of power leaves; without one the log would begin at 0 anew."""
+        """Return whether a flushed record begins at an offset; without such a record the log would begin at 0 anew."""
         record = self._log.record(physical_offset)
         return record is not None and physical_offset + len(record) <= self._flusher.flushed_offset
 

@@ -1,4 +1,4 @@
-"""Deletes topics of an open store: their queues go, and a note keeps a recovery from bringing them back.
+"""Deletes topics of an open store: removes the queues, and records the deletion for later recoveries.
 
 Source: ``DefaultMessageStore#deleteTopics``.
 """
@@ -18,7 +18,7 @@ class TopicDeletions:
     def __init__(
         self, parts: StoreParts, dropped: DroppedTopics, appender: Appender, live: LiveDispatch, background: Background
     ) -> None:
-        """Delete in a store; ``dropped`` keeps the notes."""
+        """Delete topics of a store; ``dropped`` records the deletions."""
         self._log = parts.log
         self._queues = parts.queues
         self._dispatch = parts.dispatch

@@ -16,7 +16,7 @@ ArrivalListener = Callable[[list[Arrival]], None]
 
 
 class LiveDispatch:
-    """Dispatches appended messages, and tells listeners which queues have new ones."""
+    """Dispatches appended messages, and notifies listeners of queues with new messages."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
         """Dispatch in a store; its ``background`` makes the next log file ahead."""
@@ -29,7 +29,7 @@ class LiveDispatch:
         self._is_sync = parts.config.flush_disk_type is FlushDiskType.SYNC
         self._on_arrival: list[ArrivalListener] = []
         self._are_waiting: list[Callable[[], bool]] = []
-        self._tells_light = not parts.config.lmq_enabled
+        self._warns_of_lmqs = not parts.config.lmq_enabled
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
         """Register a callback for the queues that have new readable messages.
@@ -43,7 +43,7 @@ class LiveDispatch:
 
     @property
     def has_more(self) -> bool:
-        """Whether the last run ended early, as it had met as many queues as it might."""
+        """True if the last run ended early, at its limit of new queues."""
         return self._dispatch.has_more
 
     def run(self, most_new_queues: int | None = None) -> bool:
@@ -75,8 +75,8 @@ class LiveDispatch:
             self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
             return False
         self._refusals.remove("dispatch")
-        if self._tells_light and self._dispatch.has_light_records:
-            self._tells_light = False
+        if self._warns_of_lmqs and self._dispatch.has_lmq_records:
+            self._warns_of_lmqs = False
             _LOGGER.warning(
                 "%(log)s: messages with places in light queues (LMQ), which this broker does not write",
                 {"log": self._config.commitlog_path},

@@ -90,7 +90,7 @@ class RecoveryPlanner:
         return RecoveryPlan(start, watermark.log_flushed, watermark.log_flushed, resume)
 
     def _verified_from(self, watermark: Watermark) -> int:
-        """Where reading begins, so that the end of the flushed log is verified: at a file's start, or at a record.
+        """Return where reading begins to verify the end of the flushed log: at a file's start or at a record.
 
         The record is one that a unit names. A search for one in the log could be led astray: by a body that
         holds the bytes of a record with the very offset at which they stand.

@@ -1,4 +1,4 @@
-"""Quarantine of damaged CommitLog stretches: copied aside, then overwritten by records that every reader skips.
+"""Quarantine of damaged CommitLog ranges: copied, then overwritten by records that every reader skips.
 
 The original cuts the log at the first bad byte and drops all that follows; a slave of it stumbles there.
 Here the bytes are copied to ``<root>/quarantine``, and their place is taken by tombstones: records of
@@ -28,14 +28,14 @@ _NO_HOST: Final = Host(bytes(4), 0)
 
 
 class Quarantine:
-    """Copies damaged stretches to the quarantine directory, and overwrites them in the log."""
+    """Copies damaged ranges to the quarantine directory, and overwrites the ranges in the log."""
 
     def __init__(self, root: str, disk: Disk) -> None:
         self.directory = f"{root.rstrip('/')}/quarantine"
         self._disk = disk
 
     def copy(self, file: LogFile, damage: Damage, now_ms: int) -> str:
-        """Copy a damaged stretch and a note of it to the quarantine. Once it returns, both are on the disk.
+        """Copy a damaged range and its metadata to the quarantine, and fsync both.
 
         Returns:
             Path of the copy.
@@ -64,9 +64,9 @@ class Quarantine:
         return path
 
     def find_overwritten(self, files: Sequence[LogFile]) -> list[Damage]:
-        """Find the stretches that were copied here, and whose place in the log is still taken by tombstones or a BLANK.
+        """Find the quarantined ranges that are tombstones or a BLANK in the log.
 
-        Messages had queue offsets there, so that a gap behind one is none to close.
+        Lost messages had queue offsets there, so a gap after such a range must stay.
         """
         damages = []
         for path in sorted(Path(self.directory).glob("*.bin")):
@@ -79,15 +79,15 @@ class Quarantine:
         return damages
 
     def overwrite_with_tombstones(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
-        """Overwrite a damaged stretch with tombstones, or with a BLANK where it goes up to the end of its file.
+        """Overwrite a damaged range with tombstones, or with a BLANK if the range ends with its file.
 
         Args:
-            file: that holds it.
-            damage: the stretch; sound records follow, in this file or in the next.
+            file: of the range.
+            damage: the range; sound records follow, in this file or in the next.
             timestamp_ms: store time of the tombstones, that of a record nearby.
 
         Returns:
-            Whether records stand there now. A stretch that is too small for one stays as it is.
+            True if tombstones were written. A range that is too small for one stays as it is.
 
         Raises:
             OSError: the disk failed.
@@ -110,7 +110,7 @@ class Quarantine:
 
 
 def _is_filler(head: bytes, physical_offset: int, remaining_bytes: int) -> bool:
-    """Whether a record's first bytes are those of a tombstone, or of a BLANK that fills its file."""
+    """Return whether a record's first bytes are a tombstone's, or of a BLANK up to the file's end."""
     if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK):
         return True
     size = int.from_bytes(head[:4], "big", signed=True)

@@ -32,7 +32,7 @@ _WRITTEN_AT_ONCE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What the recovery of a store found and did.
+    """Findings and actions of a store's recovery.
 
     Attributes:
         is_new: there was no log.
@@ -193,7 +193,7 @@ class Recovery:
         return scan
 
     def _apply_plan(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
-        """Cut the log, bury the damage, and have queues and Index agree."""
+        """Quarantine damaged ranges, cut the log, and cut queues and Index to match."""
         quarantined, overwritten_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
         touched = {self._file_of(damage): damage for damage in scan.damages}
         for damage in scan.damages:
@@ -235,7 +235,7 @@ class Recovery:
         return next(file for file in reversed(self._files) if file.start <= damage.physical_offset)
 
     def _cut_log(self, scan: "RecoveryScan") -> None:
-        """Remove the files behind the end, and make zeros of what stands behind it in the last."""
+        """Remove the files after the log's end, and fill the rest of the last file with zeros."""
         end = scan.end
         for file in [file for file in self._files if file.start > end]:
             file.release()

@@ -1,6 +1,6 @@
-"""Scans the CommitLog for a recovery: over damaged stretches to its end, with tests for sectors never written.
+"""Scans the CommitLog for a recovery: over damaged ranges to its end, with tests for unwritten sectors.
 
-Where a damaged stretch is followed by sound records, it is damage: those records count. Where nothing
+A damaged range before sound records is damage: the records count. Where nothing
 sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
 that the original left behind its own end when it cut the log (older than those before the damage), and records
 of which a disk sector was never written, or not from where the log ended at a force (``live_dispatch.mark_torn``).
@@ -23,7 +23,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class _LogFileReader:
-    """Reads ranges of a log file by calls: a file is not mapped before it is known to be whole."""
+    """Reads ranges of a log file by read calls: a file is mapped only when its size is right."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
@@ -143,7 +143,7 @@ class RecoveryScan:
         return True
 
     def _accept(self, end: int) -> None:
-        """Move the log's end behind a sound frame or BLANK; what was pending before it is damage."""
+        """Move the log's end after a sound frame or BLANK; pending bytes before it become damage."""
         if self._rests:
             first = self._rests[0].physical_offset
             last = self._rests[-1].physical_offset + self._rests[-1].size
@@ -180,7 +180,7 @@ class RecoveryScan:
         return True
 
     def _ends_before(self, physical_offset: int) -> bool:
-        """Whether the log, as a slave's, ends before something sound, because of damage in between."""
+        """Return whether a slave's log ends before a sound frame, because of damage in between."""
         return self._follows and bool(self.tail or self._rests) and physical_offset >= self._flushed_until
 
     def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
@@ -190,7 +190,7 @@ class RecoveryScan:
         self.record_count += len(frames)
 
     def _is_stale(self, batch: FrameBatch, number: int) -> bool:
-        """Whether a record behind damage is left over from a log that the original has cut."""
+        """Return whether a record after damage is a remnant of a log that Java cut."""
         at, size = int(batch.frames[number, POSITION]), int(batch.frames[number, SIZE])
         is_older = store_timestamp_ms(batch.data[at : at + size].data) < self.timestamp_ms
         return is_older and self._is_last_data and self.record_count > 0

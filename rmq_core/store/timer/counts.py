@@ -1,4 +1,4 @@
-"""Counts waiting timer messages from their ``timerlog`` units, as counts kept beside them may differ after a crash.
+"""Counts waiting timer messages by their ``timerlog`` units, as stored counts may be wrong after a crash.
 
 Source: ``TimerMessageStore#checkAndReviseMetrics``.
 """

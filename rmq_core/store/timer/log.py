@@ -32,7 +32,7 @@ class TimerLog:
     """
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
-        """Open the existing files; ``truncate`` says where the log ends.
+        """Open the existing files; ``truncate`` sets the log's end.
 
         Raises:
             StoreSizeError: a file of another size.
@@ -73,7 +73,7 @@ class TimerLog:
 
     @property
     def is_written(self) -> bool:
-        """Whether all appended units are written to the files."""
+        """True if all appended units are written to the files."""
         return not self._tail
 
     # --- writing ------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class TimerLog:
         return self.end - len(self._tail)
 
     def truncate(self, end: int) -> None:
-        """Cut the log at a position: what is behind it becomes zeros, files behind it are removed.
+        """Cut the log at a position: fill the rest of its file with zeros, and remove later files.
 
         Raises:
             OSError: the disk does not do it.
@@ -143,7 +143,7 @@ class TimerLog:
         self._block = b""
 
     def remove_before(self, physical_offset: int) -> int:
-        """Remove files whose messages are all gone from the CommitLog, never the last one.
+        """Remove files whose messages have all expired from the CommitLog, except the last file.
 
         Args:
             physical_offset: where the CommitLog begins.
@@ -172,14 +172,14 @@ class TimerLog:
 
     # --- the disk -----------------------------------------------------------------------
     def collect_unsynced(self) -> tuple[list[str], bool]:
-        """Files to flush, and whether their directory is to be flushed, too; they count as flushed from now on."""
+        """Collect the files to fsync, and whether their directory needs an fsync; then count all as flushed."""
         files, named = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
         self._unsynced.clear()
         self._has_new_name = False
         return files, named
 
     def write_again(self, begin: int) -> None:
-        """Write the units behind a position again, to be flushed.
+        """Write the units after a position again, to be flushed.
 
         A flush that failed has left them in memory alone, where they count as clean: the next one would do nothing.
 
@@ -254,7 +254,7 @@ class TimerLog:
                 yield position, self._read(start, position - start, min(_MANY_BYTES, stop - position))
 
     def sound_end(self, begin: int) -> int:
-        """Where the consecutive sound units end that begin at a position."""
+        """Return the end of the consecutive sound units from a position on."""
         position = max(begin, self.begin)
         for start in [start for start in self._starts if start + self.file_bytes > position]:
             position = max(position, start)

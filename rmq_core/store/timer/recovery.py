@@ -122,7 +122,7 @@ def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, 
 
 
 def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
-    """Read the wheel; also tells whether its file exists."""
+    """Read the wheel, and return whether its file exists."""
     wheel = TimerWheel(config.precision_ms)
     path = Path(config.wheel_path)
     size = path.stat().st_size if path.exists() else 0
@@ -184,13 +184,13 @@ def _reconcile(
 
 
 def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
-    """Whether a unit cannot be read, or its message is not in the CommitLog."""
+    """Return whether a unit cannot be read, or its message is not in the CommitLog."""
     unit = log.read(position)
     return unit is None or unit.size < RECORD_HEAD_BYTES or unit.physical_offset + unit.size > log_end
 
 
 def _is_torn(log: TimerLog, position: int, store: MessageStore) -> bool:
-    """Whether the log's last unit was written in part, as it names another size than its record has."""
+    """Return whether the log's last unit was written in part: its size differs from its record's."""
     unit = log.read(position)
     if unit is None or unit.physical_offset < store.min_physical_offset:
         return unit is None
@@ -199,7 +199,7 @@ def _is_torn(log: TimerLog, position: int, store: MessageStore) -> bool:
 
 
 def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
-    """Link chains whose head is behind the log's end to their units before it; a chain without any is removed."""
+    """Link chains with a head after the log's end to their last unit before the end; remove empty chains."""
     for due_ms, position in wheel.clear_beyond(end):
         chain = []
         while position >= 0 and (unit := log.read(position)) is not None and unit.previous < position:
@@ -211,13 +211,13 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
 
 
 def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
-    """Queue offset of the message behind the last unit's; 0 where that is not known."""
+    """Return the queue offset after the last unit's message; 0 if it is unknown."""
     unit = log.read(last) if last != NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
     return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
 
 def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
-    """Physical offsets of the messages whose units are behind a position."""
+    """Read the physical offsets of the messages whose units are after a position."""
     units = (log.read(position) for position in log.positions(begin, log.end))
     return {unit.physical_offset for unit in units if unit is not None}

@@ -70,9 +70,9 @@ def _snapshots(config: TimerConfig) -> dict[int, str]:
 
 
 def has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: int) -> bool:
-    """Whether a wheel has the units of the ``timerlog`` file that ends at or goes beyond a position, as far as that.
+    """Return whether a wheel has the units of a ``timerlog`` file up to a position.
 
-    One that was never written has not: a broker that writes snapshots was killed before the first.
+    A wheel that was never written lacks the units: a broker that writes snapshots was killed before the first.
 
     Args:
         wheel: the wheel.

@@ -1,4 +1,4 @@
-"""Stored timer messages: enqueued into the wheel, found when due, with the progress kept crash-safe in a checkpoint.
+"""Store of timer messages: enqueued into the wheel, found when due, with a crash-safe checkpoint.
 
 What has been delivered counts as done only when the CommitLog has it on the disk, and the checkpoint follows
 ``timerlog`` and the wheel: after a crash or a loss of power each message that waits is found again.
@@ -56,7 +56,7 @@ class TimerConfig:
 
     @property
     def roll_slots(self) -> int:
-        """The effective roll window, slots: one that the wheel cannot hold is as long as the wheel allows."""
+        """Effective roll window, slots: the configured window, limited by the wheel's size."""
         return self.roll_window_slots if 2 <= self.roll_window_slots <= _MAX_ROLL_SLOTS else _MAX_ROLL_SLOTS
 
     @property
@@ -105,17 +105,17 @@ class TimerStore:
         done: the progress whose messages are flushed.
         again_before: messages of the timer topic before it are enqueued for a second time; 0 if none are.
         again_since_ms: those of them that were due before this time are delivered already.
-        taken: physical offsets of messages that have units, though they are behind ``queue_offset``: after a crash.
+        enqueued_offsets: physical offsets of messages with units, but at or after ``queue_offset``: after a crash.
     """
 
     def __init__(
         self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
-        progress: TimerProgress, again_before: int, taken: Set[int], taken_before: int,
+        progress: TimerProgress, again_before: int, enqueued_offsets: Set[int], enqueued_before: int,
     ) -> None:  # fmt: skip
         """Use ``recovery.open_timers``."""
         self.again_before = again_before
-        self.taken = taken
-        self._taken_before = taken_before if taken else 0
+        self.enqueued_offsets = enqueued_offsets
+        self._enqueued_before = enqueued_before if enqueued_offsets else 0
         self.again_since_ms = progress.read_time_ms
         self.config = config
         self.wheel = wheel
@@ -171,7 +171,7 @@ class TimerStore:
         return unit
 
     def has_to_wait(self, due_ms: int, now_ms: int, flushed_offset: int) -> bool:
-        """Whether a message cannot be enqueued yet, as its slot's were delivered, which is not on the disk.
+        """Return whether a message cannot be enqueued yet: deliveries of its slot are not on the disk.
 
         They are in the wheel until it is: its unit would take their place there, in the file as well. Only where the
         clock was set back a slot comes once more.
@@ -227,17 +227,17 @@ class TimerStore:
             unit = self.log.read(position)
             if unit is None:
                 if position >= self.log.begin:  # else all of it is gone from the CommitLog
-                    self._tell_broken(due_ms, position)
+                    self._log_broken_chain(due_ms, position)
                 return
             if self.interval(unit.due_ms) != due_ms:
                 return
             yield unit
             if unit.previous >= position:
-                self._tell_broken(due_ms, position)
+                self._log_broken_chain(due_ms, position)
                 return
             position = unit.previous
 
-    def _tell_broken(self, due_ms: int, position: int) -> None:
+    def _log_broken_chain(self, due_ms: int, position: int) -> None:
         _LOGGER.error(
             "%(directory)s: no sound unit at %(position)d, or behind it; messages that are due at %(due_ms)d are lost",
             {"directory": self.log.directory, "position": position, "due_ms": due_ms},
@@ -256,18 +256,18 @@ class TimerStore:
             log_offset: where the CommitLog ends now.
             scan_offset: physical offset before the deliveries of an unfinished interval; else ``log_offset``.
         """
-        if self.queue_offset < self._taken_before:
+        if self.queue_offset < self._enqueued_before:
             return  # units are ahead of the queue offset: until they are not, the checkpoint before them holds
-        self.taken = frozenset()
+        self.enqueued_offsets = frozenset()
         progress = TimerProgress(log_offset, self.read_time_ms, self.queue_offset, scan_offset, self.log.end)
         self._under_way.append(progress)
         self._noted_offset = log_offset
 
     def is_noted(self, log_offset: int) -> bool:
-        """Whether a start from the progress noted last would read little of the CommitLog."""
+        """Return whether a start from the saved progress would read little of the CommitLog."""
         return log_offset - self._noted_offset < _NOTE_BYTES
 
-    def settle(self, flushed_offset: int) -> None:
+    def advance_done(self, flushed_offset: int) -> None:
         """Count as done all progress whose messages are flushed.
 
         Args:
@@ -307,7 +307,7 @@ class TimerStore:
             OSError: units cannot be put into their file.
         """
         self.log.write()
-        self.settle(flushed_offset)
+        self.advance_done(flushed_offset)
         if self._is_writing:
             return
         if self._has_failed:
@@ -316,7 +316,7 @@ class TimerStore:
         checkpoint = self.checkpoint(now_ms)
         if not self._is_due(checkpoint):
             return
-        self._changes = self.wheel.take_changes()
+        self._changes = self.wheel.collect_changes()
         files, named = self.log.collect_unsynced()
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
         data = checkpoint.encode_file()

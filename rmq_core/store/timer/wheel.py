@@ -45,14 +45,14 @@ class TimerWheel:
     def slot(self, time_ms: int) -> TimerSlot | None:
         """Return the slot of a time; None if nothing is due then."""
         time_index = time_ms // self.precision_ms
-        found = TimerSlot(*SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES))
-        return found if found.time_index == time_index else None
+        slot = TimerSlot(*SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES))
+        return slot if slot.time_index == time_index else None
 
     def last_position(self, time_ms: int) -> int:
         """Position of the newest unit that is due at a time; -1 without one."""
         time_index = time_ms // self.precision_ms
-        found, _, last, _, _ = SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES)
-        return int(last) if found == time_index else NO_POSITION
+        stored_index, _, last, _, _ = SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES)
+        return int(last) if stored_index == time_index else NO_POSITION
 
     def add(self, time_ms: int, position: int, change: int) -> None:
         """Make a new unit the head of a slot's chain.
@@ -64,14 +64,14 @@ class TimerWheel:
         """
         time_index = time_ms // self.precision_ms
         place = time_index % WHEEL_SLOTS
-        found, first, _last, count, magic = SLOT.unpack_from(self._memory, place * SLOT_BYTES)
-        if found != time_index:
+        stored_index, first, _last, count, magic = SLOT.unpack_from(self._memory, place * SLOT_BYTES)
+        if stored_index != time_index:
             first, count, magic = position, 0, 0
         SLOT.pack_into(self._memory, place * SLOT_BYTES, time_index, first, position, count + change, magic)
         self._dirty.add(place // _SLOTS_A_PAGE)
 
     def clear(self, time_ms: int, last: int) -> None:
-        """Empty a slot, if the head of its chain is still the given unit."""
+        """Empty a slot, if the head of its chain is still a certain unit."""
         if self.last_position(time_ms) == last:
             place = time_ms // self.precision_ms % WHEEL_SLOTS
             self._memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES] = _EMPTY
@@ -83,19 +83,19 @@ class TimerWheel:
         self._clear_all(np.flatnonzero((times != 0) & (times < time_ms // self.precision_ms)))
 
     def clear_beyond(self, position: int) -> list[tuple[int, int]]:
-        """Empty the slots whose chain's head is at or behind a position of ``timerlog``.
+        """Empty the slots whose chain's head is at or after a position of ``timerlog``.
 
         Returns:
             The time of each, ms, and the position of its chain's head.
         """
         slots = self._slots
         places = np.flatnonzero((slots["time_index"] != 0) & (slots["last"] >= position))
-        found = [
+        heads = [
             (int(slots["time_index"][place]) * self.precision_ms, int(slots["last"][place]))
             for place in places.tolist()
         ]
         self._clear_all(places)
-        return found
+        return heads
 
     def _clear_all(self, places: NDArray[np.int64]) -> None:
         for place in places.tolist():
@@ -142,8 +142,8 @@ class TimerWheel:
         is_there &= (slots["first"] <= positions) & (positions <= slots["last"])
         return is_there
 
-    def take_changes(self) -> list[tuple[int, bytes]]:
-        """Take the pages that have changed since the last call: position in the file and content of each."""
+    def collect_changes(self) -> list[tuple[int, bytes]]:
+        """Collect the pages that changed since the last call: file position and content of each."""
         changed = [
             (page * PAGE_BYTES, self._memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
             for page in sorted(self._dirty)

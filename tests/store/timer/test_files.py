@@ -232,7 +232,7 @@ def test_a_unit_that_was_written_in_part_is_not_taken_for_one(tmp_path: Path, cu
         is_cut = file.read(2 * TIMER_UNIT_BYTES) != whole
     again = open_timers(config, store, NOW_MS)
     assert again.log.end == TIMER_UNIT_BYTES * (1 if is_cut else 2)
-    assert again.taken == {first.physical_offset} | (set() if is_cut else {second.physical_offset})
+    assert again.enqueued_offsets == {first.physical_offset} | (set() if is_cut else {second.physical_offset})
     assert again.wheel.count(NOW_MS + 5000) == (1 if is_cut else 2)
     again.close()
     assert store.shutdown()
