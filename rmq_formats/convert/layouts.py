@@ -78,13 +78,13 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a classic store.
     """
     storage, root = open_storage(source.store)
-    found = store_variants.recognise(storage, root)
-    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(found.places):
+    variants = store_variants.recognise(storage, root)
+    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(variants.places):
         raise StoreLayoutError(f"{root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
-    in_rocksdb = Variant.ROCKSDB_CONFIG in found
+    in_rocksdb = Variant.ROCKSDB_CONFIG in variants
 
     def prepare() -> None:
-        copy_config(storage, root, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in found)
+        copy_config(storage, root, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in variants)
         if in_rocksdb:
             write_json(storage, root, new, TOPICS)
             write_json(storage, root, new, GROUPS)
@@ -96,7 +96,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         if not knows_all_topics(storage, root):
             _add_topics(new)
             changes += (_ADDED_TOPICS,)
-    if Variant.ROCKSDB_QUEUES in found:
+    if Variant.ROCKSDB_QUEUES in variants:
         changes += (_TO_FILES,)
     return _done(new, report, changes, findings)
 
@@ -108,13 +108,13 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
     """
     storage, root = open_storage(source.store)
-    found = store_variants.recognise(storage, root)
-    if store_variants.rebuilt_as_database(root, found) and Variant.DLEDGER not in found:
+    variants = store_variants.recognise(storage, root)
+    if store_variants.rebuilt_as_database(root, variants) and Variant.DLEDGER not in variants:
         raise StoreLayoutError(f"{root}: has its ConsumeQueue in RocksDB already")
     _refuse_batch_queues(root, sorted(stored_batch_topics(storage, root)))
 
     def prepare() -> None:
-        copy_config(storage, root, new, with_tables=False, with_timers=Variant.DLEDGER not in found)
+        copy_config(storage, root, new, with_tables=False, with_timers=Variant.DLEDGER not in variants)
         write_databases(storage, root, new)
 
     sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
@@ -136,11 +136,11 @@ def _make(
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
     """Make the log, config and all that belongs to the log, then queues and Index of these."""
     storage, root = open_storage(source.store)
-    found = store_variants.recognise(storage, root)
+    variants = store_variants.recognise(storage, root)
     segments = readable_segments(storage, root)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(storage, segments, new, source.sizes.commitlog_file_bytes)
-    changes = _FROM_DLEDGER if Variant.DLEDGER in found else _copy_rest(storage, root, new)
+    changes = _FROM_DLEDGER if Variant.DLEDGER in variants else _copy_rest(storage, root, new)
     report = rebuild_store(str(new), None, options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
         refuse_other_messages(source.store, str(new))
@@ -148,25 +148,29 @@ def _make(
 
 
 def _copy_rest(storage: Storage, root: str, new: Path) -> tuple[str, ...]:
-    """Copy what speaks of the log's offsets, which stay; what else is in the store is left where it is, and told."""
-    left: list[str] = []
+    """Copy the files that refer to the log's offsets, which stay; return the names of other entries as a change."""
+    unconverted: list[str] = []
     for entry in storage.entries(root):
         path, target = f"{root}/{entry.name}", new / entry.name
         if not entry.name.startswith(_WITH_THE_LOG):
-            left += [entry.name] * (entry.name not in _MADE_ANEW and not entry.name.startswith("."))
+            unconverted += [entry.name] * (entry.name not in _MADE_ANEW and not entry.name.startswith("."))
         elif entry.is_directory:
             copy_tree(storage, path, target)
         else:
             copy_file(storage, path, target, entry.size_bytes)
-    return (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(left))}",) if left else ()
+    return (
+        (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(unconverted))}",)
+        if unconverted
+        else ()
+    )
 
 
 def _add_topics(new: Path) -> None:
     """Add the topics that have queues to ``topics.json``."""
     storage, directory = LocalStorage(), paths.consumequeue_dir(str(new))
     queues = [(topic, int(queue)) for topic, queue in queue_directories(storage.entries, directory)]
-    own = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]
-    add_topics(str(new), queue_counts(own), _now_ms())
+    topic_queues = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]
+    add_topics(str(new), queue_counts(topic_queues), _now_ms())
 
 
 def _now_ms() -> int:

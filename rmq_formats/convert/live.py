@@ -1,4 +1,4 @@
-"""Whether consumers get the same messages of a new store as of the one that it is made of."""
+"""Comparison of the messages that consumers get of a new store and of its source."""
 
 from collections import Counter
 

@@ -67,7 +67,7 @@ def _batches(storage: Storage, segments: list[Segment]) -> Iterator[FrameBatch]:
 
 
 class _LogWriter(ExitStack):
-    """Writes records one behind the other into the files of a new CommitLog, as a broker does."""
+    """Writer of records into the files of a new CommitLog, one after the other, as a broker does."""
 
     def __init__(self, directory: Path, begin: int, file_bytes: int) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class _LogWriter(ExitStack):
             raise OptionError(f"--commitlog-file-bytes {self._file_bytes}: {what}")
 
     def _make_room_for_halves(self, count: int) -> None:
-        known = int(self._known[0])
-        if known + count > self._halves.shape[1]:
-            halves = np.empty((2, 2 * known + count), dtype=np.int64)
-            halves[:, :known] = self._halves[:, :known]
+        half_count = int(self._known[0])
+        if half_count + count > self._halves.shape[1]:
+            halves = np.empty((2, 2 * half_count + count), dtype=np.int64)
+            halves[:, :half_count] = self._halves[:, :half_count]
             self._halves = halves
 
     def _write(self, records: NDArray[np.uint8]) -> None:

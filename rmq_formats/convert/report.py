@@ -1,4 +1,4 @@
-"""What a conversion is given, and what it reports."""
+"""Source and report of a conversion."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +22,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What one way of conversion did.
+    """Result of one way of conversion.
 
     Attributes:
         messages: records that the new store has.

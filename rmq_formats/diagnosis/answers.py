@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Question(StrEnum):
-    """What operators ask."""
+    """Questions of operators."""
 
     START = "why does the broker not start?"
     MESSAGES = "why does a group not get messages?"

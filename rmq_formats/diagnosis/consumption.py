@@ -27,7 +27,7 @@ _FORCE_RATIO: Final = 0.85
 
 
 def consumption_answers(root: str) -> Iterator[Answer]:
-    """Look for what keeps messages from consumers. Raises StoreError."""
+    """Find the causes for which consumers get no messages. Raises StoreError."""
     storage = LocalStorage()
     with suppress(StoreError, FormatError):
         positions = plan_changes(root, Selection(), None).positions
@@ -49,16 +49,16 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
             claim = position.claim
             owner = f"delay level {claim.queue_id + 1}" if claim.group is None else f"group {claim.group}"
             groups.setdefault((owner, position.state), []).append(position)
-    for (owner, state), own in groups.items():
-        first = own[0]
+    for (owner, state), group_positions in groups.items():
+        first = group_positions[0]
         place = f"{first.claim.topic}/{first.claim.queue_id}"
-        more = f", and so in {len(own) - 1} more queues" if len(own) > 1 else ""
+        more = f", and so in {len(group_positions) - 1} more queues" if len(group_positions) > 1 else ""
         option = f"--group {quote(first.claim.group or '')}"
         if first.claim.group is None:
             option = f"--delay-level {first.claim.queue_id + 1}"
         command = f"rmq offsets {quote(root)} clamp {option}"
         if state is State.BELOW:
-            expired = sum(position.min_offset - position.claim.queue_offset for position in own)
+            expired = sum(position.min_offset - position.claim.queue_offset for position in group_positions)
             yield Answer(
                 Question.MESSAGES,
                 f"{owner} is at {first.claim.queue_offset} of {place}, which begins at {first.min_offset}{more}",
@@ -68,25 +68,27 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
             )
             continue
         if state is State.NEGATIVE:
-            seen = f"{owner} has the offset {first.claim.queue_offset} in {place}{more}"
+            observation = f"{owner} has the offset {first.claim.queue_offset} in {place}{more}"
             reason = (
                 "no queue has such an offset; a broker takes it for none, and the group begins where it is set to begin"
             )
         elif first.max_offset == 0:
-            seen = f"{owner} is at {first.claim.queue_offset} of {place}, which has no files and no messages{more}"
+            observation = (
+                f"{owner} is at {first.claim.queue_offset} of {place}, which has no files and no messages{more}"
+            )
             reason = (
                 "the broker's own queue is gone; it begins anew at 0"
                 if is_broker_topic(first.claim.topic)
                 else "the queue was deleted or lost, and begins anew at 0: the group gets none of its next messages"
             )
         else:
-            seen = f"{owner} is at {first.claim.queue_offset} of {place}, which ends at {first.max_offset}{more}"
+            observation = f"{owner} is at {first.claim.queue_offset} of {place}, which ends at {first.max_offset}{more}"
             reason = (
                 "the queue was cut, lost or made again, and the offset is of the former one: the lag is "
                 f"{first.lag}, and the next {-first.lag} messages are passed over"
             )
         for question in (Question.MESSAGES, Question.LAG):
-            yield Answer(question, seen, reason, command)
+            yield Answer(question, observation, reason, command)
 
 
 def _idle_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:
@@ -167,7 +169,7 @@ def _dispatch_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
 
 
 def _disk_answers(root: str) -> Iterator[Answer]:
-    """Report a disk that the original takes no messages on. Source: ``DefaultMessageStore#isSpaceToDelete``."""
+    """Report a disk that is too full for the original's writes. Source: ``DefaultMessageStore#isSpaceToDelete``."""
     status = os.statvfs(root)
     used = 1 - status.f_bavail / status.f_blocks if status.f_blocks else 0.0
     if used > _FORCE_RATIO:

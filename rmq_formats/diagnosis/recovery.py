@@ -29,7 +29,7 @@ _HEAD_BYTES: Final = _BORN_HOST_AT + 20 + 8
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """What a start reads.
+    """Bytes and files that a broker's start reads.
 
     Attributes:
         files: of the CommitLog.
@@ -79,7 +79,7 @@ def estimate_start(
 
 def _normal_begin(storage: Storage, root: str, segments: Sequence[Segment], log_end: int) -> tuple[int, str]:
     queue_end = dispatched_end(storage, root, log_end)
-    first = max((number for number, one in enumerate(segments) if one.start_offset <= queue_end), default=0)
+    first = max((number for number, segment in enumerate(segments) if segment.start_offset <= queue_end), default=0)
     if not queue_end:
         return 0, "the last shutdown was clean, and no queue names a message: from the first file"
     return first, "the last shutdown was clean: from the file that the queues reach"

@@ -53,8 +53,8 @@ def start_answers(root: str, conf: BrokerConf | None) -> Iterator[Answer]:
     yield from _recovery_answers(storage, root)
 
 
-def _answer(seen: str, reason: str, command: str, *, is_fault: bool = True) -> Answer:
-    return Answer(Question.START, seen, reason, command, is_fault)
+def _answer(observation: str, reason: str, command: str, *, is_fault: bool = True) -> Answer:
+    return Answer(Question.START, observation, reason, command, is_fault)
 
 
 def _owner_answers(root: str) -> Iterator[Answer]:
@@ -93,8 +93,8 @@ def _access_answers(root: str) -> Iterator[Answer]:
 
 def _is_accessible(path: Path) -> bool:
     try:
-        wanted = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
-        return not path.exists() or os.access(path, wanted)
+        mode = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+        return not path.exists() or os.access(path, mode)
     except OSError:  # in a directory that cannot be read
         return True
 
@@ -155,8 +155,8 @@ def _size_answers(root: str, setting: str, entries: list[Entry], configured: int
     if not sizes:
         return
     common = sizes.most_common(1)[0][0]
-    wanted = configured or common
-    others = [entry for entry in entries if entry.size_bytes not in {wanted, 0}]
+    expected = configured or common
+    odd_files = [entry for entry in entries if entry.size_bytes not in {expected, 0}]
     if configured is not None and common != configured:
         yield _answer(
             f"{what} files have {common} bytes, and {setting} is {configured}",
@@ -164,10 +164,10 @@ def _size_answers(root: str, setting: str, entries: list[Entry], configured: int
             "the default",
             f"set {setting}={common} in broker.conf",
         )
-    elif others:
+    elif odd_files:
         yield _answer(
-            f"{len(others)} {what} files have another size than {wanted}, such as {others[0].name} with "
-            f"{others[0].size_bytes}",
+            f"{len(odd_files)} {what} files have another size than {expected}, such as {odd_files[0].name} with "
+            f"{odd_files[0].size_bytes}",
             "the broker stops at such a file: it was cut by a copy or a full disk, or made with another setting",
             f"rmq repair {quote(root)} --plan",
         )
@@ -227,7 +227,7 @@ def _config_answer(root: str, finding: Finding, *, is_lost: bool) -> Answer:
 
 
 def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
-    """Report settings that Java takes otherwise than they look."""
+    """Report settings that Java parses in an unexpected way."""
     values = read_settings_file(Path(conf.path))
     for key, value in values.items():
         text = value if isinstance(value, str) else ""
@@ -260,19 +260,19 @@ def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
 
 
 def _layout_answers(storage: LocalStorage, root: str, conf: BrokerConf) -> Iterator[Answer]:
-    found = store_variants.recognise(storage, root)
-    if conf.has_dledger != (Variant.DLEDGER in found):
+    variants = store_variants.recognise(storage, root)
+    if conf.has_dledger != (Variant.DLEDGER in variants):
         has_log = bool(list_segments(storage, paths.commitlog_dir(root)))
         yield _answer(
             f"{conf.path}: enableDLegerCommitLog={str(conf.has_dledger).lower()}, and the store "
-            f"{'has' if Variant.DLEDGER in found else 'has no'} log of DLedger",
+            f"{'has' if Variant.DLEDGER in variants else 'has no'} log of DLedger",
             "the broker begins an empty log beside the one that is there"
             if not conf.has_dledger or not has_log
             else "the broker begins a log of DLedger after the classic one",
             f"rmq inspect {quote(root)}",
         )
-    in_rocksdb = Variant.ROCKSDB_QUEUES in found
-    if conf.has_rocksdb_queues != in_rocksdb and (conf.has_rocksdb_queues or not found.has_queue_files):
+    in_rocksdb = Variant.ROCKSDB_QUEUES in variants
+    if conf.has_rocksdb_queues != in_rocksdb and (conf.has_rocksdb_queues or not variants.has_queue_files):
         store_type = "default" if in_rocksdb else "defaultRocksDB"
         place, target = ("RocksDB", "classic") if in_rocksdb else ("files", "rocksdb")
         yield _answer(

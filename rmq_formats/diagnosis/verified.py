@@ -33,16 +33,16 @@ _ANSWERED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
-    """What findings of a kind mean to an operator.
+    """Meaning of a kind of findings for an operator.
 
     Attributes:
-        seen: text of what is seen, of the first finding, their number and their place.
+        describe: builds the text of an observation from the first finding, their number and their place.
         reason: what follows of it.
         command: the next one; {store} is the store, {topic} the first finding's topic.
         is_fault: whether something is wrong.
     """
 
-    seen: Callable[[Finding, int, str], str]
+    describe: Callable[[Finding, int, str], str]
     reason: str
     command: str
     is_fault: bool = False
@@ -52,7 +52,7 @@ def _detail(finding: Finding, _count: int, place: str) -> str:
     return f"{place}: {finding.detail}" if place else finding.detail
 
 
-def _clock_seen(finding: Finding, count: int, _place: str) -> str:
+def _describe_clock(finding: Finding, count: int, _place: str) -> str:
     times = "once" if count == 1 else f"{count:,} times"
     before, after = (_time_text(text) for text in (finding.expected, finding.actual))
     first = "" if count == 1 else "the first time "
@@ -122,7 +122,7 @@ _EXPLANATIONS: Final[dict[Kind, _Explanation]] = {
         "rmq dump {store} --unqueued",
     ),
     finding_kinds.LOG_CLOCK: _Explanation(
-        _clock_seen,
+        _describe_clock,
         "a broker's search by time may find a wrong message (resetOffsetByTime, a group that begins at a time); log "
         "and queues are sound, and rmq query --time and rmq offsets reset --time find the right one",
         "rmq verify {store}",
@@ -135,7 +135,7 @@ def verified_answers(root: str, options: VerifyOptions, runner: Runner) -> Itera
 
     Args:
         root: of the store.
-        options: the broker's sizes, as far as they are known.
+        options: the broker's sizes, where the caller has them.
         runner: where the tasks run.
     """
     report = None
@@ -146,9 +146,9 @@ def verified_answers(root: str, options: VerifyOptions, runner: Runner) -> Itera
         return
     yield from _damage_answers(root, report)
     for kind, explanation in _EXPLANATIONS.items():
-        own = [finding for finding in report.findings if finding.kind == kind]
-        if own:
-            yield _explained(root, own, report.counts[kind], explanation)
+        findings = [finding for finding in report.findings if finding.kind == kind]
+        if findings:
+            yield _explained(root, findings, report.counts[kind], explanation)
 
 
 def is_verified(root: str) -> bool:
@@ -167,9 +167,9 @@ def _log_bytes(root: str) -> int:
 def _explained(root: str, findings: Sequence[Finding], count: int, explanation: _Explanation) -> Answer:
     first = findings[0]
     topic = quote(first.topic or "")
-    seen = explanation.seen(first, count, _places(findings))
+    observation = explanation.describe(first, count, _places(findings))
     command = explanation.command.format(store=quote(root), topic=topic)
-    return Answer(Question.MESSAGES, seen, explanation.reason, command, explanation.is_fault)
+    return Answer(Question.MESSAGES, observation, explanation.reason, command, explanation.is_fault)
 
 
 def _places(findings: Sequence[Finding]) -> str:

@@ -1,4 +1,4 @@
-"""Changes of committed offsets: planned first, then written with the store locked and the former files kept."""
+"""Changes of committed offsets: planned first, then written with the store locked and the former files saved."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +70,7 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsPlan:
-    """What is shown or changed of a store.
+    """Positions of a store's groups and the planned changes.
 
     Attributes:
         root: of the store.
@@ -140,19 +140,19 @@ def _changed_files(
 ) -> Iterator[tuple[str, bytes]]:
     """Encode the files that change, by their names."""
     for document in documents:
-        own = [
+        claims = [
             replace(change.position.claim, queue_offset=change.new_offset)
             for change in changes
             if change.position.claim in document.claims
         ]
-        if own and document.name is None:
+        if claims and document.name is None:
             raise StoreLayoutError(
                 f"{config_path(root, document)}: the offsets are in RocksDB, which rmq offsets does not write. "
                 "Convert the store (rmq convert --to classic), or reset the group at the running broker "
                 "(mqadmin resetOffsetByTime)."
             )
-        if own and document.name is not None:
-            yield document.name, document.with_offsets(own)
+        if claims and document.name is not None:
+            yield document.name, document.with_offsets(claims)
 
 
 def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
@@ -208,7 +208,7 @@ def clamped_offset(position: Position) -> int:
 
 
 def offset_at_time(root: str, time: Time) -> NewOffset:
-    """Return a rule that takes the offset of the first message stored at a time or later; the end without one."""
+    """Return a rule for the offset of the first message stored at a time or later; the end without such a message."""
     store = Store(root)
 
     def new_offset(position: Position) -> int:

@@ -1,4 +1,4 @@
-"""Where committed offsets stand in their queues."""
+"""Positions of committed offsets in their queues."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rmq_formats.verify.checkpoint_and_config import Claim
 
 
 class State(StrEnum):
-    """Where an offset stands in its queue."""
+    """Position of an offset relative to its queue."""
 
     INSIDE = "inside"
     BELOW = "below"
@@ -43,7 +43,7 @@ class Position:
 
     @property
     def state(self) -> State:
-        """Where the offset stands."""
+        """Return the position of the offset relative to the queue."""
         if self.claim.queue_offset < 0:
             return State.NEGATIVE
         if self.claim.queue_offset > self.max_offset:

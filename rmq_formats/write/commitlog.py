@@ -129,14 +129,14 @@ def begin_write(options: WriteOptions) -> LogWrite:
 def refuse_write(root: str, *, overwrite: bool) -> None:
     """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
     storage, root = open_storage(root)
-    found = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_new_log(found) if overwrite else store_variants.no_write(found))
+    variants = store_variants.recognise(storage, root)
+    store_variants.refuse(store_variants.no_new_log(variants) if overwrite else store_variants.no_write(variants))
     if overwrite:
         refuse_unknown(storage, root, _REPLACED)
 
 
 def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> int:
-    """Commit a write: give the records of all tasks their offsets, and publish the store with them.
+    """Commit a write: assign offsets to the records of all tasks, and publish the store with the records.
 
     Args:
         write: of ``begin_write``.
@@ -226,20 +226,20 @@ def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Pat
     end = log_end(options.root, segments, file_bytes)
     segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
     if segments:
-        _take_over(options.root, directory, segments, end.physical_offset)
+        _link_or_copy_old_files(options.root, directory, segments, end.physical_offset)
     elif options.keep_offsets:
-        end = _kept_begin(tasks, file_bytes)
+        end = _aligned_begin(tasks, file_bytes)
     writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
-    known = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
-    writer.write(tasks, known)
+    ends = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
+    writer.write(tasks, ends)
     if not segments and not any(directory.iterdir()):  # no rows at all: an empty log, not a missing one
         with (directory / paths.segment_name(end.physical_offset)).open("xb") as file:
             file.truncate(file_bytes)
     return [segment for segment in old if segment not in segments]
 
 
-def _take_over(root: str, new: Path, segments: list[Segment], end: int) -> None:
-    """Have what a write goes on from in the new log's directory: of an object store's, the last file alone."""
+def _link_or_copy_old_files(root: str, new: Path, segments: list[Segment], end: int) -> None:
+    """Put the old files into the new log's directory; of a log in an object store only the last file."""
     storage, root = open_storage(root)
     if storage.is_local:
         _link_old(Path(root) / "commitlog", new, segments, end)
@@ -254,20 +254,20 @@ def _copy_last(storage: Storage, last: Segment, end: int, target: Path) -> None:
         file.truncate(last.size_bytes)
 
 
-def _kept_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
-    """Return where a log begins whose records keep their offsets: at the start of a file."""
+def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
+    """Return the begin of a log whose records retain their offsets: the start of a file."""
     first = min((piece.first_key for task in tasks for piece in task.pieces if piece.is_sorted), default=0)
     begin = first // file_bytes * file_bytes
     return LogEnd(begin, begin)
 
 
 def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
-    """Take over the old files by hard links, the last one as a copy, as the write changes that one.
+    """Link the old files into the new log's directory; copy the last file, since the write changes that file.
 
     Args:
         old: the old log's directory.
         new: the new one's.
-        segments: the old files that begin before the log's end; those behind it are not taken over.
+        segments: the old files that begin before the log's end; later files are not linked.
         end: the log's end, a physical offset.
     """
     last = Path(segments[-1].path)
@@ -276,12 +276,12 @@ def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
         if path != last and (start is None or start < end):
             os.link(path, new / path.name)
     with last.open("rb") as source, (new / last.name).open("xb") as target:
-        left = end - segments[-1].start_offset
-        while left:
-            copied = os.copy_file_range(source.fileno(), target.fileno(), left)
+        remaining = end - segments[-1].start_offset
+        while remaining:
+            copied = os.copy_file_range(source.fileno(), target.fileno(), remaining)
             if not copied:
                 raise StoreError(f"{last}: shrank while it was copied")
-            left -= copied
+            remaining -= copied
         target.truncate(segments[-1].size_bytes)
 
 

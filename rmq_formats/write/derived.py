@@ -89,11 +89,11 @@ def begin_derived(
     options.sizes.check()
     if not overwrite:
         for path, size in _existing_sizes(root, options):
-            wanted = options.sizes.consumequeue_file_bytes
+            file_bytes = options.sizes.consumequeue_file_bytes
             if options.index:
-                wanted = options.sizes.index_file_bytes
-            if size != wanted:
-                raise StoreSizeError(f"{path}: has {size} bytes, not {wanted}")
+                file_bytes = options.sizes.index_file_bytes
+            if size != file_bytes:
+                raise StoreSizeError(f"{path}: has {size} bytes, not {file_bytes}")
     return DerivedWrite(options, overwrite, begin_job(root, leftover), leftover)
 
 
@@ -119,8 +119,8 @@ def _queues_of(root: str) -> Iterator[QueueFiles]:
 
 def _index_files(root: str) -> list[Path]:
     directory = Path(paths.index_dir(root))
-    found = directory.iterdir() if directory.is_dir() else iter(())
-    return sorted(path for path in found if paths.is_index_file_name(path.name))
+    entries = directory.iterdir() if directory.is_dir() else iter(())
+    return sorted(path for path in entries if paths.is_index_file_name(path.name))
 
 
 def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[str]:
@@ -229,12 +229,12 @@ def _existing_units(root: str) -> Iterator[tuple[Table, tuple[str, int]]]:
             rows = np.zeros((len(image) // UNIT_BYTES, unit_kernel.ROW_COLUMNS), dtype=np.int64)
             unit_kernel.decode_units(image, rows)
             sizes = rows[:, unit_kernel.SIZE]
-            found = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE))
-            units = np.zeros((len(found), kernel.UNIT_COLUMNS), dtype=np.int64)
-            units[:, kernel.UNIT_QUEUE_OFFSET] = file.start_offset // UNIT_BYTES + found
-            units[:, kernel.UNIT_PHYSICAL_OFFSET] = rows[found, unit_kernel.PHYSICAL_OFFSET]
-            units[:, kernel.UNIT_SIZE] = sizes[found]
-            units[:, kernel.UNIT_TAGS_CODE] = rows[found, unit_kernel.TAGS_CODE]
+            slots = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE))
+            units = np.zeros((len(slots), kernel.UNIT_COLUMNS), dtype=np.int64)
+            units[:, kernel.UNIT_QUEUE_OFFSET] = file.start_offset // UNIT_BYTES + slots
+            units[:, kernel.UNIT_PHYSICAL_OFFSET] = rows[slots, unit_kernel.PHYSICAL_OFFSET]
+            units[:, kernel.UNIT_SIZE] = sizes[slots]
+            units[:, kernel.UNIT_TAGS_CODE] = rows[slots, unit_kernel.TAGS_CODE]
             if len(units):
                 yield units, (queue.topic, queue.queue_id)
 
@@ -262,7 +262,7 @@ def _make_index(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) -> 
         results.append(_write_key_spill(area, len(results), part))
     waiting = tasks.index_tasks(results, write.options, tasks.spilled_key(area))
     if old and waiting:
-        waiting = _behind(old[-1].name, IndexBound(header.end_timestamp_ms, header.end_physical_offset), waiting)
+        waiting = _rename_after(old[-1].name, IndexBound(header.end_timestamp_ms, header.end_physical_offset), waiting)
     task = functools.partial(tasks.write_index, options=write.options, area=area)
     return sum(result.entry_count for result in ProcessRunner().map(task, waiting))
 
@@ -274,7 +274,7 @@ def _write_key_spill(area: LocalArea, number: int, rows: Table) -> ScanResult:
     return ScanResult(number, first, last, 0, 0, -1, len(rows), (), 0)
 
 
-def _behind(name: str, previous_end: IndexBound, waiting: Sequence[IndexTask]) -> list[IndexTask]:
+def _rename_after(name: str, previous_end: IndexBound, waiting: Sequence[IndexTask]) -> list[IndexTask]:
     """Plan IndexFiles whose names come after those that exist."""
     moved = []
     for number, task in enumerate(waiting):

@@ -49,21 +49,21 @@ def usual_file_bytes(segments: list[Segment]) -> int | None:
     return max(sizes, key=lambda size: (sizes[size], size), default=None)  # of two files the shorter one was cut
 
 
-def log_file_bytes(segments: list[Segment], wanted: int | None) -> int:
+def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
     """Determine the size that a log's files have, or are to have.
 
     Raises:
-        StoreSizeError: there are files of another size than the wanted one, or of several, or without bytes.
+        StoreSizeError: there are files of another size than ``file_bytes``, or of several, or without bytes.
     """
     for segment in segments:
         if not segment.size_bytes:
             raise StoreSizeError(f"{segment.path}: the file is empty; run rmq repair, or delete it if it is the last")
-        size = segments[0].size_bytes if wanted is None else wanted
+        size = segments[0].size_bytes if file_bytes is None else file_bytes
         if segment.size_bytes != size:
             raise StoreSizeError(f"{segment.path}: has {segment.size_bytes} bytes, not {size}")
         if segment.start_offset % size:
             raise StoreSizeError(f"{segment.path}: does not begin at a multiple of {size} bytes")
-    return segments[0].size_bytes if segments else wanted or COMMITLOG_FILE_BYTES
+    return segments[0].size_bytes if segments else file_bytes or COMMITLOG_FILE_BYTES
 
 
 def log_end(root: str, segments: list[Segment], file_bytes: int) -> LogEnd:
@@ -86,7 +86,7 @@ def log_end(root: str, segments: list[Segment], file_bytes: int) -> LogEnd:
 
 
 def queue_ends(root: str, segments: list[Segment], log_end_offset: int, workers: int) -> QueueEnds:
-    """Find the next queue offset of each queue, by the log and the ConsumeQueues, whichever knows more of it.
+    """Find the next queue offset of each queue, by the log or the ConsumeQueue, whichever ends later.
 
     A queue whose records have all been deleted continues where its ConsumeQueue ends, as in RocketMQ. Units of
     records behind the log's end, which were lost after their units had been flushed, do not count.
@@ -98,8 +98,8 @@ def queue_ends(root: str, segments: list[Segment], log_end_offset: int, workers:
     }
     splits = plan_splits(storage, segments, min_splits=workers) if segments else []
     with ThreadPoolExecutor(workers) as pool:
-        for found in pool.map(_split_ends, splits):
-            for queue, end in found.items():
+        for split_ends in pool.map(_split_ends, splits):
+            for queue, end in split_ends.items():
                 ends[queue] = max(ends.get(queue, 0), end)
     return ends
 
@@ -123,16 +123,16 @@ def _split_ends(split: Split) -> QueueEnds:
 
 
 def _consumequeue_end(storage: Storage, files: Sequence[Segment], log_end_offset: int) -> int:
-    """One past the last unit of a record of the log; where there is none, one past the last unit."""
+    """Return one past the last unit of a record of the log; without such a unit, one past the last unit."""
     end = 0
     for segment in reversed(files):
         with opened(storage, segment.path) as file:
             stop = -(-file.data_end() // UNIT_BYTES)
             begin = segment.start_offset // UNIT_BYTES
             end = max(end, begin + stop)
-            found = _stored_units_end(file, stop, log_end_offset)
-            if found:
-                return begin + found
+            stored_end = _stored_units_end(file, stop, log_end_offset)
+            if stored_end:
+                return begin + stored_end
     return end
 
 
@@ -146,8 +146,8 @@ def _stored_units_end(file: OpenRange, stop: int, log_end_offset: int) -> int:
         unit_kernel.decode_units(image, rows)
         sizes = rows[:, unit_kernel.SIZE]
         is_stored = rows[:, unit_kernel.PHYSICAL_OFFSET] + sizes <= log_end_offset
-        found = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE) & is_stored)
-        if len(found):
-            return begin + int(found[-1]) + 1
+        rows_in_log = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE) & is_stored)
+        if len(rows_in_log):
+            return begin + int(rows_in_log[-1]) + 1
         stop = begin
     return 0

@@ -165,7 +165,7 @@ def _noted(dispatch: RebuildOptions) -> dict[str, Any]:
 
 
 def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
-    """Replace objects; a note of the dispatch then takes the place of that of the publication."""
+    """Replace objects; a note of the dispatch then replaces the note of the publication."""
     for name in note["retired"]:
         if name not in note["files"]:
             area.delete(f"{area.target}/{name}")

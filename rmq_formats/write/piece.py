@@ -78,9 +78,9 @@ class _PieceFile:
         self._is_sorted &= self.last_key <= keys[0] and bool((keys[1:] >= keys[:-1]).all())
         self.last_key = int(keys[-1])
         self._row_count += len(rows)
-        left = records.data
-        while len(left):
-            left = left[self._records.write(left) :]
+        unwritten = records.data
+        while len(unwritten):
+            unwritten = unwritten[self._records.write(unwritten) :]
         self.byte_count += len(records)
         self._rows.write(rows.data)
 

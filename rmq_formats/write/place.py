@@ -45,7 +45,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Rows in log order, and the addresses of their records in memory; ``keep`` keeps the memory alive."""
+    """Rows in log order, and the addresses of their records in memory; ``keep`` references that memory."""
 
     rows: Table
     addresses: Table
@@ -53,7 +53,7 @@ class _Stream:
 
 
 def in_order(pieces: Sequence[Piece]) -> list[Piece] | None:
-    """Order the pieces by their keys, one behind the other; None where they have to be merged."""
+    """Order the pieces by their keys; None if key ranges overlap, so that the pieces have to be merged."""
     placed = sorted(pieces, key=lambda piece: piece.first_key)
     apart = all(before.last_key <= after.first_key for before, after in pairwise(placed))
     return placed if apart and all(piece.is_sorted for piece in placed) else None

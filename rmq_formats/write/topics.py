@@ -39,10 +39,10 @@ def read_topics(root: str) -> dict[str, Any]:
     try:
         text = storage.read_bytes(path).decode("utf-8", "replace")
         config_json.topic_configs(text)
-        found = config_json.loads(text)
+        document = config_json.loads(text)
     except DecodeError as error:
         raise StoreError(f"{path}: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -53,15 +53,15 @@ def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
     return counts
 
 
-def with_topics(found: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
+def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
     """Build a ``topics.json`` that has topics with at least so many queues; None if they are there already.
 
     Args:
-        found: what the old one has; all else in it stays.
+        document: the old ``topics.json``; other keys stay.
         counts: number of queues by topic.
         now_ms: the time.
     """
-    table = found.get("topicConfigTable") or {}
+    table = document.get("topicConfigTable") or {}
     changed = False
     for topic, queues in counts.items():
         config = table.setdefault(topic, topic_config(topic, 0))
@@ -71,10 +71,15 @@ def with_topics(found: dict[str, Any], counts: Mapping[str, int], now_ms: int) -
                 changed = True
     if not changed:
         return None
-    version = found.get("dataVersion") or {}
-    found["dataVersion"] = {"stateVersion": 0, **version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
-    found["topicConfigTable"] = table
-    return json.dumps(found, indent=1).encode()
+    version = document.get("dataVersion") or {}
+    document["dataVersion"] = {
+        "stateVersion": 0,
+        **version,
+        "counter": version.get("counter", 0) + 1,
+        "timestamp": now_ms,
+    }
+    document["topicConfigTable"] = table
+    return json.dumps(document, indent=1).encode()
 
 
 def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
