@@ -18,7 +18,7 @@ from rmq_formats.verify.phases.plan import index_entries
 
 
 def write_checkpoint(root: Path) -> None:
-    """Flush log, queues and Index, and write a checkpoint that says that they are on disk up to the log's end.
+    """Flush log, queues and Index, and write a checkpoint with the times of the log's end.
 
     After a kill a broker begins its recovery where the checkpoint says; it deletes the IndexFiles that end
     later than that (``IndexService#load``), so the checkpoint covers them to their end.

@@ -75,7 +75,7 @@ class ConfigReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Return whether the plan is applied or has no steps."""
         return self.is_applied or not self.steps
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
 
 def _fault(root: str, name: str) -> str | None:
     """Return why a broker has nothing of a config file; None if it has: from the file, or from its ``.bak``."""
-    found = []
+    faults = []
     for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
         if not os.path.lexists(path):
             continue
@@ -174,8 +174,8 @@ def _fault(root: str, name: str) -> str | None:
         )
         if fault is None:
             return None
-        found.append(fault or "no file")
-    return found[0] if found else "neither it nor its .bak is there"
+        faults.append(fault or "no file")
+    return faults[0] if faults else "neither it nor its .bak is there"
 
 
 def _queues(root: str) -> tuple[dict[str, set[int]], set[str]]:

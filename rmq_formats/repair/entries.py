@@ -1,4 +1,4 @@
-"""Plans the repair of a DLedger CommitLog: what Raft allows, which is all that no member could tell from another log.
+"""Plans the repair of a DLedger CommitLog: only changes that Raft allows, after which the group's logs still agree.
 
 Bytes that are certain are written anew: a header is told by its record and its neighbours, a file's end mark by its
 place, DLedger's index by the entries. Entries behind the last sound one are cut off, as the original's recovery does,
@@ -19,7 +19,7 @@ from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, F
 from rmq_formats.errors import DecodeError, StoreLayoutError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.scan import PaddedFile
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
@@ -37,7 +37,7 @@ _WAY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EntryRepair:
-    """What is made anew beside the entries of a DLedger CommitLog.
+    """Index and checkpoint that a repair writes anew beside the entries of a DLedger CommitLog.
 
     Attributes:
         directory: of DLedger, from the store's root.
@@ -69,7 +69,7 @@ class _Log:
 
     root: str
     units: EntryUnits
-    stretches: list[Stretch] = field(default_factory=list)
+    stretches: list[LogRange] = field(default_factory=list)
     last_index: int = -1
     last_term: int = -1
     end: int = -1
@@ -81,8 +81,8 @@ class _Log:
 
 def plan_entries(
     root: str, segments: Sequence[Segment], file_bytes: int, *, makes_index: bool, writes_checkpoint: bool
-) -> tuple[EntryRepair, tuple[Stretch, ...], tuple[tuple[str, int], ...]]:
-    """Plan the changes of a DLedger CommitLog: what is made anew, stretches, and files to be given their size.
+) -> tuple[EntryRepair, tuple[LogRange, ...], tuple[tuple[str, int], ...]]:
+    """Plan the changes of a DLedger CommitLog: index and checkpoint, ranges to overwrite, and files to resize.
 
     Args:
         root: of the store.
@@ -99,22 +99,22 @@ def plan_entries(
         log, sizes = _scan(root, segments, file_bytes, units)
     if log.last_index < 0:
         _refuse(log, segments[0], segments[0].start_offset, "no sound entry")
-    own = segments[0].path.rsplit("/", 2)[0]
-    committed = _committed(own)
+    directory = segments[0].path.rsplit("/", 2)[0]
+    committed = _committed(directory)
     if log.bad_at is not None:
         _cut(log, segments, file_bytes, committed)
     text = None
     is_known = committed is not None and committed <= log.last_index  # else committed entries were lost
-    if is_known and (writes_checkpoint or (log.bad_at is not None and Path(own, "checkpoint").exists())):
+    if is_known and (writes_checkpoint or (log.bad_at is not None and Path(directory, "checkpoint").exists())):
         text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
-    repair = EntryRepair(_relative(root, own), makes_index or log.bad_at is not None, text)
+    repair = EntryRepair(_relative(root, directory), makes_index or log.bad_at is not None, text)
     return repair, tuple(log.stretches), tuple(sizes)
 
 
 def _scan(
     root: str, segments: Sequence[Segment], file_bytes: int, units: EntryUnits
 ) -> tuple[_Log, list[tuple[str, int]]]:
-    """Scan all entries; the files to be given their size come beside."""
+    """Scan all entries; return the scan's state and the files to resize."""
     log = _Log(root, units)
     sizes: list[tuple[str, int]] = []
     for number, segment in enumerate(segments):
@@ -140,7 +140,7 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
             for damage in batch.damages:
                 _note_bad(log, damage.physical_offset, damage.code.text)
             if len(batch.frames):
-                _take_frames(log, segments, number, batch, file_bytes)
+                _check_frames(log, segments, number, batch, file_bytes)
             blank_at = blank_at if batch.blank_at is None else batch.blank_at
     if blank_at is not None and log.bad_at is None:
         log.is_ended, log.end = True, segment.start_offset + file_bytes
@@ -148,7 +148,7 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
         if data_end > behind - segment.start_offset:
             size = segment.start_offset + data_end - behind
             log.stretches.append(
-                Stretch(
+                LogRange(
                     _relative(log.root, segment.path), segment.start_offset, behind, size, size,
                     finding_kinds.LOG_AFTER_BLANK.code, "bytes that are not zero after the file's end mark", Fill.ZEROS,
                 )
@@ -160,7 +160,7 @@ def _note_bad(log: _Log, at: int, detail: str) -> None:
         log.bad_at, log.bad_detail = at, detail
 
 
-def _take_frames(log: _Log, segments: Sequence[Segment], number: int, batch: FrameBatch, file_bytes: int) -> None:
+def _check_frames(log: _Log, segments: Sequence[Segment], number: int, batch: FrameBatch, file_bytes: int) -> None:
     segment, frames = segments[number], batch.frames
     sound = frames[:, scan_kernel.CODE] == scan_kernel.SOUND
     places = frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
@@ -191,17 +191,17 @@ def _end_before(
     segment, before = segments[number], segments[number - 1]
     bad_at = log.end if log.bad_at is None else log.bad_at
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
-    left = segment.start_offset - log.end
+    remaining = segment.start_offset - log.end
     is_mark = place == segment.start_offset and number > 0 and not log.is_ended and bad_at == log.end
-    if not is_mark or not (bases == log.last_index + 1).any() or left < FILE_END_BYTES:
-        own = next(one for one in reversed(segments) if one.start_offset <= bad_at)
-        _refuse(log, own, bad_at, f"{log.bad_detail or 'no entry'}, and entries follow")
+    if not is_mark or not (bases == log.last_index + 1).any() or remaining < FILE_END_BYTES:
+        bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= bad_at)
+        _refuse(log, bad_segment, bad_at, f"{log.bad_detail or 'no entry'}, and entries follow")
     with opened(LocalStorage(), before.path) as file:
         held = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
-    mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, left))
+    mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     log.stretches.append(
-        Stretch(
-            _relative(log.root, before.path), before.start_offset, log.end, left, held,
+        LogRange(
+            _relative(log.root, before.path), before.start_offset, log.end, remaining, held,
             finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry", Fill.BYTES, written=mark.hex(),
         )
     )  # fmt: skip
@@ -211,7 +211,7 @@ def _end_before(
 def _check_heads(
     log: _Log, segment: Segment, heads: NDArray[np.int64], places: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> None:
-    """Plan the headers that differ from what their records and neighbours say; an index unit is a further witness."""
+    """Plan the headers that contradict their records and neighbours; an index unit is a further witness."""
     bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
     if log.last_index >= 0:
         first = log.last_index + 1
@@ -243,7 +243,7 @@ def _check_heads(
             ENTRY_MAGIC, size + ENTRY_HEAD_BYTES, int(indexes[row]), int(terms[row]), pos, 0, 0, 0, size
         )  # fmt: skip
         log.stretches.append(
-            Stretch(
+            LogRange(
                 _relative(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
                 variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
                 written=head.encode().hex(),
@@ -253,14 +253,14 @@ def _check_heads(
 
 
 def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int | None) -> None:
-    """Plan to cut off what stands behind the last sound entry; refuse it where an entry there was committed."""
+    """Plan to truncate the log after the last sound entry; refuse if a later entry was committed."""
     assert log.bad_at is not None
     cut_at = log.bad_at
-    own = next(one for one in reversed(segments) if one.start_offset <= cut_at)
+    bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= cut_at)
     if committed is None:
-        _refuse(log, own, cut_at, f"{log.bad_detail}, and DLedger's checkpoint does not say what was committed")
+        _refuse(log, bad_segment, cut_at, f"{log.bad_detail}, and DLedger's checkpoint does not say what was committed")
     elif committed > log.last_index:
-        _refuse(log, own, cut_at, f"{log.bad_detail}, and entry {committed} was committed")
+        _refuse(log, bad_segment, cut_at, f"{log.bad_detail}, and entry {committed} was committed")
     for segment in segments:
         if segment.end_offset <= cut_at:
             continue
@@ -269,27 +269,27 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
         begin = max(cut_at, segment.start_offset)
         if data_end > begin:
             log.stretches.append(
-                Stretch(
+                LogRange(
                     _relative(log.root, segment.path), segment.start_offset, begin, data_end - begin, data_end - begin,
                     finding_kinds.LOG_TAIL.code, f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
                 )
             )  # fmt: skip
 
 
-def _committed(own: str) -> int | None:
+def _committed(directory: str) -> int | None:
     """Read ``committedIndex``; -1 where there is no checkpoint yet, None where neither it nor its .bak can be read."""
-    found = [path for path in (Path(own, "checkpoint"), Path(own, "checkpoint.bak")) if path.exists()]
-    for path in found:
+    files = [path for path in (Path(directory, "checkpoint"), Path(directory, "checkpoint.bak")) if path.exists()]
+    for path in files:
         try:
             return int(dledger.properties(path.read_bytes().decode())["committedIndex"])
         except (OSError, ValueError, KeyError, DecodeError):
             continue
-    return None if found else -1
+    return None if files else -1
 
 
 def _refuse(log: _Log, segment: Segment, at: int, what: str) -> NoReturn:
-    own = segment.path.rsplit("/", 2)[0]
-    way = _WAY.format(own=_relative(log.root, own))
+    directory = segment.path.rsplit("/", 2)[0]
+    way = _WAY.format(own=_relative(log.root, directory))
     raise StoreLayoutError(f"{segment.path}: entry {log.last_index + 1}, at {at}: {what}; {way}")
 
 

@@ -28,22 +28,22 @@ _PER_FILE: Final = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
 
 
 def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
-    """Make what a repair makes anew beside entries; what is there already stays, for the old one was moved aside.
+    """Write index and checkpoint beside the entries, unless they exist: the old ones were moved to the quarantine.
 
     Args:
         root: of the store.
         directory: of the repair.
         repair: what is to be made.
     """
-    own = root / repair.directory
-    if repair.makes_index and not (own / "index").exists():
-        made = directory / _MADE
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-        _write_units(own / "data", made)
-        sync_file_system(made)
-        made.rename(own / "index")
-        sync_directory(own)
+    log_directory = root / repair.directory
+    if repair.makes_index and not (log_directory / "index").exists():
+        new_index = directory / _MADE
+        shutil.rmtree(new_index, ignore_errors=True)
+        new_index.mkdir()
+        _write_units(log_directory / "data", new_index)
+        sync_file_system(new_index)
+        new_index.rename(log_directory / "index")
+        sync_directory(log_directory)
     if repair.checkpoint is not None:
         write_file(root, f"{repair.directory}/checkpoint", repair.checkpoint.encode("ascii"))
 

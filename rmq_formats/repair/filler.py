@@ -1,7 +1,7 @@
-"""Filler and placeholder records, which a repair writes over a damaged stretch so that the log can be walked again.
+"""Filler and placeholder records, which a repair writes over a damaged range so that the log can be walked again.
 
 RocketMQ reads a log from record to record and takes the first place without a record for its end:
-``CommitLog#recoverNormally`` and ``recoverAbnormally`` truncate there. A stretch in mid-log therefore becomes
+``CommitLog#recoverNormally`` and ``recoverAbnormally`` truncate there. A range in mid-log therefore becomes
 records again, *fillers*, and one that reaches its file's end becomes the BLANK that sends a reader to the next
 file. A filler has the transaction type ROLLBACK, which neither ConsumeQueue nor Index takes up
 (``CommitLogDispatcherBuildConsumeQueue``, ``IndexService#buildIndex``): no consumer ever sees it, and its topic
@@ -53,18 +53,18 @@ _DUP_INFO_BYTES: Final = encode_properties(_DUP_INFO)
 
 
 class Fill(StrEnum):
-    """Kind of bytes that replace a stretch."""
+    """Kind of bytes that replace a range."""
 
     FILLER = "filler"  # records, from its begin to its end
     END = "end"  # the BLANK of its file, and zeros
-    BYTES = "bytes"  # those of ``Stretch.written``, and zeros
+    BYTES = "bytes"  # those of ``LogRange.written``, and zeros
     ZEROS = "zeros"  # nothing was written there yet, as behind the log's last record
     NONE = "none"  # nothing: the file is cut off there
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a lost message, as the unit of its queue tells it.
+class LostMessage:
+    """Lost message, as described by the unit of its queue.
 
     Attributes:
         physical_offset: of the record.
@@ -86,20 +86,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Stretch of a CommitLog file that is copied aside and overwritten.
+class LogRange:
+    """Range of a CommitLog file that is copied aside and overwritten.
 
     Attributes:
         path: of the file, from the store's root.
         file_offset: physical offset of the file's first byte.
-        physical_offset: of the stretch's first byte.
+        physical_offset: of the range's first byte.
         size: its bytes.
         held: those of them that exist in the file and are copied; what follows them reads as zeros.
         code: of the finding.
         detail: the fault in words.
         fill: what is written there.
         store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
-        places: of the lost messages that get a placeholder, in order; what is between them has room for fillers.
+        places: the lost messages that get a placeholder, in order; what is between them has room for fillers.
         written: with ``Fill.BYTES`` what stands there afterwards, in hex digits.
     """
 
@@ -112,17 +112,17 @@ class Stretch:
     detail: str
     fill: Fill
     store_timestamp_ms: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[LostMessage, ...] = ()
     written: str = ""
 
     @property
     def position(self) -> int:
-        """Position of the stretch's first byte in the file."""
+        """Position of the range's first byte in the file."""
         return self.physical_offset - self.file_offset
 
     @property
     def copy(self) -> str:
-        """Path of the stretch's copy, relative to the directory of the repair."""
+        """Path of the range's copy, relative to the directory of the repair."""
         return f"{self.path}.{self.position}"
 
     def image(self) -> Iterator[bytes]:
@@ -132,11 +132,11 @@ class Stretch:
             return
         if self.fill is Fill.FILLER:
             done = 0
-            for place in self.places:
-                begin = place.physical_offset - self.physical_offset
+            for lost_message in self.places:
+                begin = lost_message.physical_offset - self.physical_offset
                 yield from self._fillers(done, begin)
-                yield placeholder(place, self.store_timestamp_ms)
-                done = begin + place.size
+                yield placeholder(lost_message, self.store_timestamp_ms)
+                done = begin + lost_message.size
             yield from self._fillers(done, self.size)
             return
         if self.fill is Fill.END:
@@ -159,10 +159,10 @@ class Stretch:
 
 
 def filler_sizes(size: int) -> Iterator[int]:
-    """Cut a stretch into the sizes of its fillers; all but the last two are as large as can be.
+    """Split a range into the sizes of its fillers; all but the last two have the largest size.
 
     Args:
-        size: of the stretch, at least MIN_BYTES.
+        size: of the range, at least MIN_BYTES.
     """
     while size > MAX_BYTES:
         part = MAX_BYTES if size - MAX_BYTES >= WHOLE_BYTES else size - WHOLE_BYTES
@@ -196,45 +196,47 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     )  # fmt: skip
 
 
-def placeholder_bytes(place: Place) -> int:
-    """Compute the size of the smallest placeholder for a place."""
-    return _least_bytes(place.topic, _properties(place))
+def placeholder_bytes(lost_message: LostMessage) -> int:
+    """Compute the size of the smallest placeholder for a lost message."""
+    return _least_bytes(lost_message.topic, _properties(lost_message))
 
 
 @lru_cache(maxsize=1024)
 def _least_bytes(topic: str, properties_bytes: bytes, *, with_crc: bool = False) -> int:
-    message = _placeholder_message(Place(0, 0, topic, 0, 0), properties_bytes, 0, 0)
+    message = _placeholder_message(LostMessage(0, 0, topic, 0, 0), properties_bytes, 0, 0)
     return record_bytes(message, append_crc_property=with_crc)
 
 
-def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
-    """Encode a placeholder, which keeps a lost message's place in its queue; at least ``placeholder_bytes`` long."""
-    properties_bytes = _properties(place, _DUP_INFO)
-    if place.size < _least_bytes(place.topic, properties_bytes):
-        properties_bytes = _properties(place)
-    with_crc = place.size >= _least_bytes(place.topic, properties_bytes, with_crc=True)
-    spare = place.size - _least_bytes(place.topic, properties_bytes, with_crc=with_crc)
-    message = _placeholder_message(place, properties_bytes, store_timestamp_ms, spare)
+def placeholder(lost_message: LostMessage, store_timestamp_ms: int) -> bytes:
+    """Encode a placeholder for a lost message's queue offset; at least ``placeholder_bytes`` long."""
+    properties_bytes = _properties(lost_message, _DUP_INFO)
+    if lost_message.size < _least_bytes(lost_message.topic, properties_bytes):
+        properties_bytes = _properties(lost_message)
+    with_crc = lost_message.size >= _least_bytes(lost_message.topic, properties_bytes, with_crc=True)
+    spare = lost_message.size - _least_bytes(lost_message.topic, properties_bytes, with_crc=with_crc)
+    message = _placeholder_message(lost_message, properties_bytes, store_timestamp_ms, spare)
     return encode_record(
-        message, queue_offset=place.queue_offset, physical_offset=place.physical_offset,
+        message, queue_offset=lost_message.queue_offset, physical_offset=lost_message.physical_offset,
         store_timestamp_ms=store_timestamp_ms, append_crc_property=with_crc, max_body_bytes=MAX_FRAME_BYTES,
     )  # fmt: skip
 
 
-def _properties(place: Place, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """Properties by which a rebuild gives a place its unit in a batch queue, or more units in light queues."""
+def _properties(lost_message: LostMessage, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Build the properties from which a rebuild makes a unit of a batch queue, or units of light queues."""
     properties = dict(more)
-    if place.batch_size:
-        properties |= {"INNER_BASE": str(place.queue_offset), "INNER_NUM": str(place.batch_size)}
-    if place.light:
-        names, offsets = zip(*place.light, strict=True)
+    if lost_message.batch_size:
+        properties |= {"INNER_BASE": str(lost_message.queue_offset), "INNER_NUM": str(lost_message.batch_size)}
+    if lost_message.light:
+        names, offsets = zip(*lost_message.light, strict=True)
         properties |= {"INNER_MULTI_DISPATCH": ",".join(names), "INNER_MULTI_QUEUE_OFFSET": ",".join(map(str, offsets))}
     return encode_properties(properties)
 
 
-def _placeholder_message(place: Place, properties_bytes: bytes, store_timestamp_ms: int, spare: int) -> MessageToStore:
+def _placeholder_message(
+    lost_message: LostMessage, properties_bytes: bytes, store_timestamp_ms: int, spare: int
+) -> MessageToStore:
     return MessageToStore(
-        topic=place.topic, queue_id=place.queue_id, body=_NO_MESSAGES + bytes(spare), sys_flag=_PLACEHOLDER_FLAGS,
-        born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+        topic=lost_message.topic, queue_id=lost_message.queue_id, body=_NO_MESSAGES + bytes(spare),
+        sys_flag=_PLACEHOLDER_FLAGS, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
         properties_bytes=properties_bytes,
     )  # fmt: skip

@@ -113,15 +113,15 @@ class _Repair:
             if left_over is not None:
                 _, plan = left_over
                 return self._report(plan, None, plan.left, Outcome(is_plan=True), is_resumed=True)
-            found = self._verify()
-            plan = self._planned(found)
+            verification = self._verify()
+            plan = self._planned(verification)
             outcome = Outcome(is_plan=True, planned=self._predict(plan), accept=self.accept)
-            return self._report(plan, found, plan.left, outcome)
+            return self._report(plan, verification, plan.left, outcome)
 
     def apply(self) -> RepairReport:
-        """Apply the plan, or what is left of one that was interrupted."""
+        """Apply the plan, or finish an interrupted repair."""
         root = Path(self.root)
-        found: VerifyReport | None = None
+        verification: VerifyReport | None = None
         before: dict[QueueName, bytes] = {}
         if self.leftover is Leftover.START_ANEW or journal.pending(root, self.leftover) is None:
             refuse_store(self.root)  # before the lock, whose file would be a change
@@ -130,10 +130,10 @@ class _Repair:
                 journal.set_pending_aside(root)
             left_over = self._left_over()
             if left_over is None:
-                found = self._verify()
-                plan = self._planned(found)
+                verification = self._verify()
+                plan = self._planned(verification)
                 if plan.is_empty:
-                    return replace(self._report(plan, found, _faults(found), Outcome()), is_applied=True)
+                    return replace(self._report(plan, verification, _faults(verification), Outcome()), is_applied=True)
                 refuse_plan(root, plan)
                 changes = self._predict(plan)
                 if changes is not None:
@@ -152,7 +152,7 @@ class _Repair:
             journal.end(directory)
         self.options = replace(self.options, commitlog_file_bytes=plan.store_sizes.commitlog_file_bytes)
         after = _others(self.root, plan) if before else {}
-        report = self._report(plan, found, _faults(self._verify()), outcome, is_resumed=left_over is not None)
+        report = self._report(plan, verification, _faults(self._verify()), outcome, is_resumed=left_over is not None)
         disturbed = tuple(sorted({str(name) for name, value in before.items() if after.get(name) != value}))
         return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
 
@@ -202,7 +202,7 @@ class _Repair:
 
     @contextmanager
     def _lock_if_there(self) -> Iterator[None]:
-        """Hold the store's lock if its file exists: a plan writes nothing, not even that file."""
+        """Lock the store if the lock file exists; a plan does not create that file."""
         if Path(paths.lock_file(self.root)).exists():
             with store_lock(self.root):
                 yield
@@ -216,28 +216,27 @@ class _Repair:
     def _verify(self) -> VerifyReport:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
 
-    def _planned(self, found: VerifyReport) -> RepairPlan:
+    def _planned(self, verification: VerifyReport) -> RepairPlan:
         refuse_store(self.root)
-        plan = plan_repair(self.root, self.options, found)
+        plan = plan_repair(self.root, self.options, verification)
         refuse_layouts(self.root, plan)
         directory, storage = paths.commitlog_dir(self.root), open_storage(self.root)[0]
         places = log_directories(storage, self.root)
-        needs_log = plan.rebuild or finding_kinds.LOG_MISSING in found.counts
+        needs_log = plan.rebuild or finding_kinds.LOG_MISSING in verification.counts
         if needs_log and not any(list_segments(storage, place) for place, _ in places):
             raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")
         return plan
 
     def _report(
-        self, plan: RepairPlan, found: VerifyReport | None, left: Iterable[Finding], outcome: Outcome,
+        self, plan: RepairPlan, verification: VerifyReport | None, findings: Iterable[Finding], outcome: Outcome,
         *, is_resumed: bool = False,
     ) -> RepairReport:  # fmt: skip
-        counts = {} if found is None else found.counts
-        gaps = sort_gaps(self.root, left, journal.manifests(Path(self.root)))
+        counts = {} if verification is None else verification.counts
+        gaps = sort_gaps(self.root, findings, journal.manifests(Path(self.root)))
         return RepairReport(
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
-            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.left, explained=gaps.quarantined,
-            closed=gaps.closed, seconds=0.0,
-            outcome=outcome, disturbed=(),
+            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
+            explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
         )  # fmt: skip
 
 

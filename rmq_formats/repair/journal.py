@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from rmq_formats.errors import StoreError
-from rmq_formats.repair.filler import MAX_BYTES, Fill, Stretch
+from rmq_formats.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.repair.plan_paths import changed_files, check_plan
 from rmq_formats.storage.segments import LocalStorage, opened
@@ -126,9 +126,9 @@ def begin(root: Path, plan: RepairPlan) -> Path:
             shutil.rmtree(name, dir_fd=quarantine)
         os.mkdir(name, dir_fd=quarantine)
         directory = root / unfinished
-        for stretch in plan.stretches:
-            if stretch.held:
-                _copy(root, stretch.path, stretch.position, stretch.held, _made(directory / stretch.copy))
+        for log_range in plan.stretches:
+            if log_range.held:
+                _copy(root, log_range.path, log_range.position, log_range.held, _made(directory / log_range.copy))
         for config in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
             if config not in plan.moves and (root / config).is_file():
                 _made(directory / config).write_bytes(read_file(root, config) or b"")
@@ -188,8 +188,8 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
             parent_directory(root, f"{aside}/{path}", create=True) as (target, _),
         ):
             os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
-    for stretch in plan.stretches:
-        _overwrite(root, stretch)
+    for log_range in plan.stretches:
+        _overwrite(root, log_range)
     for path, size_bytes in plan.sizes:
         with _opened(root, path) as file:
             if os.fstat(file.fileno()).st_size != size_bytes:
@@ -227,23 +227,23 @@ def _opened(root: Path, path: str) -> BinaryIO:
     return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
 
 
-def _overwrite(root: Path, stretch: Stretch) -> None:
-    if stretch.fill is Fill.NONE:
+def _overwrite(root: Path, log_range: LogRange) -> None:
+    if log_range.fill is Fill.NONE:
         return
-    with _opened(root, stretch.path) as file:
-        file.seek(stretch.position)
-        for piece in stretch.image():
+    with _opened(root, log_range.path) as file:
+        file.seek(log_range.position)
+        for piece in log_range.image():
             file.write(piece)
 
 
 def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
-    """Find what somebody else has written since the plan was made, where the plan would overwrite it or cut it off."""
-    for stretch in plan.stretches:
-        path = root / stretch.path
-        is_there = path.is_file() and stretch.path not in moves
-        if is_there and not _is_own(root, directory.name, stretch):
-            yield f"{path}: was changed at {stretch.physical_offset}"
-    surplus = {stretch.path: stretch.size for stretch in plan.stretches if stretch.fill is Fill.NONE}
+    """Find foreign changes since the plan was made, where the plan would overwrite or truncate a file."""
+    for log_range in plan.stretches:
+        path = root / log_range.path
+        is_there = path.is_file() and log_range.path not in moves
+        if is_there and not _is_own(root, directory.name, log_range):
+            yield f"{path}: was changed at {log_range.physical_offset}"
+    surplus = {log_range.path: log_range.size for log_range in plan.stretches if log_range.fill is Fill.NONE}
     for name, size_bytes in plan.sizes:
         path = root / name
         if name not in moves and path.is_file() and path.stat().st_size > size_bytes + surplus.get(name, 0):
@@ -251,30 +251,30 @@ def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) ->
     for name in plan.configs:
         path = root / name
         copies = (f"{DIRECTORY}/{directory.name}/{name}", f"{name}.bak")
-        known = {read_file(root, copy) for copy in copies if (root / copy).is_file()}
-        if name not in moves and path.is_file() and read_file(root, name) not in known:
+        copied_bytes = {read_file(root, copy) for copy in copies if (root / copy).is_file()}
+        if name not in moves and path.is_file() and read_file(root, name) not in copied_bytes:
             yield f"{path}: was changed"
 
 
-def _is_own(root: Path, number: str, stretch: Stretch) -> bool:
-    """Return whether a stretch holds what its copy does, or what this repair wrote there."""
-    pieces = _zeros(stretch.held) if stretch.fill is Fill.NONE else stretch.image()
-    with os.fdopen(open_file(root, stretch.path), "rb") as file, _opened_copy(root, number, stretch) as old:
-        file.seek(stretch.position)
+def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
+    """Return whether a range has the bytes of its copy, or the bytes that this repair wrote."""
+    pieces = _zeros(log_range.held) if log_range.fill is Fill.NONE else log_range.image()
+    with os.fdopen(open_file(root, log_range.path), "rb") as file, _opened_copy(root, number, log_range) as old:
+        file.seek(log_range.position)
         for piece in pieces:
             size = len(piece)
             if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
                 return False
-    if stretch.fill is Fill.NONE:
-        with opened(LocalStorage(), str(root / stretch.path)) as range_of:
-            return range_of.data_end() <= stretch.position + stretch.held
+    if log_range.fill is Fill.NONE:
+        with opened(LocalStorage(), str(root / log_range.path)) as range_of:
+            return range_of.data_end() <= log_range.position + log_range.held
     return True
 
 
-def _opened_copy(root: Path, number: str, stretch: Stretch) -> BinaryIO:
-    if not stretch.held:
+def _opened_copy(root: Path, number: str, log_range: LogRange) -> BinaryIO:
+    if not log_range.held:
         return Path(os.devnull).open("rb")
-    return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{stretch.copy}"), "rb")
+    return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{log_range.copy}"), "rb")
 
 
 def _zeros(size: int) -> Iterator[bytes]:
@@ -283,8 +283,8 @@ def _zeros(size: int) -> Iterator[bytes]:
 
 
 def _is_between(old: bytes, now: bytes, new: bytes) -> bool:
-    """Return whether each byte is the old one or the new one, as a write that was cut short leaves them."""
+    """Return whether each byte is the old one or the new one, as an interrupted write leaves the bytes."""
     if now in (old, new):
         return True
-    was, found, wanted = (np.frombuffer(data, dtype=np.uint8) for data in (old, now, new))
-    return bool(((found == was) | (found == wanted)).all())
+    former, current, written = (np.frombuffer(data, dtype=np.uint8) for data in (old, now, new))
+    return bool(((current == former) | (current == written)).all())

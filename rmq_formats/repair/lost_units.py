@@ -15,7 +15,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
-from rmq_formats.repair.filler import MIN_BYTES, Fill, Place, Stretch, placeholder_bytes
+from rmq_formats.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, opened, read_range
@@ -49,62 +49,62 @@ class _Units(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Places of the lost messages of a stretch: those of own queues, and those of light queues."""
+    """Lost messages of a range: in their topics' queues, and in light queues (LMQ)."""
 
-    own: list[Place]
-    light: list[Place]
+    own_queue: list[LostMessage]
+    light: list[LostMessage]
 
 
-def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Add to each stretch the places of the messages that were lost in it.
+def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
+    """Add to each range its lost messages.
 
-    A stretch up to its file's end is split in two if it has places: one with them, and the end behind the last.
+    A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
 
     Args:
         root: of the store.
-        stretches: in log order.
+        log_ranges: in log order.
     """
-    kept = [stretch for stretch in stretches if stretch.fill in {Fill.FILLER, Fill.END}]
-    begins = np.array([stretch.physical_offset for stretch in kept], dtype=np.int64)
-    ends = begins + np.array([stretch.size for stretch in kept], dtype=np.int64)
-    found: dict[int, _Lost] = {}
-    for units in read_all_units(root) if kept else ():
-        if not _may_keep(units):
+    fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]
+    begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)
+    ends = begins + np.array([log_range.size for log_range in fillable], dtype=np.int64)
+    lost_by_range: dict[int, _Lost] = {}
+    for units in read_all_units(root) if fillable else ():
+        if not _may_be_repaired(units):
             continue
         at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
         is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
-            place = Place(
+            message = LostMessage(
                 int(units.physical_offsets[row]), int(units.sizes[row]), units.topic, units.queue_id,
                 int(units.queue_offsets[row]), int(units.batch_sizes[row]),
             )  # fmt: skip
-            lost = found.setdefault(int(at[row]), _Lost([], []))
-            (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own).append(place)
-    places = {id(kept[number]): _with_light(lost) for number, lost in found.items()}
-    return [part for stretch in stretches for part in _placed(stretch, places.get(id(stretch), []))]
+            lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
+            (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
+    places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
+    return [part for log_range in log_ranges for part in _placed(log_range, places.get(id(log_range), []))]
 
 
-def _with_light(lost: _Lost) -> list[Place]:
-    """Join the places in light queues (LMQ) to those of the same record in its own queue.
+def _with_light(lost: _Lost) -> list[LostMessage]:
+    """Join the messages of light queues (LMQ) to the message of the same record in the topic's queue.
 
     Where that has none, as where the broker consumes it itself, the record becomes one of the first light queue.
     """
-    light: dict[tuple[int, int], list[Place]] = {}
-    for place in lost.light:
-        light.setdefault((place.physical_offset, place.size), []).append(place)
-    joined = [_joined(place, light.pop((place.physical_offset, place.size), [])) for place in lost.own]
-    return joined + [_joined(first, others) for first, *others in light.values()]
+    light: dict[tuple[int, int], list[LostMessage]] = {}
+    for message in lost.light:
+        light.setdefault((message.physical_offset, message.size), []).append(message)
+    joined = [_joined(message, light.pop((message.physical_offset, message.size), [])) for message in lost.own_queue]
+    return joined + [_joined(first, more) for first, *more in light.values()]
 
 
-def _joined(place: Place, light: Iterable[Place]) -> Place:
-    joined = replace(place, light=tuple((other.topic, other.queue_offset) for other in light))
-    return joined if placeholder_bytes(joined) <= joined.size else place
+def _joined(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
+    joined = replace(message, light=tuple((other.topic, other.queue_offset) for other in light))
+    return joined if placeholder_bytes(joined) <= joined.size else message
 
 
 def read_all_units(root: str) -> Iterator[_Units]:
     """Read the units of all queues, some at a time."""
     storage = LocalStorage()
-    found = store_variants.recognise(storage, root)
+    variants = store_variants.recognise(storage, root)
     for queue in walk_queues(storage, paths.consumequeue_dir(root)):
         for file in queue.segments:
             units = _file_units(file.path)
@@ -115,9 +115,9 @@ def read_all_units(root: str) -> Iterator[_Units]:
             units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
             counts = units["batch_size"].astype(np.int64)
             yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
-    database = store_variants.queue_database(root, found)
+    database = store_variants.queue_database(root, variants)
     if database is not None:
-        with suppress(FormatError):  # verify tells of it, and a rebuild makes it anew
+        with suppress(FormatError):  # verify reports the database, and a rebuild replaces it
             yield from _database_units(storage, database)
 
 
@@ -128,7 +128,7 @@ def _database_units(storage: LocalStorage, path: str) -> Iterator[_Units]:
                 yield _units_of(topic, queue_id, offsets, units)
 
 
-def _may_keep(units: _Units) -> bool:
+def _may_be_repaired(units: _Units) -> bool:
     return units.is_of_batches or not units.topic.upper().startswith(_OWN_TOPICS)
 
 
@@ -155,40 +155,40 @@ def _data(path: str) -> bytes:
     try:
         with opened(LocalStorage(), path) as file:
             return read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
-    except StoreError:  # verify tells of it, and a rebuild makes it anew
+    except StoreError:  # verify reports the database, and a rebuild replaces it
         return b""
 
 
-def _placed(stretch: Stretch, found: Sequence[Place]) -> Iterator[Stretch]:
-    places = _fitting(stretch, found)
-    if not places or stretch.fill is Fill.FILLER:
-        yield replace(stretch, places=places)
+def _placed(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
+    places = _fitting(log_range, messages)
+    if not places or log_range.fill is Fill.FILLER:
+        yield replace(log_range, places=places)
         return
-    size = places[-1].physical_offset + places[-1].size - stretch.physical_offset
-    yield replace(stretch, size=size, held=min(size, stretch.held), fill=Fill.FILLER, places=places)
+    size = places[-1].physical_offset + places[-1].size - log_range.physical_offset
+    yield replace(log_range, size=size, held=min(size, log_range.held), fill=Fill.FILLER, places=places)
     yield replace(
-        stretch, physical_offset=stretch.physical_offset + size, size=stretch.size - size,
-        held=max(0, stretch.held - size),
+        log_range, physical_offset=log_range.physical_offset + size, size=log_range.size - size,
+        held=max(0, log_range.held - size),
     )  # fmt: skip
 
 
-def _fitting(stretch: Stretch, found: Sequence[Place]) -> tuple[Place, ...]:
-    """Select the places that leave room for fillers between them: damaged units may overlap, or name half a record."""
-    places: list[Place] = []
-    taken: set[tuple[str, int, int]] = set()
-    at, end = stretch.physical_offset, stretch.physical_offset + stretch.size
-    if stretch.fill is Fill.END:
+def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
+    """Select the messages that leave room for fillers; damaged units may overlap, or name half a record."""
+    places: list[LostMessage] = []
+    queue_places: set[tuple[str, int, int]] = set()
+    at, end = log_range.physical_offset, log_range.physical_offset + log_range.size
+    if log_range.fill is Fill.END:
         end -= BLANK_BYTES
-    for place in sorted(found, key=lambda item: item.physical_offset):
-        name = place.topic, place.queue_id, place.queue_offset
-        behind = end - place.physical_offset - place.size
-        fits_behind = behind >= 0 if stretch.fill is Fill.END else behind == 0 or behind >= MIN_BYTES
-        before = place.physical_offset - at
+    for message in sorted(candidates, key=lambda item: item.physical_offset):
+        name = message.topic, message.queue_id, message.queue_offset
+        behind = end - message.physical_offset - message.size
+        fits_behind = behind >= 0 if log_range.fill is Fill.END else behind == 0 or behind >= MIN_BYTES
+        before = message.physical_offset - at
         if (
-            (before == 0 or before >= MIN_BYTES) and fits_behind and name not in taken
-            and place.size >= placeholder_bytes(place)
+            (before == 0 or before >= MIN_BYTES) and fits_behind and name not in queue_places
+            and message.size >= placeholder_bytes(message)
         ):  # fmt: skip
-            places.append(place)
-            taken.add(name)
-            at = place.physical_offset + place.size
+            places.append(message)
+            queue_places.add(name)
+            at = message.physical_offset + message.size
     return tuple(places)

@@ -17,7 +17,7 @@ from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.repair.entries import EntryRepair, plan_entries
-from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
 from rmq_formats.repair.touched import is_index_touched, lost_ranges, touched_queues
@@ -56,7 +56,7 @@ class RepairPlan:
 
     Attributes:
         store_sizes: the broker's sizes.
-        stretches: of the log, to be copied aside and overwritten.
+        stretches: ranges of the log, to be copied aside and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories to be put aside.
         configs: config files to be replaced by their ``.bak``.
@@ -71,7 +71,7 @@ class RepairPlan:
     """
 
     store_sizes: StoreSizes
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[LogRange, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     moves: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether the plan has no steps."""
         return not (
             self.stretches or self.sizes or self.moves or self.configs or self.rebuild or self.checkpoint
             or self.entries
@@ -94,34 +94,36 @@ class RepairPlan:
 
     def to_json(self) -> str:
         """Encode the plan as JSON."""
-        told = asdict(self)
-        told["stretches"] = [{**asdict(item), "copy": item.copy if item.held else None} for item in self.stretches]
-        told["left"] = [finding.to_dict() for finding in self.left]
-        told["live_topics"] = None if self.live_topics is None else sorted(self.live_topics)
-        return json.dumps(told, indent=1)
+        document = asdict(self)
+        document["stretches"] = [{**asdict(item), "copy": item.copy if item.held else None} for item in self.stretches]
+        document["left"] = [finding.to_dict() for finding in self.left]
+        document["live_topics"] = None if self.live_topics is None else sorted(self.live_topics)
+        return json.dumps(document, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "RepairPlan":
         """Decode the plan from ``to_json``."""
-        told: dict[str, Any] = json.loads(text)
-        given = {item.name: told[item.name] for item in fields(cls) if item.name in told or item.name not in _ADDED}
-        left = tuple(Finding.from_dict(item) for item in given.pop("left"))
-        return replace(msgspec.convert(given, cls), left=left)
+        document: dict[str, Any] = json.loads(text)
+        values = {
+            item.name: document[item.name] for item in fields(cls) if item.name in document or item.name not in _ADDED
+        }
+        unrepaired = tuple(Finding.from_dict(item) for item in values.pop("left"))
+        return replace(msgspec.convert(values, cls), left=unrepaired)
 
 
 def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
-    """Determine ``mappedFileSizeCommitLog``: as given, else from the files' sizes and the distances between them."""
+    """Determine ``mappedFileSizeCommitLog``: from the options, else from the files' sizes and distances."""
     if options.commitlog_file_bytes is not None:
         return options.commitlog_file_bytes
     segments = list_segments(LocalStorage(), paths.commitlog_dir(root))
     starts = [segment.start_offset for segment in segments]
     distances = Counter(after - before for before, after in pairwise(starts))
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
-    # A distance that occurs once, between far longer files, tells of a misplaced file and not of a size.
+    # A distance that occurs once, between far longer files, shows a misplaced file, not a file size.
     half = max(sizes, default=0) / 2
-    told = {distance for distance, count in distances.items() if count > 1 or distance >= half}
+    likely_sizes = {distance for distance, count in distances.items() if count > 1 or distance >= half}
     return max(
-        sizes.keys() | told,
+        sizes.keys() | likely_sizes,
         key=lambda size: (
             -_faults(segments, size), len(_on_grid(segments, size)), sizes[size] + distances[size], sizes[size], size,
         ),
@@ -136,20 +138,20 @@ def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
 
 
 def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
-    """Count what must have happened to a log if its files were of a size: the fewest faults tell the likeliest size.
+    """Count the faults of a log on the assumption of a file size; the likeliest size has the fewest faults.
 
     A size above it counts as one fault, however many files have it: a tool may have resized them all.
     """
-    own = _on_grid(segments, file_bytes)
-    misplaced = len(segments) - len(own)
-    gaps = sum(after.start_offset - before.start_offset > file_bytes for before, after in pairwise(own))
-    too_long = len({segment.size_bytes for segment in own if segment.size_bytes > file_bytes})
-    too_short = sum(0 < segment.size_bytes < file_bytes for segment in own)
+    on_grid = _on_grid(segments, file_bytes)
+    misplaced = len(segments) - len(on_grid)
+    gaps = sum(after.start_offset - before.start_offset > file_bytes for before, after in pairwise(on_grid))
+    too_long = len({segment.size_bytes for segment in on_grid if segment.size_bytes > file_bytes})
+    too_short = sum(0 < segment.size_bytes < file_bytes for segment in on_grid)
     return misplaced + gaps + too_long + too_short
 
 
 def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
-    """Plan what is to be done about a store's findings.
+    """Plan the repair of a store's findings.
 
     Args:
         root: of the store, on this machine.
@@ -170,11 +172,11 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     sizes = resolve_sizes(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=told_delay_levels(storage, root, segments, sizes.delay_levels_ms))
-    told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
+    kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO}
     plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in NOT_REPAIRED))
     if has_entries:
         plan = _plan_entries(root, plan, segments, report)
-    elif any(kind.code.startswith("commitlog") for kind in told - NOT_REPAIRED):
+    elif any(kind.code.startswith("commitlog") for kind in kinds - NOT_REPAIRED):
         _refuse_log_elsewhere(root)
         plan = _plan_log(root, plan, segments)
     configs = tuple(
@@ -189,7 +191,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         queues |= touched_queues(root, ranges)
         if queues and store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root)):
             queues = None
-    makes_index = any(kind.code.partition(".")[0] == "index" for kind in told - NOT_REPAIRED)
+    makes_index = any(kind.code.partition(".")[0] == "index" for kind in kinds - NOT_REPAIRED)
     makes_index |= any(_is_whole_tree(root, path, "index") for path in moves)
     makes_index = makes_index or is_index_touched(root, ranges, sizes.index_slots)
     is_rebuilt = queues is None or bool(queues) or makes_index
@@ -202,12 +204,12 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         queues=None if queues is None else tuple(sorted(queues)),
         index=makes_index,
         live_topics=_live_topics(root) if queues is None and finding_kinds.TOPIC_DELETED in report.counts else None,
-        checkpoint=is_rebuilt or is_log_changed or any(kind.code.startswith("checkpoint") for kind in told),
+        checkpoint=is_rebuilt or is_log_changed or any(kind.code.startswith("checkpoint") for kind in kinds),
     )  # fmt: skip
 
 
 def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:
-    """Find the queues with findings that a rebuild mends; None where they are not known one by one: all of them."""
+    """Find the queues with findings that a rebuild repairs; None stands for all queues."""
     faults = [
         kind for kind in report.counts
         if kind.severity is not Severity.INFO and kind not in NOT_REPAIRED
@@ -230,8 +232,8 @@ def _is_whole_tree(root: str, path: str, name: str) -> bool:
 
 def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], report: VerifyReport) -> RepairPlan:
     """Plan the changes of a DLedger CommitLog, and refuse those of the older half before it."""
-    told = {kind for kind in report.counts if kind.severity is not Severity.INFO} - NOT_REPAIRED
-    log_kinds = {kind for kind in told if kind.code.partition(".")[0] in {"commitlog", "dledger"}}
+    kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO} - NOT_REPAIRED
+    log_kinds = {kind for kind in kinds if kind.code.partition(".")[0] in {"commitlog", "dledger"}}
     for finding in report.findings:
         is_older = (finding.path or "").startswith(f"{paths.commitlog_dir(root)}/")
         if finding.kind in log_kinds and (is_older or finding.kind == finding_kinds.LOG_TOPIC):
@@ -239,62 +241,67 @@ def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], repo
             raise StoreLayoutError(f"{place}, beside a DLedger CommitLog, {_NO_FILLERS}")
     if not log_kinds:
         return plan
-    found, stretches, sizes = plan_entries(
+    entry_repair, log_ranges, sizes = plan_entries(
         root, [segment for segment in segments if segment.head_bytes], plan.store_sizes.commitlog_file_bytes,
         makes_index=bool(log_kinds & {variant_kinds.ENTRY_UNIT, variant_kinds.ENTRY_UNIT_SURPLUS}),
         writes_checkpoint=variant_kinds.DLEDGER_CHECKPOINT in log_kinds,
     )  # fmt: skip
-    left = plan.left
-    if found.checkpoint is None:
-        left += tuple(finding for finding in report.findings if finding.kind == variant_kinds.DLEDGER_CHECKPOINT)
+    unrepaired = plan.left
+    if entry_repair.checkpoint is None:
+        unrepaired += tuple(finding for finding in report.findings if finding.kind == variant_kinds.DLEDGER_CHECKPOINT)
     moves = [
-        f"{found.directory}/{name}"
-        for name, is_made in (("index", found.makes_index), ("checkpoint", found.checkpoint is not None))
-        if is_made and Path(root, found.directory, name).exists()
+        f"{entry_repair.directory}/{name}"
+        for name, is_made in (("index", entry_repair.makes_index), ("checkpoint", entry_repair.checkpoint is not None))
+        if is_made and Path(root, entry_repair.directory, name).exists()
     ]
-    makes = found.makes_index or found.checkpoint is not None
+    makes = entry_repair.makes_index or entry_repair.checkpoint is not None
     return replace(
-        plan, stretches=stretches, sizes=sizes, moves=tuple(moves), left=left, entries=found if makes else None
+        plan,
+        stretches=log_ranges,
+        sizes=sizes,
+        moves=tuple(moves),
+        left=unrepaired,
+        entries=entry_repair if makes else None,
     )
 
 
 def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
     """Plan the changes of the CommitLog."""
     file_bytes = plan.store_sizes.commitlog_file_bytes
-    own = _on_grid(segments, file_bytes)
-    foreign = [segment for segment in segments if segment not in own]
-    sizes, surplus, left = [], [], []
-    made = set()
+    on_grid = _on_grid(segments, file_bytes)
+    foreign = [segment for segment in segments if segment not in on_grid]
+    sizes, surplus, unrepaired = [], [], []
+    new_starts = set()
     every: list[Segment] = []
-    for segment in own:
+    for segment in on_grid:
         gap = (segment.start_offset - every[-1].start_offset) // file_bytes - 1 if every else 0
         if gap > MAX_NEW_FILES:
             detail = f"{gap} files are missing before it"
-            left.append(Finding(finding_kinds.SEGMENT_MISSING, detail, segment.path, segment.start_offset))
+            unrepaired.append(Finding(finding_kinds.SEGMENT_MISSING, detail, segment.path, segment.start_offset))
             gap = 0
         for _ in range(gap):
             start = every[-1].start_offset + file_bytes
             every.append(Segment(f"{paths.commitlog_dir(root)}/{paths.segment_name(start)}", start, 0))
-            made.add(start)
+            new_starts.add(start)
             sizes.append((_relative(root, every[-1].path), file_bytes))
         every.append(segment)
         if segment.size_bytes != file_bytes:
             sizes.append((_relative(root, segment.path), file_bytes))
         if segment.size_bytes > file_bytes:
             surplus.append(_surplus(root, segment, file_bytes))
-    found = scan_log(LocalStorage(), root, every, file_bytes)
-    left += [
+    scan = scan_log(LocalStorage(), root, every, file_bytes)
+    unrepaired += [
         Finding(_KINDS[item.code], f"{item.detail}: {item.size} bytes, too few for a filler", f"{root}/{item.path}",
                 item.physical_offset, item.size)
-        for item in found.left
+        for item in scan.unfillable
     ]  # fmt: skip
     missing = finding_kinds.SEGMENT_MISSING.code
-    stretches = [
-        replace(item, code=missing, detail="no file holds this range") if item.file_offset in made else item
-        for item in found.stretches
+    log_ranges = [
+        replace(item, code=missing, detail="no file holds this range") if item.file_offset in new_starts else item
+        for item in scan.stretches
     ]
     return replace(
-        plan, stretches=(*with_places(root, stretches), *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
+        plan, stretches=(*with_places(root, log_ranges), *surplus), sizes=tuple(sizes), left=(*plan.left, *unrepaired),
         moves=tuple(_relative(root, segment.path) for segment in foreign),
     )  # fmt: skip
 
@@ -332,7 +339,7 @@ def _refuse_log_elsewhere(root: str) -> None:
 
 
 def _live_topics(root: str) -> frozenset[str] | None:
-    """List the topics that are known or have queues: a rebuild must not bring back those that were deleted."""
+    """List the topics of the config or of queues: a rebuild must not restore deleted topics."""
     storage = LocalStorage()
     topics = frozenset(named_topics(storage, root))
     database = store_variants.queue_database(root, store_variants.recognise(storage, root))
@@ -344,11 +351,11 @@ def _live_topics(root: str) -> frozenset[str] | None:
     return topics
 
 
-def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:
+def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
     size = segment.size_bytes - file_bytes
     with opened(LocalStorage(), segment.path) as file:
         held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
-    return Stretch(
+    return LogRange(
         _relative(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
         finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files", Fill.NONE,
     )  # fmt: skip

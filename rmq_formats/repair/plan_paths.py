@@ -10,7 +10,7 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError
-from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.tasks.contained import split_path
 
@@ -29,9 +29,9 @@ def check_plan(plan: RepairPlan) -> None:
     Raises:
         StoreError: naming the path.
     """
-    for stretch in plan.stretches:
-        _check_log_file(stretch.path)
-        _check_range(stretch)
+    for log_range in plan.stretches:
+        _check_log_file(log_range.path)
+        _check_range(log_range)
     for path, size_bytes in plan.sizes:
         _check_log_file(path)
         if not 0 <= size_bytes <= _MAX_FILE_BYTES:
@@ -52,8 +52,8 @@ def check_plan(plan: RepairPlan) -> None:
 
 
 def changed_files(plan: RepairPlan) -> Iterable[str]:
-    """List the log files that a plan writes into, makes, or gives another size."""
-    return dict.fromkeys([*(stretch.path for stretch in plan.stretches), *(path for path, _ in plan.sizes)])
+    """List the log files that a plan writes into, creates or resizes."""
+    return dict.fromkeys([*(log_range.path for log_range in plan.stretches), *(path for path, _ in plan.sizes)])
 
 
 def _check_log_file(path: str) -> None:
@@ -64,16 +64,18 @@ def _check_log_file(path: str) -> None:
         raise _refusal(path)
 
 
-def _check_range(stretch: Stretch) -> None:
-    limit = _MAX_OFFSET if stretch.fill is Fill.NONE else _MAX_FILE_BYTES  # a file that is cut off may be of any size
+def _check_range(log_range: LogRange) -> None:
+    limit = _MAX_OFFSET if log_range.fill is Fill.NONE else _MAX_FILE_BYTES  # a file that is cut off may be of any size
     is_sound = (
-        0 <= stretch.held <= stretch.size
-        and stretch.position >= 0
-        and stretch.position + stretch.size <= limit
-        and len(stretch.written) <= 2 * min(stretch.size, _MAX_WRITTEN_BYTES)
+        0 <= log_range.held <= log_range.size
+        and log_range.position >= 0
+        and log_range.position + log_range.size <= limit
+        and len(log_range.written) <= 2 * min(log_range.size, _MAX_WRITTEN_BYTES)
     )
     if not is_sound:
-        raise StoreError(f"{stretch.path!r}: {stretch.size} bytes at {stretch.position} are no range of a log's file")
+        raise StoreError(
+            f"{log_range.path!r}: {log_range.size} bytes at {log_range.position} are no range of a log's file"
+        )
 
 
 def _refusal(path: str) -> StoreError:

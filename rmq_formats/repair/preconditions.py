@@ -11,7 +11,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.rebuild.queue_database import refuse_open_database
-from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.journal import DIRECTORY, refuse_links
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.scan.dispatch import Dispatcher
@@ -36,14 +36,14 @@ def refuse_store(root: str) -> None:
             directory that stands in a file's place and must not be taken for a file that is lost.
     """
     storage = LocalStorage()
-    found = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_repair(root, found))
+    variants = store_variants.recognise(storage, root)
+    store_variants.refuse(store_variants.no_repair(root, variants))
     refuse_compressed_segments(storage, root)
-    if store_variants.rebuilt_as_database(root, found):
+    if store_variants.rebuilt_as_database(root, variants):
         library(root)
         refuse_open_database(paths.consumequeue_dir(root))
         refuse_unknown(storage, root, ["consumequeue"])
-    if Variant.ROCKSDB_CONFIG in found:
+    if Variant.ROCKSDB_CONFIG in variants:
         stored_batch_topics(storage, root)
     queues = Path(paths.consumequeue_dir(root))
     derived = (queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root)))
@@ -61,21 +61,21 @@ def refuse_store(root: str) -> None:
 def refuse_layouts(root: str, plan: RepairPlan) -> None:
     """Refuse a plan with a step that a layout of the store forbids. Raises StoreLayoutError."""
     storage = LocalStorage()
-    found = store_variants.recognise(storage, root)
+    variants = store_variants.recognise(storage, root)
     if plan.rebuild:
-        _refuse_untold_batch_topics(storage, root)
+        _refuse_unlisted_batch_topics(storage, root)
     if any(_is_cut(item) for item in plan.stretches):
-        store_variants.refuse(store_variants.no_cut(found))
+        store_variants.refuse(store_variants.no_cut(variants))
 
 
-def _refuse_untold_batch_topics(storage: LocalStorage, root: str) -> None:
-    """Refuse a rebuild of queues that would be refused when the log has been changed: nothing tells batch topics."""
-    told = stored_batch_topics(storage, root)
+def _refuse_unlisted_batch_topics(storage: LocalStorage, root: str) -> None:
+    """Refuse a plan whose rebuild would be refused after the log's change, since no config lists batch topics."""
+    listed = stored_batch_topics(storage, root)
     try:
-        is_told = bool(told) or stored_topics(storage, root) is not None
+        is_listed = bool(listed) or stored_topics(storage, root) is not None
     except StoreError:  # it does not parse, and becomes its .bak, or stays
-        is_told = False
-    if is_told and knows_all_topics(storage, root):
+        is_listed = False
+    if is_listed and knows_all_topics(storage, root):
         return
     levels = delay_levels_ms(DEFAULT_DELAY_LEVELS)
     batch: set[str] = set()
@@ -85,13 +85,13 @@ def _refuse_untold_batch_topics(storage: LocalStorage, root: str) -> None:
             for part in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
                 dispatcher.dispatch(part)
             batch.update(dispatcher.marked_topics(MARK_BATCH))
-    untold = batch - told if is_told else batch
-    store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
+    unlisted = batch - listed if is_listed else batch
+    store_variants.refuse(store_variants.marked_records(root, (), sorted(unlisted)))
 
 
-def _is_cut(stretch: Stretch) -> bool:
-    """Whether a stretch is the log's torn tail, behind which nothing is left."""
-    return stretch.fill is Fill.ZEROS and stretch.code != finding_kinds.LOG_AFTER_BLANK.code
+def _is_cut(log_range: LogRange) -> bool:
+    """Return whether a range is the log's torn tail, after which no record follows."""
+    return log_range.fill is Fill.ZEROS and log_range.code != finding_kinds.LOG_AFTER_BLANK.code
 
 
 def _directories(*trees: Path) -> Iterator[Path]:

@@ -58,7 +58,7 @@ class RepairReport:
         is_resumed: whether a repair that was killed was brought to its end.
         directory: of the bytes and files that were put aside; None if there are none.
         steps: in the order in which they are done.
-        lost: messages that queues name in damaged stretches.
+        lost: messages that queues name in damaged ranges.
         before: faults by kind before.
         left: faults that cannot be repaired; after a repair, those that a verification still finds.
         explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
@@ -84,7 +84,7 @@ class RepairReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the store is sound: nothing is left, and nothing is still to be done."""
+        """Return whether the store is sound: no finding is left and no step is pending."""
         is_undisturbed = not self.disturbed and not self.outcome.taken
         return not self.left and is_undisturbed and (self.is_applied or not self.steps)
 
@@ -119,13 +119,13 @@ def steps(plan: RepairPlan) -> tuple[Step, ...]:
 
 
 def _steps(plan: RepairPlan) -> Iterator[Step]:
-    for stretch in plan.stretches:
-        action = _DONE[stretch.fill] if stretch.held else _DONE[stretch.fill].removeprefix("copy aside, ")
-        size = stretch.held if stretch.fill is Fill.END else stretch.size
-        yield Step(action, stretch.path, stretch.code, stretch.physical_offset, size or None)
-    made = {stretch.path for stretch in plan.stretches if stretch.code == finding_kinds.SEGMENT_MISSING.code}
+    for log_range in plan.stretches:
+        action = _DONE[log_range.fill] if log_range.held else _DONE[log_range.fill].removeprefix("copy aside, ")
+        size = log_range.held if log_range.fill is Fill.END else log_range.size
+        yield Step(action, log_range.path, log_range.code, log_range.physical_offset, size or None)
+    new_files = {log_range.path for log_range in plan.stretches if log_range.code == finding_kinds.SEGMENT_MISSING.code}
     for path, size in plan.sizes:
-        if path in made:
+        if path in new_files:
             yield Step("create the file", path, finding_kinds.SEGMENT_MISSING.code, size=size)
         else:
             yield Step("resize the file", path, finding_kinds.SEGMENT_SIZE.code, size=size)
@@ -157,59 +157,59 @@ def _sizes_text(plan: RepairPlan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Queue offsets that no record has, sorted by what is known of them.
+    """Queue offsets that no record has, by their explanation.
 
     Attributes:
-        left: the other findings, and the gaps that stay open in a RocksDB for a reason that nobody knows.
+        unexplained: the other findings, and the gaps that stay open in a RocksDB for a reason that nobody knows.
         quarantined: number of queue offsets whose messages were quarantined, by this repair or an earlier one.
         closed: number of the other queue offsets that a queue has no place for: its units stand one behind the other.
     """
 
-    left: tuple[Finding, ...]
+    unexplained: tuple[Finding, ...]
     quarantined: int
     closed: int
 
 
 def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]) -> Gaps:
-    """Take the gaps out of findings that no repair has to do with.
+    """Separate gaps that a repair explains from the other findings.
 
     Args:
         root: of the store.
         findings: of a verification.
         repairs: all that were done.
     """
-    stretches = sorted(
-        (stretch.physical_offset, stretch.physical_offset + stretch.size)
+    log_ranges = sorted(
+        (log_range.physical_offset, log_range.physical_offset + log_range.size)
         for plan in repairs
-        for stretch in plan.stretches
-        if stretch.fill is not Fill.BYTES
+        for log_range in plan.stretches
+        if log_range.fill is not Fill.BYTES
     )
-    left: list[Finding] = []
+    unexplained: list[Finding] = []
     quarantined = closed = 0
     with _sides_of(root) as sides_of:
         for finding in findings:
             if finding.kind != finding_kinds.QUEUE_OFFSET_GAP:
-                left.append(finding)
-            elif _is_quarantined(sides_of(finding), stretches):
+                unexplained.append(finding)
+            elif _is_quarantined(sides_of(finding), log_ranges):
                 quarantined += finding.count
             elif finding.physical_offset is not None:
                 closed += finding.count
             else:
-                left.append(finding)
-    return Gaps(tuple(left), quarantined, closed)
+                unexplained.append(finding)
+    return Gaps(tuple(unexplained), quarantined, closed)
 
 
-def _is_quarantined(sides: Sequence[tuple[int, int]], stretches: Sequence[tuple[int, int]]) -> bool:
+def _is_quarantined(sides: Sequence[tuple[int, int]], log_ranges: Sequence[tuple[int, int]]) -> bool:
     """Return whether something was quarantined between the messages on both sides of each hole in a queue."""
     return bool(sides) and all(
-        any(begin < stretch_end and stretch_begin < end for stretch_begin, stretch_end in stretches)
+        any(begin < stretch_end and stretch_begin < end for stretch_begin, stretch_end in log_ranges)
         for begin, end in sides
     )
 
 
 @contextmanager
 def _sides_of(root: str) -> Iterator[_Sides]:
-    """Yield the function that gives the sides of a finding's gaps: as the finding says, else from RocksDB."""
+    """Yield a function that returns the sides of a finding's gaps: of the finding itself, else from RocksDB."""
     with ExitStack() as stack:
         databases: list[QueueDatabase | None] = []
 
@@ -232,7 +232,7 @@ def _opened_database(root: str, stack: ExitStack) -> QueueDatabase | None:
 
 
 def _sides_in_database(database: QueueDatabase | None, gap: Finding) -> Sequence[tuple[int, int]]:
-    """Read the sides of all holes of a queue: its finding tells how many places they have, and not which."""
+    """Read the sides of all gaps of a queue: the finding has the number of missing offsets, not the offsets."""
     if database is None or gap.topic is None or gap.queue_id is None:
         return ()
     sides: list[tuple[int, int]] = []

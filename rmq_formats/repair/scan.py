@@ -1,4 +1,4 @@
-"""Scans a CommitLog for every stretch at which a reader would stop, and chooses what replaces it."""
+"""Scans a CommitLog for every range at which a reader would stop, and chooses the replacing bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
-from rmq_formats.repair.filler import MIN_BYTES, Fill, Stretch
+from rmq_formats.repair.filler import MIN_BYTES, Fill, LogRange
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.range_reader import RangeReader
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
@@ -21,20 +21,20 @@ from rmq_formats.verify.log import topic_fault
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """Result of a repair's scan: the stretches to overwrite, and those that cannot be.
+    """Result of a repair's scan: the ranges to overwrite, and the ranges that no filler fits.
 
     Attributes:
         stretches: in log order.
-        left: stretches too small for a filler, or that end their file without room for its BLANK.
+        unfillable: ranges too small for a filler, or that end their file without room for its BLANK.
     """
 
-    stretches: list[Stretch]
-    left: list[Stretch]
+    stretches: list[LogRange]
+    unfillable: list[LogRange]
 
 
 @dataclass(frozen=True, slots=True)
 class _Bad:
-    """A bad stretch as scanned, in physical offsets; ``before_ms`` is -1 where no record is before it."""
+    """A bad range as scanned, in physical offsets; ``before_ms`` is -1 where no record is before it."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ class _FileScan:
     """State of the scan of one file.
 
     Attributes:
-        bad: stretches, in order.
+        bad: ranges, in order.
         end: physical offset one past the last thing that was read.
         blank_at: physical offset of the end mark.
         latest_ms: of the last sound record so far, of the files before too; -1 if there is none.
@@ -64,22 +64,22 @@ class _FileScan:
 
 
 class PaddedFile:
-    """Reader of a file as if it had its right size: zeros behind a cut one's end, a long one's surplus hidden."""
+    """Reader of a file as if the size were right: zeros after a truncated file's end, no surplus of a long file."""
 
     def __init__(self, file: OpenRange, size_bytes: int) -> None:
         self._file = file
         self._size_bytes = size_bytes
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Read into ``target``. See ``RangeReader``."""
-        wanted = max(0, min(len(target), self._size_bytes - offset))
-        got = self._file.read_into(offset, target[:wanted])
-        target[got:wanted] = bytes(wanted - got)
-        return wanted
+        """Read into ``target`` from an offset of the padded file."""
+        count = max(0, min(len(target), self._size_bytes - offset))
+        got = self._file.read_into(offset, target[:count])
+        target[got:count] = bytes(count - got)
+        return count
 
 
 def scan_log(storage: Storage, root: str, segments: Sequence[Segment], file_bytes: int) -> LogScan:
-    """Scan the log, and choose what is done about each place that ends a reader's walk.
+    """Scan the log, and choose a fill for each range that ends a reader's walk.
 
     Args:
         storage: of the store.
@@ -90,7 +90,7 @@ def scan_log(storage: Storage, root: str, segments: Sequence[Segment], file_byte
     Raises:
         StoreError: a file cannot be read.
     """
-    found = LogScan([], [])
+    log_scan = LogScan([], [])
     ends = [_data_end(storage, segment, file_bytes) for segment in segments]
     last = max((number for number, end in enumerate(ends) if end), default=-1)
     first_ms = latest_ms = -1
@@ -101,15 +101,15 @@ def scan_log(storage: Storage, root: str, segments: Sequence[Segment], file_byte
                 _scan_file(scan, PaddedFile(file, file_bytes), segment, file_bytes, ends[number])
         latest_ms = scan.latest_ms
         first_ms = scan.first_ms if first_ms < 0 else first_ms
-        for stretch in _stretches(scan, segment, file_bytes, ends[number], is_last=number == last):
-            placed = replace(stretch, path=segment.path[len(root) + 1 :])
-            (found.stretches if placed.fill is not Fill.NONE else found.left).append(placed)
-    # A stretch at the log's begin has no record before it: it gets the time of the one behind it.
+        for log_range in _file_ranges(scan, segment, file_bytes, ends[number], is_last=number == last):
+            placed = replace(log_range, path=segment.path[len(root) + 1 :])
+            (log_scan.stretches if placed.fill is not Fill.NONE else log_scan.unfillable).append(placed)
+    # A range at the log's begin has no record before it: it gets the time of the one behind it.
     timed = [
         replace(item, store_timestamp_ms=max(first_ms, 0)) if item.store_timestamp_ms < 0 else item
-        for item in found.stretches
+        for item in log_scan.stretches
     ]
-    return LogScan(timed, found.left)
+    return LogScan(timed, log_scan.unfillable)
 
 
 def _data_end(storage: Storage, segment: Segment, file_bytes: int) -> int:
@@ -122,14 +122,14 @@ def _data_end(storage: Storage, segment: Segment, file_bytes: int) -> int:
 def _scan_file(state: _FileScan, reader: RangeReader, segment: Segment, file_bytes: int, data_end: int) -> None:
     cut_at = segment.end_offset if segment.size_bytes < file_bytes else None
     for batch in scan_segment(reader, segment.start_offset, file_bytes, data_end=data_end):
-        _take_frames(state, batch, cut_at)
+        _check_frames(state, batch, cut_at)
         if batch.blank_at is not None:
             state.blank_at = batch.blank_at
         if len(batch.frames) or batch.blank_at is not None:
             state.end = batch.next_physical_offset
 
 
-def _take_frames(state: _FileScan, batch: FrameBatch, cut_at: int | None) -> None:
+def _check_frames(state: _FileScan, batch: FrameBatch, cut_at: int | None) -> None:
     """Add a batch of frames to the state of a file's scan."""
     frames = batch.frames
     times, odd = np.empty(len(frames), dtype=np.int64), np.empty(len(frames), dtype=np.int64)
@@ -197,17 +197,17 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
-def _stretches(
+def _file_ranges(
     scan: _FileScan, segment: Segment, file_bytes: int, data_end: int, *, is_last: bool
-) -> Iterator[Stretch]:
-    """Return the stretches of one file; those that nothing fits into have ``Fill.NONE``."""
+) -> Iterator[LogRange]:
+    """Yield the ranges of one file; a range that no fill fits has ``Fill.NONE``."""
     file_end = segment.start_offset + file_bytes
     begin_of_zeros = segment.start_offset + data_end
 
-    def stretch(begin: int, end: int, bad: _Bad, fill: Fill) -> Stretch:
+    def build_range(begin: int, end: int, bad: _Bad, fill: Fill) -> LogRange:
         held = max(0, min(end, begin_of_zeros, segment.end_offset) - begin)
         fits = end - begin >= {Fill.FILLER: MIN_BYTES, Fill.END: BLANK_BYTES}.get(fill, 0)
-        return Stretch(
+        return LogRange(
             "", segment.start_offset, begin, end - begin, held, bad.kind.code, bad.detail,
             fill if fits else Fill.NONE, bad.before_ms,
         )  # fmt: skip
@@ -215,26 +215,26 @@ def _stretches(
     bad = _joined(scan.bad)
     tail = bad.pop() if bad and bad[-1].is_torn and bad[-1].end >= scan.end and scan.blank_at is None else None
     for item in bad:
-        yield stretch(item.begin, item.end, item, Fill.FILLER)
+        yield build_range(item.begin, item.end, item, Fill.FILLER)
     if tail is not None and is_last:
         torn = replace(tail, kind=finding_kinds.LOG_TAIL) if tail.kind is not finding_kinds.SEGMENT_SIZE else tail
-        yield stretch(tail.begin, begin_of_zeros, torn, Fill.ZEROS)
+        yield build_range(tail.begin, begin_of_zeros, torn, Fill.ZEROS)
     elif tail is not None:
-        yield stretch(tail.begin, file_end, tail, Fill.END)
+        yield build_range(tail.begin, file_end, tail, Fill.END)
     elif scan.blank_at is None and not is_last:
         kind, detail = finding_kinds.LOG_NO_BLANK, "no end mark after the file's last record"
         if not data_end:
             kind, detail = finding_kinds.SEGMENT_HOLE, "nothing but zeros, and files with records after it"
-        yield stretch(scan.end, file_end, _Bad(scan.end, file_end, kind, detail, scan.latest_ms), Fill.END)
+        yield build_range(scan.end, file_end, _Bad(scan.end, file_end, kind, detail, scan.latest_ms), Fill.END)
     elif scan.blank_at is not None and begin_of_zeros > scan.blank_at + BLANK_BYTES:
         begin = scan.blank_at + BLANK_BYTES
         detail = "bytes that are not zero after the file's end mark"
         behind = _Bad(begin, begin_of_zeros, finding_kinds.LOG_AFTER_BLANK, detail, scan.latest_ms)
-        yield stretch(begin, begin_of_zeros, behind, Fill.ZEROS)
+        yield build_range(begin, begin_of_zeros, behind, Fill.ZEROS)
 
 
 def _joined(bad: Sequence[_Bad]) -> list[_Bad]:
-    """Merge stretches that touch, where one alone has no room for a filler."""
+    """Merge adjacent ranges of which one alone has no room for a filler."""
     joined: list[_Bad] = []
     for item in bad:
         before = joined[-1] if joined else None

@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE
-from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.lost_units import read_all_units
 from rmq_formats.storage.segments import LocalStorage, opened, read_range
 
 Ranges = tuple[tuple[int, int], ...]
 
 
-def lost_ranges(stretches: Iterable[Stretch]) -> Ranges:
+def lost_ranges(log_ranges: Iterable[LogRange]) -> Ranges:
     """List the ranges of the log whose records are lost: begin and end, in log order, joined where they overlap."""
     joined: list[tuple[int, int]] = []
-    lost = [item for item in stretches if item.fill is not Fill.BYTES]
+    lost = [item for item in log_ranges if item.fill is not Fill.BYTES]
     for begin, end in sorted((item.physical_offset, item.physical_offset + item.size) for item in lost):
         if joined and begin <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
@@ -27,14 +27,14 @@ def lost_ranges(stretches: Iterable[Stretch]) -> Ranges:
     return tuple(joined)
 
 
-def placeholder_ends(stretches: Iterable[Stretch]) -> dict[tuple[str, int], int]:
+def placeholder_ends(log_ranges: Iterable[LogRange]) -> dict[tuple[str, int], int]:
     """Return, by queue, the queue offset one past the last lost message that gets a placeholder."""
     ends: dict[tuple[str, int], int] = {}
-    for place in (place for stretch in stretches for place in stretch.places):
-        own = ((place.topic, place.queue_id), place.queue_offset + max(1, place.batch_size))
+    for message in (message for log_range in log_ranges for message in log_range.places):
+        queue_end = ((message.topic, message.queue_id), message.queue_offset + max(1, message.batch_size))
         # MixAll.LMQ_QUEUE_ID is 0.
-        light = (((topic, 0), queue_offset + 1) for topic, queue_offset in place.light)
-        for queue, end in (own, *light):
+        light = (((topic, 0), queue_offset + 1) for topic, queue_offset in message.light)
+        for queue, end in (queue_end, *light):
             ends[queue] = max(end, ends.get(queue, 0))
     return ends
 
@@ -81,5 +81,5 @@ def _overlap(
     """Return which of some intervals overlap one of the ranges, which are in order and apart."""
     bounds = np.array(ranges, dtype=np.int64)
     last = np.searchsorted(bounds[:, 0], ends, side="left") - 1
-    found: NDArray[np.bool_] = (last >= 0) & (bounds[last, 1] > begins)
-    return found
+    overlaps: NDArray[np.bool_] = (last >= 0) & (bounds[last, 1] > begins)
+    return overlaps

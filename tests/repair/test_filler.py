@@ -14,8 +14,8 @@ from rmq_formats.repair.filler import (
     TOPIC,
     WHOLE_BYTES,
     Fill,
-    Place,
-    Stretch,
+    LogRange,
+    LostMessage,
     filler,
     filler_sizes,
     placeholder,
@@ -26,8 +26,8 @@ from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.index_oracle import index_keys
 
 
-def stretch(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> Stretch:
-    return Stretch(
+def build_range(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> LogRange:
+    return LogRange(
         "commitlog/00000000000000010000", 10_000, 10_000 + position, size, size if held is None else held, "code",
         "detail", fill, 1_700_000_000_000,
     )  # fmt: skip
@@ -52,14 +52,14 @@ def test_where_there_is_room_a_filler_has_its_own_crc() -> None:
 
 
 @given(st.one_of(st.integers(MIN_BYTES, 3 * MAX_BYTES), st.integers(-200, 200).map(lambda near: 2 * MAX_BYTES + near)))
-def test_any_stretch_is_cut_into_sizes_that_a_filler_can_have(size: int) -> None:
+def test_any_range_is_split_into_sizes_that_a_filler_can_have(size: int) -> None:
     sizes = list(filler_sizes(size))
     assert sum(sizes) == size
     assert all(MIN_BYTES <= part <= MAX_BYTES for part in sizes)
 
 
-def test_a_stretch_of_many_mib_becomes_fillers_one_behind_the_other() -> None:
-    wide = stretch(2 * MAX_BYTES + 50, Fill.FILLER)
+def test_a_range_of_many_mib_becomes_fillers_one_after_the_other() -> None:
+    wide = build_range(2 * MAX_BYTES + 50, Fill.FILLER)
     frames = list(walk(b"".join(wide.image()), 10_000))
     assert [type(frame) for frame in frames] == [Frame, Frame, Frame]
     assert sum(frame.size for frame in frames if isinstance(frame, Frame)) == wide.size
@@ -68,7 +68,7 @@ def test_a_stretch_of_many_mib_becomes_fillers_one_behind_the_other() -> None:
 @pytest.mark.parametrize("position", [0, 500])
 @pytest.mark.parametrize("room", [BLANK_BYTES, 100, WHOLE_BYTES + BLANK_BYTES, 3000])
 def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> None:
-    end = stretch(room, Fill.END, position=position, held=room // 2)
+    end = build_range(room, Fill.END, position=position, held=room // 2)
     image = b"".join(end.image())
     assert len(image) >= end.held
     read = list(walk(image.ljust(room, b"\0"), end.physical_offset))
@@ -80,10 +80,10 @@ def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> Non
 @pytest.mark.parametrize("topic", ["T", "Orders", "x" * 127, "x" * 128, "%RETRY%组"])
 @pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
 def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(topic: str, spare: int) -> None:
-    place = Place(123_456, placeholder_bytes(Place(0, 0, topic, 3, 4711)) + spare, topic, 3, 4711)
-    (frame,) = walk(placeholder(place, 1_700_000_000_000), 123_456)
+    message = LostMessage(123_456, placeholder_bytes(LostMessage(0, 0, topic, 3, 4711)) + spare, topic, 3, 4711)
+    (frame,) = walk(placeholder(message, 1_700_000_000_000), 123_456)
     assert isinstance(frame, Frame)
-    assert frame.size == place.size
+    assert frame.size == message.size
     record = frame.decode()
     assert (record.topic, record.queue_id, record.queue_offset) == (topic, 3, 4711)
     assert goes_to_consumequeue(record.sys_flag)
@@ -96,12 +96,12 @@ def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(to
 @pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
 def test_a_placeholder_keeps_the_places_of_a_batch_and_of_light_queues(spare: int) -> None:
     light = (("%LMQ%a", 7), ("%LMQ%b", 0))
-    batch, lit = Place(0, 0, "Orders", 3, 4711, 12), Place(0, 0, "Orders", 3, 4711, light=light)
-    for place, properties in (
+    batch, lit = LostMessage(0, 0, "Orders", 3, 4711, 12), LostMessage(0, 0, "Orders", 3, 4711, light=light)
+    for message, properties in (
         (batch, {"INNER_BASE": "4711", "INNER_NUM": "12"}),
         (lit, {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "7,0"}),
     ):
-        whole = replace(place, physical_offset=123_456, size=placeholder_bytes(place) + spare)
+        whole = replace(message, physical_offset=123_456, size=placeholder_bytes(message) + spare)
         (frame,) = walk(placeholder(whole, 1_700_000_000_000), 123_456)
         assert isinstance(frame, Frame)
         assert frame.size == whole.size
@@ -109,8 +109,12 @@ def test_a_placeholder_keeps_the_places_of_a_batch_and_of_light_queues(spare: in
 
 
 def test_between_placeholders_there_are_fillers() -> None:
-    places = (Place(10_100, 150, "T", 0, 5), Place(10_250, 150, "T", 0, 6), Place(10_600, 400, "U", 1, 7))
-    frames = list(walk(b"".join(replace(stretch(1200, Fill.FILLER), places=places).image()), 10_000))
+    places = (
+        LostMessage(10_100, 150, "T", 0, 5),
+        LostMessage(10_250, 150, "T", 0, 6),
+        LostMessage(10_600, 400, "U", 1, 7),
+    )
+    frames = list(walk(b"".join(replace(build_range(1200, Fill.FILLER), places=places).image()), 10_000))
     told = [(frame.physical_offset, frame.size, frame.decode().topic) for frame in frames if isinstance(frame, Frame)]
     assert told == [
         (10_000, 100, TOPIC[:8]), (10_100, 150, "T"), (10_250, 150, "T"), (10_400, 200, TOPIC), (10_600, 400, "U"),
