@@ -30,7 +30,7 @@ from rmq_formats.lakehouse.selection import store_identifier
 from rmq_formats.lakehouse.store_log import check_topics, snapshot_log
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import Include, ReadOptions
-from rmq_formats.read.stores import told_names
+from rmq_formats.read.stores import read_broker_names
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
@@ -154,7 +154,7 @@ def _tiered_topics(given: argparse.Namespace) -> frozenset[str]:
     if given.tier is None:
         return frozenset()
     storage, tier = open_storage(given.tier)
-    directory = broker_directory(storage, tier, *told_names(given.store))
+    directory = broker_directory(storage, tier, *read_broker_names(given.store))
     return frozenset(topic for topic, _ in tiered_queues(storage, directory))
 
 

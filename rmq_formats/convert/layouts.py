@@ -17,7 +17,7 @@ from rmq_formats.convert.live import refuse_other_messages
 from rmq_formats.convert.log import write_log
 from rmq_formats.convert.report import Converted, Source
 from rmq_formats.errors import StoreLayoutError
-from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild.job import rebuild_store
@@ -93,7 +93,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
     if in_rocksdb:
         write_json(storage, root, new, OFFSETS)
         changes += (_CONFIG_TO_FILES,)
-        if not knows_all_topics(storage, root):
+        if not lists_all_topics(storage, root):
             _add_topics(new)
             changes += (_ADDED_TOPICS,)
     if Variant.ROCKSDB_QUEUES in variants:

@@ -17,7 +17,7 @@ from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.raw import Export, ExportCounts
 from rmq_formats.lakehouse.records import PendingRecords
 from rmq_formats.lakehouse.store_log import StoreLog, snapshot_log
-from rmq_formats.read.forced import force_log
+from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
 
 _WAIT_S = 0.5  # how long until a signal is noticed
@@ -189,7 +189,7 @@ class ExportRun:
                 "the log was cut off, or it is another store's; give another --checkpoint"
             )
         missing_bytes = self._check_missing_bytes(log, self._held_end(export, log), end)
-        force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
+        fsync_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
         records = PendingRecords(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
         return records, missing_bytes
 

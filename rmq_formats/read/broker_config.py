@@ -23,7 +23,7 @@ _Parsed = TypeVar("_Parsed")
 def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] | None:
     """Read the topics of a store, by name; None where it has no table of them.
 
-    Config in RocksDB of v2 does not have all of them, see ``knows_all_topics``.
+    Config in RocksDB of v2 does not have all of them, see ``lists_all_topics``.
 
     Raises:
         StoreNotFoundError: no such store.
@@ -33,30 +33,30 @@ def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] |
     return _loaded(storage, root, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
 
 
-def knows_all_topics(storage: Storage, root: str) -> bool:
-    """Return whether a topic that ``stored_topics`` lacks does not exist: not so in config in RocksDB of v2."""
+def lists_all_topics(storage: Storage, root: str) -> bool:
+    """Return whether ``stored_topics`` lists every topic: False for config in RocksDB of v2."""
     return not rocksdb_config.is_v2(storage, root)
 
 
 def stored_batch_topics(storage: Storage, root: str) -> frozenset[str]:
-    """Return the topics whose queues are BatchConsumeQueues, as far as the store tells it beside its records.
+    """Return the topics whose queues are BatchConsumeQueues, according to the store's directories and config.
 
     Raises:
         RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
     """
-    found = store_variants.recognise(storage, root)
-    if store_variants.Variant.ROCKSDB_CONFIG not in found:
-        return found.batch_topics
+    variants = store_variants.recognise(storage, root)
+    if store_variants.Variant.ROCKSDB_CONFIG not in variants:
+        return variants.batch_topics
     configs = (stored_topics(storage, root) or {}).items()
-    return found.batch_topics | {name for name, item in configs if item.has_batch_queues}
+    return variants.batch_topics | {name for name, item in configs if item.has_batch_queues}
 
 
 def stored_groups(storage: Storage, root: str) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
-    found = _loaded(
+    configs = _loaded(
         storage, root, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
     )  # fmt: skip
-    return found or {}
+    return configs or {}
 
 
 def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int, int]]:

@@ -62,12 +62,12 @@ def stored_document(storage: Storage, root: str, kind: Kind) -> Document | None:
     stored = _from_rocksdb(storage, root, kind)
     if stored is not None and rocksdb_config.is_v2(storage, root):
         return stored
-    told = _from_files(storage, root, kind)
-    if stored is None or told is None:
-        return stored or told
-    if _counter(told) <= _counter(stored):
+    from_files = _from_files(storage, root, kind)
+    if stored is None or from_files is None:
+        return stored or from_files
+    if _counter(from_files) <= _counter(stored):
         return stored
-    return {**stored, **told, kind.table: {**table_of(stored, kind), **table_of(told, kind)}}
+    return {**stored, **from_files, kind.table: {**table_of(stored, kind), **table_of(from_files, kind)}}
 
 
 def table_of(document: Document, kind: Kind) -> dict[str, object]:
@@ -109,14 +109,14 @@ def _from_files(storage: Storage, root: str, kind: Kind) -> Document | None:
 
 
 def _parsed(text: str, kind: Kind) -> Document:
-    found = config_json.loads(text)
-    if not isinstance(found, dict) or not isinstance(found.get(kind.table, {}), dict):
+    document = config_json.loads(text)
+    if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
         raise DecodeError(f"it has no table {kind.table}")
-    light = found.pop(LIGHT_TABLE, None)
+    light = document.pop(LIGHT_TABLE, None)
     if isinstance(light, dict):
         queues = {key: {"0": offset} for key, offset in light.items()}
-        found[kind.table] = {**table_of(found, kind), **queues}
-    return found
+        document[kind.table] = {**table_of(document, kind), **queues}
+    return document
 
 
 def _from_rocksdb(storage: Storage, root: str, kind: Kind) -> Document | None:
@@ -172,8 +172,11 @@ def _document_v2(database: RocksDb, kind: Kind) -> Document:
     version = database.get("default", codec.version_key(kind.numbered))
     rows: dict[str, object]
     if kind is OFFSETS:
-        found = rocksdb_config.offsets_v2(database).items()
-        rows = {"@".join(key): {str(queue_id): offset for queue_id, offset in queues.items()} for key, queues in found}
+        offsets_by_group = rocksdb_config.offsets_v2(database).items()
+        rows = {
+            "@".join(key): {str(queue_id): offset for queue_id, offset in queues.items()}
+            for key, queues in offsets_by_group
+        }
     else:
         rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
     document: Document = {kind.table: rows}

@@ -104,7 +104,7 @@ def plan_units(
         FormatError: a damaged RocksDB.
     """
     check_store(storage, root)
-    found = store_variants.recognise(storage, root)
+    variants = store_variants.recognise(storage, root)
     batch_topics = stored_batch_topics(storage, root)
     directory = paths.consumequeue_dir(root)
     topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]
@@ -114,7 +114,7 @@ def plan_units(
         for queue in topic_queues(storage, paths.batch_consumequeue_dir(root), topic)
         for batch_range in _batch_ranges(storage, queue, query)
     ]
-    choice = choose_queues(storage, root, found, wants_light=query.named_topics is None or query.reads_light_queues)
+    choice = choose_queues(storage, root, variants, wants_light=query.named_topics is None or query.reads_light_queues)
     if choice.database is not None:
         stored: list[AnyRange] = [*batch, *_stored_ranges(storage, choice.database, query)]
         return _group(stored, split_bytes // UNIT_VALUE_BYTES, min_tasks)
@@ -126,9 +126,12 @@ def plan_units(
         for unit_range in _unit_ranges(storage, queue, query)
     ]
     if choice.light_database is not None:
-        known = {own.topic for own in ranges}
+        file_topics = {unit_range.topic for unit_range in ranges}
         light = _stored_ranges(storage, choice.light_database, query)
-        ranges += [own for own in light if own.topic.startswith(LIGHT_QUEUE_PREFIX) and own.topic not in known]
+        ranges += [
+            unit_range for unit_range in light
+            if unit_range.topic.startswith(LIGHT_QUEUE_PREFIX) and unit_range.topic not in file_topics
+        ]  # fmt: skip
     return _group([*batch, *ranges], split_bytes // UNIT_BYTES, min_tasks)
 
 
@@ -200,43 +203,49 @@ def read_unit_ranges(
     """
     storage, _ = open_storage(root)
     schema = schema_of(columns, CONSUMEQUEUE)
-    yield from _stored_batches(storage, [own for own in ranges if isinstance(own, StoredRange)], schema)
-    for own in ranges:
-        if isinstance(own, StoredRange):
+    yield from _stored_batches(
+        storage, [unit_range for unit_range in ranges if isinstance(unit_range, StoredRange)], schema
+    )
+    for unit_range in ranges:
+        if isinstance(unit_range, StoredRange):
             continue
-        if isinstance(own, BatchRange):
-            yield from _batch_batches(storage, own, schema, mode)
+        if isinstance(unit_range, BatchRange):
+            yield from _batch_batches(storage, unit_range, schema, mode)
             continue
-        base = own.segment.start_offset // UNIT_BYTES
-        with opened(storage, own.segment.path) as file:
-            for first, units in read_units(file, base, own.low, own.high):
+        base = unit_range.segment.start_offset // UNIT_BYTES
+        with opened(storage, unit_range.segment.path) as file:
+            for first, units in read_units(file, base, unit_range.low, unit_range.high):
                 sound = message_units(units)
                 pre_blank = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
                 unwritten = (units["physical_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
                 damaged = ~(sound | pre_blank | unwritten)
                 if mode is Mode.FAILFAST and damaged.any():
                     at = (first - base + int(np.flatnonzero(damaged)[0])) * UNIT_BYTES
-                    raise FormatError("not a ConsumeQueue unit", at, own.segment.path)
+                    raise FormatError("not a ConsumeQueue unit", at, unit_range.segment.path)
                 keep = sound | damaged if mode is Mode.PERMISSIVE else sound
                 if keep.any():
                     offsets = first + np.flatnonzero(keep).astype(np.int64)
-                    yield unit_batch(own.topic, own.queue_id, offsets, units[keep], schema)
+                    yield unit_batch(unit_range.topic, unit_range.queue_id, offsets, units[keep], schema)
 
 
-def _batch_batches(storage: Storage, own: BatchRange, schema: pa.Schema, mode: Mode) -> Iterator[pa.RecordBatch]:
+def _batch_batches(
+    storage: Storage, batch_range: BatchRange, schema: pa.Schema, mode: Mode
+) -> Iterator[pa.RecordBatch]:
     """Read units of a batch queue; the first that is none ends the file, as for a broker."""
-    with opened(storage, own.segment.path) as file:
-        end = own.low
-        for first, units in read_batch_units(file, own.low, own.high):
+    with opened(storage, batch_range.segment.path) as file:
+        end = batch_range.low
+        for first, units in read_batch_units(file, batch_range.low, batch_range.high):
             end = first + len(units)
             begins = units["base_offset"].astype(np.int64)
-            keep = (begins + units["batch_size"] > own.first_offset) & (begins < own.end_offset)
+            keep = (begins + units["batch_size"] > batch_range.first_offset) & (begins < batch_range.end_offset)
             if keep.any():
-                yield unit_batch(own.topic, own.queue_id, begins[keep], units[keep], schema)
-        if mode is Mode.FAILFAST and end < own.high:
+                yield unit_batch(batch_range.topic, batch_range.queue_id, begins[keep], units[keep], schema)
+        if mode is Mode.FAILFAST and end < batch_range.high:
             at = end * BATCH_UNIT_BYTES
-            if not is_end(np.frombuffer(read_range(file, at, own.high * BATCH_UNIT_BYTES - at), dtype=np.uint8)):
-                raise FormatError("not a BatchConsumeQueue unit", at, own.segment.path)
+            if not is_end(
+                np.frombuffer(read_range(file, at, batch_range.high * BATCH_UNIT_BYTES - at), dtype=np.uint8)
+            ):
+                raise FormatError("not a BatchConsumeQueue unit", at, batch_range.segment.path)
 
 
 def _stored_batches(storage: Storage, ranges: Sequence[StoredRange], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -244,9 +253,11 @@ def _stored_batches(storage: Storage, ranges: Sequence[StoredRange], schema: pa.
     if not ranges:
         return
     with opened_queues(storage, ranges[0].path) as database:
-        for own in ranges:
-            for offsets, units in database.units(own.topic, own.queue_id, own.low, own.high):
-                yield unit_batch(own.topic, own.queue_id, offsets, units, schema)
+        for stored_range in ranges:
+            for offsets, units in database.units(
+                stored_range.topic, stored_range.queue_id, stored_range.low, stored_range.high
+            ):
+                yield unit_batch(stored_range.topic, stored_range.queue_id, offsets, units, schema)
 
 
 def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) -> list[EntryRange]:
@@ -267,15 +278,15 @@ def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) 
     ]
 
 
-def read_entry_range(root: str, own: EntryRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def read_entry_range(root: str, entry_range: EntryRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Read entries of an IndexFile in order."""
     storage, _ = open_storage(root)
     schema = schema_of(columns, INDEX)
-    name = own.path.rsplit("/", 1)[-1]
-    with opened(storage, own.path) as file:
-        index = IndexFile.read(file, own.path)
-        for first, entries in index.chunks(own.low):
-            if first >= own.high:
+    name = entry_range.path.rsplit("/", 1)[-1]
+    with opened(storage, entry_range.path) as file:
+        index = IndexFile.read(file, entry_range.path)
+        for first, entries in index.chunks(entry_range.low):
+            if first >= entry_range.high:
                 break
-            wanted = entries[: own.high - first]
-            yield index_batch(name, first, index.header.begin_timestamp_ms, index.slots, wanted, schema)
+            entries_in_range = entries[: entry_range.high - first]
+            yield index_batch(name, first, index.header.begin_timestamp_ms, index.slots, entries_in_range, schema)

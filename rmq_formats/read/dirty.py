@@ -1,4 +1,4 @@
-"""Decides whether a store's ConsumeQueue and Index can be relied on to hold all that the log holds."""
+"""Decides whether a store's ConsumeQueue and Index are complete, so that readers may rely on both."""
 
 from rmq_formats.codecs import paths
 from rmq_formats.storage import store_variants
@@ -22,17 +22,17 @@ def dirty_reason(storage: Storage, root: str) -> str | None:
 
 def dirty_queues_reason(storage: Storage, root: str, topics: frozenset[str]) -> str | None:
     """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
-    found = store_variants.recognise(storage, root)
-    if store_variants.Variant.ROCKSDB_QUEUES in found:
+    variants = store_variants.recognise(storage, root)
+    if store_variants.Variant.ROCKSDB_QUEUES in variants:
         return "the ConsumeQueue is in RocksDB"
-    batch = found.batch_topics & topics
+    batch = variants.batch_topics & topics
     if batch:
         return f"topic {min(batch)} has batch queues (BatchConsumeQueue)"
     return dirty_reason(storage, root)
 
 
 def broker_runs(storage: Storage, root: str) -> bool:
-    """Return whether a process of this machine holds the store's lock; it is asked for, not taken."""
+    """Return whether a process of this machine has the store's lock, without acquiring the lock."""
     if not storage.is_local:
         return False
     return is_locked(paths.lock_file(root), 1)

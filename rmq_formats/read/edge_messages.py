@@ -17,16 +17,16 @@ def edge_message(storage: Storage, segments: Sequence[Segment], *, last: bool) -
         with opened(storage, segment.path) as file:
             data_end = segment.data_end(file)
             start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
-            found = None
+            message = None
             for batch in scan_segment(
                 file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
                 head_bytes=segment.head_bytes,
             ):  # fmt: skip
                 sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
                 if len(sound):
-                    found = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)
+                    message = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)
                     if not last:
-                        return found
-            if found is not None:
-                return found
+                        return message
+            if message is not None:
+                return message
     return None

@@ -24,13 +24,13 @@ def key_places(storage: Storage, files: Sequence[str], topics: Iterable[str], ke
         FormatError: a file that is not an IndexFile.
     """
     hashes = sorted({index_key_hash(topic, key) for topic in topics})
-    found: set[int] = set()
+    physical_offsets: set[int] = set()
     for path in files:
         with opened(storage, path) as file:
             index = IndexFile.read(file, path)
             for key_hash in hashes:
-                found.update(index.find(key_hash))
-    return sorted(found)
+                physical_offsets.update(index.find(key_hash))
+    return sorted(physical_offsets)
 
 
 def unknown_ranges(storage: Storage, files: Sequence[str], begin: int, end: int) -> list[Range]:
@@ -41,14 +41,14 @@ def unknown_ranges(storage: Storage, files: Sequence[str], begin: int, end: int)
     Raises:
         FormatError: a file that is not an IndexFile.
     """
-    known = []
+    covered_ranges = []
     for path in files:
         with opened(storage, path) as file:
             header = IndexFile.read(file, path).header
         if header.index_count > 1:
-            known.append((header.begin_physical_offset, header.end_physical_offset))
+            covered_ranges.append((header.begin_physical_offset, header.end_physical_offset))
     ranges, at = [], begin
-    for first, last in sorted(known):
+    for first, last in sorted(covered_ranges):
         if first > at:
             ranges.append((at, min(first, end)))
         at = max(at, last)

@@ -62,9 +62,9 @@ class IndexFile:
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES))
         for slots in chain([INDEX_SLOTS], _candidates(file, header)):
             entries, rest = divmod(file.size_bytes - index_file_bytes(slots, 0), INDEX_ENTRY_BYTES)
-            found = cls(file, header, slots, entries)
-            if rest == 0 and header.index_count <= entries and found._ends_in_its_slot():
-                return found
+            index_file = cls(file, header, slots, entries)
+            if rest == 0 and header.index_count <= entries and index_file._ends_in_its_slot():
+                return index_file
         if header.index_count <= 1:
             return cls(file, header, 0, 0)
         raise FormatError("not an IndexFile, or a damaged one: no number of slots fits its entries", path=path)
@@ -131,16 +131,16 @@ def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
     Used slots, as many as the header says, are the first integers that are not zero. Entry 0, never used, is five
     zeros; then comes the hash of entry 1, and if that is 0, one of its next integers.
     """
-    wanted = max(header.slot_count, 0)
+    slots_to_skip = max(header.slot_count, 0)
     for at in range(INDEX_HEADER_BYTES, file.size_bytes, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES):
         data = read_range(file, at, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES)
         used = np.flatnonzero(np.frombuffer(data, dtype=">i4", count=len(data) // INDEX_SLOT_BYTES))
-        if len(used) > wanted:
-            number = (at - INDEX_HEADER_BYTES) // INDEX_SLOT_BYTES + int(used[wanted])
+        if len(used) > slots_to_skip:
+            number = (at - INDEX_HEADER_BYTES) // INDEX_SLOT_BYTES + int(used[slots_to_skip])
             first_hash = range(number, number - _INTEGERS_PER_ENTRY, -1)  # the first one may be any integer of entry 1
             yield from (place - _INTEGERS_PER_ENTRY for place in first_hash if place > _INTEGERS_PER_ENTRY)
             return
-        wanted -= len(used)
+        slots_to_skip -= len(used)
 
 
 class QueueSearch:
@@ -171,8 +171,8 @@ class QueueSearch:
         """
         first = self._queue[0].start_offset // UNIT_BYTES
         offsets = range(first, self._end_offset)
-        found = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
-        return self._message_unit(found)
+        queue_offset = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
+        return self._message_unit(queue_offset)
 
     def store_timestamp_ms(self, queue_offset: int) -> int | None:
         """Return when the first message from an offset on was stored; None if none is there, or it is deleted.

@@ -1,4 +1,4 @@
-"""Tells whether a store's Index has an entry for each message's TAGS, as that of a broker from 5.4 on has.
+"""Detection whether a store's Index has an entry for each message's TAGS, as the Index of a broker from 5.4 on.
 
 The Index itself is asked first: entries of some messages at both of its ends are compared with their records. A store
 that was upgraded has files without, files with, and one file with both: then the first message with such an entry is
@@ -36,14 +36,14 @@ _MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
 
 
 class IndexTags(NamedTuple):
-    """From which physical offset on TAGS are indexed, and in words by what that was told."""
+    """Physical offset from which TAGS are indexed, with the evidence in words."""
 
     tags_from: int
     reason: str
 
 
 def find_index_tags(storage: Storage, root: str, segments: Sequence[Segment] | None = None) -> IndexTags:
-    """Tell from which physical offset on the Index of a store has entries for TAGS.
+    """Find the physical offset from which the Index of a store has entries for TAGS.
 
     Args:
         storage: where the store is.
@@ -52,13 +52,13 @@ def find_index_tags(storage: Storage, root: str, segments: Sequence[Segment] | N
     """
     with suppress(StoreError, OSError):
         log = commitlog_segments(storage, root) if segments is None else segments
-        told = _told_by_index(_Index(storage, log, index_paths(storage, root)))
-        if told is not None:
-            return told
-    return _told_by_signs(storage, root)
+        index_tags = _index_tags_by_entries(_Index(storage, log, index_paths(storage, root)))
+        if index_tags is not None:
+            return index_tags
+    return _index_tags_by_store_files(storage, root)
 
 
-def _told_by_index(index: "_Index") -> IndexTags | None:
+def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
     first, last = is_first_indexed(index.forwards()), is_last_indexed(index.backwards())
     if first is None or last is None:
         return None
@@ -71,14 +71,16 @@ def _told_by_index(index: "_Index") -> IndexTags | None:
     return IndexTags(tags_from, f"from physical offset {tags_from} on, as the Index has it")
 
 
-def _told_by_signs(storage: Storage, root: str) -> IndexTags:
-    """Take the signs of a broker from 5.4 on that are not in the Index."""
+def _index_tags_by_store_files(storage: Storage, root: str) -> IndexTags:
+    """Find traces of a broker from 5.4 on in the store's files beside the Index."""
     with suppress(StoreError, FormatError, OSError), opened(storage, paths.checkpoint_file(root)) as file:
         if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
             return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
-    found = recognise(storage, root)
-    if Variant.FROM_5_4 in found:
-        return IndexTags(ALL_TAGS, f"yes, because of {found.places[Variant.FROM_5_4]}, which brokers from 5.4 on make")
+    variants = recognise(storage, root)
+    if Variant.FROM_5_4 in variants:
+        return IndexTags(
+            ALL_TAGS, f"yes, because of {variants.places[Variant.FROM_5_4]}, which brokers from 5.4 on make"
+        )
     return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
 
 
@@ -109,16 +111,16 @@ class _Index:
         if number > 0:
             windows = range(self._windows(number - 1))
             window = bisect_left(windows, True, key=lambda window: self._is_indexed(number - 1, window))
-            found = self._first(number - 1, max(0, window - 1), only_indexed=True)
-            if found is not None:
-                return found.physical_offset
-        found = self._first(number, 0, only_indexed=True) if number < len(self._files) else None
-        return NO_TAGS if found is None else found.physical_offset
+            message = self._first(number - 1, max(0, window - 1), only_indexed=True)
+            if message is not None:
+                return message.physical_offset
+        message = self._first(number, 0, only_indexed=True) if number < len(self._files) else None
+        return NO_TAGS if message is None else message.physical_offset
 
     def _is_indexed(self, number: int, window: int) -> bool:
-        """Whether a file's first message with TAGS from a window on is indexed by them; if there is none, too."""
-        found = self._first(number, window)
-        return found is None or found.is_indexed
+        """Return whether a file's first message with TAGS from a window on has entries for them; True without one."""
+        message = self._first(number, window)
+        return message is None or message.is_indexed
 
     def _first(self, number: int, window: int, *, only_indexed: bool = False) -> TaggedMessage | None:
         self._reads_left = _MOST_READ_IN_SEARCH
@@ -143,11 +145,11 @@ class _Index:
                     continue
                 entries = read_range(file, entry_position(begin, index.slots), (end - begin) * INDEX_ENTRY_BYTES)
                 is_end = number + 1 == len(self._files) and end == index.header.index_count
-                found = tagged_messages(entries, self._message, is_end=is_end)
-                yield from reversed(list(found)) if is_backwards else found
+                messages = tagged_messages(entries, self._message, is_end=is_end)
+                yield from reversed(list(messages)) if is_backwards else messages
 
     def _has_record(self, index: IndexFile, number: int) -> bool:
-        """Whether the record of an entry has not been deleted: if it has, so have those of the entries before."""
+        """Return whether the record of an entry is still stored; records are deleted in the order of entries."""
         data = read_range(index.file, entry_position(number, index.slots), INDEX_ENTRY_BYTES)
         return bool(self._log) and IndexEntry.decode(data).physical_offset >= self._log[0].start_offset
 

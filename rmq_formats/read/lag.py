@@ -1,4 +1,4 @@
-"""How far consumer groups are behind in the queues of a store at rest: offsets, messages and store times.
+"""Lag of consumer groups in the queues of a store at rest: offsets, messages and store times.
 
 The offsets are those of ``consumerOffset.json`` or ``lmqConsumerOffset.json``, the queues those that the broker tells
 ``mqadmin consumerProgress``: all readable ones of a topic in which a group has an offset, those without one counted
@@ -21,7 +21,7 @@ from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
 from rmq_formats.read.broker_config import (
-    knows_all_topics,
+    lists_all_topics,
     stored_batch_topics,
     stored_offsets,
     stored_topics,
@@ -77,7 +77,7 @@ class LagTask:
 
 
 def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
-    """Plan how far groups are behind in a store.
+    """Plan the lag of consumer groups in a store.
 
     Args:
         storage: where the store is.
@@ -98,7 +98,7 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     }
     topics = stored_topics(storage, root)
     commitlog_segments(storage, root)
-    is_whole = knows_all_topics(storage, root)
+    is_whole = lists_all_topics(storage, root)
     rows = sorted(
         group_queues(offsets, topics, is_whole=is_whole), key=lambda row: (row.topic, row.queue_id, row.group)
     )
@@ -109,10 +109,10 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     if dirty_reason(storage, root) is not None:
         return [LagTask(tuple(rows), is_dirty=True, choice=choice)]
     tasks: list[list[GroupQueue]] = []
-    for number, (_, own) in enumerate(groupby(rows, key=lambda row: row.queue)):
+    for number, (_, queue_rows) in enumerate(groupby(rows, key=lambda row: row.queue)):
         if number % _QUEUES_A_TASK == 0:
             tasks.append([])
-        tasks[-1] += own
+        tasks[-1] += queue_rows
     return [LagTask(tuple(task), is_dirty=False, choice=choice) for task in tasks]
 
 
@@ -158,13 +158,15 @@ def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     place = task.choice.database or task.choice.light_database
     only_light = task.choice.database is None
     with nullcontext() if place is None else opened_queues(storage, place) as database:
-        return _lag_of(_Look(storage, root, log, undispatched, database, batch_topics, only_light=only_light), task)
+        return _lag_of(
+            _StoreView(storage, root, log, undispatched, database, batch_topics, only_light=only_light), task
+        )
 
 
-def _lag_of(look: "_Look", task: LagTask) -> pa.RecordBatch:
+def _lag_of(view: "_StoreView", task: LagTask) -> pa.RecordBatch:
     def found() -> Iterator[tuple[GroupQueue, Ends]]:
         for (topic, queue_id), rows in groupby(task.rows, key=lambda row: row.queue):
-            queue = _Queue(look, topic, queue_id)
+            queue = _Queue(view, topic, queue_id)
             yield from ((row, queue.ends_for(row.committed or 0)) for row in rows)
 
     return lag_batch(found())
@@ -172,7 +174,7 @@ def _lag_of(look: "_Look", task: LagTask) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a queue has for a group.
+    """Ends of a queue, and the next message of a consumer group there.
 
     Attributes:
         min_offset: queue offset of the first message that is still stored.
@@ -187,10 +189,10 @@ class Ends:
     newest_ms: int | None
 
 
-def lag_batch(found: Iterable[tuple[GroupQueue, Ends]]) -> pa.RecordBatch:
+def lag_batch(lags: Iterable[tuple[GroupQueue, Ends]]) -> pa.RecordBatch:
     """Make a batch of ``LAG``, a row each."""
     columns: dict[str, list[object]] = {name: [] for name in LAG.names}
-    for row, ends in found:
+    for row, ends in lags:
         for name, value in zip(LAG.names, _values(row, ends), strict=True):
             columns[name].append(value)
     return pa.RecordBatch.from_pydict(columns, schema=LAG)
@@ -199,7 +201,7 @@ def lag_batch(found: Iterable[tuple[GroupQueue, Ends]]) -> pa.RecordBatch:
 def _values(row: GroupQueue, ends: Ends) -> tuple[object, ...]:
     """Return a row's values, in the order of ``LAG``."""
     behind = max(0, ends.max_offset - (row.committed or 0))
-    next_ms, newest_ms = (_known(ends.next_ms), _known(ends.newest_ms)) if behind else (None, None)
+    next_ms, newest_ms = (_valid_time(ends.next_ms), _valid_time(ends.newest_ms)) if behind else (None, None)
     seconds = None if next_ms is None or newest_ms is None else max(0, newest_ms - next_ms) / 1000
     times = (None if time is None else time * 1000 for time in (next_ms, newest_ms))
     return (
@@ -208,13 +210,13 @@ def _values(row: GroupQueue, ends: Ends) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _known(time_ms: int | None) -> int | None:
+def _valid_time(time_ms: int | None) -> int | None:
     return time_ms if time_ms is not None and 0 <= time_ms <= _MAX_TIME_MS else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Where a task looks queues up.
+class _StoreView:
+    """View of a store in which a task looks queues up.
 
     Attributes:
         storage: where the store is.
@@ -257,48 +259,48 @@ class _Queue:
         end: queue offset one past the newest.
     """
 
-    def __init__(self, look: _Look, topic: str, queue_id: int) -> None:
+    def __init__(self, view: _StoreView, topic: str, queue_id: int) -> None:
         self._name = topic, queue_id
-        self._undispatched = look.undispatched
+        self._undispatched = view.undispatched
         self._search: QueueSearch | None = None
         self._database: QueueDatabase | None = None
         self._batches: BatchQueue | None = None
         self._units_end = self.first = 0
         self._newest_ms: int | None = None
-        files = look.files(topic, queue_id)
-        if topic in look.batch_topics:
+        files = view.files(topic, queue_id)
+        if topic in view.batch_topics:
             if files is not None:
-                self._batches = self._read_batches(look, files)
-        elif (database := look.database_of(topic, files)) is not None:
-            self._read_database(look, database)
+                self._batches = self._read_batches(view, files)
+        elif (database := view.database_of(topic, files)) is not None:
+            self._read_database(view, database)
         elif files is not None:
-            last = last_unit(look.storage, files)
+            last = last_unit(view.storage, files)
             self._units_end = files.first_offset if last is None else last[0]
-            if look.undispatched is not None:
-                beyond = first_offset_since(look.storage, files, look.undispatched.log_end)
+            if view.undispatched is not None:
+                beyond = first_offset_since(view.storage, files, view.undispatched.log_end)
                 self._units_end = self._units_end if beyond is None else beyond
-            first = first_offset_since(look.storage, files, look.log[0].start_offset)
+            first = first_offset_since(view.storage, files, view.log[0].start_offset)
             self.first = self._units_end if first is None else min(first, self._units_end)
-            self._search = QueueSearch(look.storage, look.log, files.segments, self._units_end)
+            self._search = QueueSearch(view.storage, view.log, files.segments, self._units_end)
         self.end = self._units_end
-        if look.undispatched is not None:
-            self.end = max(self.end, look.undispatched.ends.get(self._name, 0))
+        if view.undispatched is not None:
+            self.end = max(self.end, view.undispatched.ends.get(self._name, 0))
 
-    def _read_batches(self, look: "_Look", files: QueueFiles) -> BatchQueue:
+    def _read_batches(self, view: "_StoreView", files: QueueFiles) -> BatchQueue:
         """Look the ends of a batch queue up: its units count messages. Source: ``BatchConsumeQueue``."""
-        queue = BatchQueue(look.storage, files)
-        last = queue.last_unit(None if look.undispatched is None else look.undispatched.log_end)
+        queue = BatchQueue(view.storage, files)
+        last = queue.last_unit(None if view.undispatched is None else view.undispatched.log_end)
         if last is not None:
             self._units_end = int(last["base_offset"]) + int(last["batch_size"])
-        first = queue.first_since(look.log[0].start_offset)
+        first = queue.first_since(view.log[0].start_offset)
         self.first = self._units_end if first is None else min(int(first["base_offset"]), self._units_end)
         return queue
 
-    def _read_database(self, look: "_Look", database: QueueDatabase) -> None:
-        """Look the ends up in RocksDB: units of deleted records may be there still, and units behind a cut log."""
-        first, log_begin = None, look.log[0].start_offset
+    def _read_database(self, view: "_StoreView", database: QueueDatabase) -> None:
+        """Read the ends from RocksDB, without units of deleted records and units after the end of a cut log."""
+        first, log_begin = None, view.log[0].start_offset
         for offsets, units in database.units(*self._name):
-            stored = units["physical_offset"].astype(np.int64) < look.log[-1].end_offset
+            stored = units["physical_offset"].astype(np.int64) < view.log[-1].end_offset
             there = stored & (units["physical_offset"].astype(np.int64) >= log_begin)
             if first is None and there.any():
                 first = int(offsets[there][0])

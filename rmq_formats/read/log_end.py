@@ -1,13 +1,13 @@
-"""Finds where a log ends behind which records of an earlier recovery still stand.
+"""Finds the end of a log in whose files records of an earlier recovery follow.
 
-A broker that recovers cuts its log in memory only. What stood behind the cut stays in the file, until new records
-overwrite it. Such leftovers may be sound records that name their own physical offsets, so the log alone does not tell
+A broker that recovers cuts its log in memory only. The bytes after the cut stay in the file, until new records
+overwrite them. Such leftovers may be sound records that name their own physical offsets, so the log alone does not tell
 them from messages behind damage. The queues do: a broker dispatches in log order, so that its last unit names the
 log's last record, and no unit names a leftover.
 
-Example: a log was cut at 5690 and written anew up to 6920, where half an old record is left, and whole ones behind it.
-The last unit of all queues names the record that ends at 6920; the walk from there breaks at once; the records behind
-the break are older than the last one before it, and their queue offsets are taken. So the log ends at 6920.
+Example: a log was cut at 5690 and written anew up to 6920, where half an old record is left, and whole ones after it.
+The last unit of all queues names the record that ends at 6920; the walk from there breaks at once; the records after
+the break are older than the last one before it, and other records have their queue offsets. So the log ends at 6920.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ _WITNESSES: Final = 16  # records at the log's end, and behind a break, that are
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Bytes behind the end of a log that belong to records of an earlier recovery.
+    """Bytes after the end of a log that belong to records of an earlier recovery.
 
     Attributes:
         log_end: physical offset one past the log's last record, where the broker writes its next one.
@@ -56,7 +56,7 @@ class Leftovers:
 
 
 def readable_segments(storage: Storage, root: str) -> list[Segment]:
-    """List the segments of a store's CommitLog as far as the log goes: leftovers behind its end are no part of them.
+    """List the segments of a store's CommitLog up to the log's end, without the leftovers after it.
 
     Raises:
         StoreNotFoundError: there is no store, or it holds no CommitLog file.
@@ -67,7 +67,7 @@ def readable_segments(storage: Storage, root: str) -> list[Segment]:
 
 
 def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> list[Segment]:
-    """Bound segments by the log's end; those behind it have no data, as files that a broker made ahead."""
+    """Bound segments by the log's end; segments after it have no data, as preallocated files."""
     if leftovers is None:
         return list(segments)
     end = leftovers.log_end
@@ -80,7 +80,7 @@ def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> li
 
 
 def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> Leftovers | None:
-    """Find the log's end where records of an earlier recovery stand behind it; None where none do.
+    """Find the log's end if records of an earlier recovery follow it; None without such records.
 
     A log whose last record is in its queue costs a read of the log's tail and of a unit.
 
@@ -103,21 +103,21 @@ def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> 
     walk = _Walk(last.begin)
     walk.run(storage, segments)
     if walk.end < last.end:  # no sound record is where the last unit says
-        return _find_behind_damage(storage, root, segments, last, data_end)
+        return _find_after_damage(storage, root, segments, last, data_end)
     if last.end >= data_end or not walk.is_broken or not walk.behind:
         return None
     leftovers = walk.leftovers(data_end)
     is_orderly = not storage.exists(paths.abort_file(root))
     if is_orderly and not walk.undispatched:
         return leftovers
-    if _are_old(storage, root, walk.behind, walk.last, walk.end):
+    if _are_from_earlier_recovery(storage, root, walk.behind, walk.last, walk.end):
         return leftovers
-    if is_orderly and _are_old(storage, root, walk.undispatched, walk.dispatched, last.end):
+    if is_orderly and _are_from_earlier_recovery(storage, root, walk.undispatched, walk.dispatched, last.end):
         return leftovers
     return None
 
 
-def _find_behind_damage(
+def _find_after_damage(
     storage: Storage, root: str, segments: Sequence[Segment], last: "_LastUnit", data_end: int
 ) -> Leftovers | None:
     """Find the log's end where the last unit of all queues, or the record that it names, is damaged.
@@ -130,7 +130,11 @@ def _find_behind_damage(
         return None
     walk = _Walk(begin)
     walk.run(storage, segments)
-    if not walk.is_broken or not walk.behind or not _are_old(storage, root, walk.behind, walk.last, walk.end):
+    if (
+        not walk.is_broken
+        or not walk.behind
+        or not _are_from_earlier_recovery(storage, root, walk.behind, walk.last, walk.end)
+    ):
         return None
     if walk.end == last.begin and last.end <= walk.behind[0].physical_offset:
         walk.end = last.end
@@ -168,7 +172,7 @@ def _is_sound(storage: Storage, root: str, physical_offset: int, size: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class LeftoverCount:
-    """Sound records behind a log's end.
+    """Sound records after a log's end.
 
     Attributes:
         messages: all of them.
@@ -180,7 +184,7 @@ class LeftoverCount:
 
 
 def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> LeftoverCount:
-    """Count the sound records behind a log's end. Raises StoreError."""
+    """Count the sound records after a log's end. Raises StoreError."""
     messages = older = 0
     for batch in leftover_frames(storage, segments, leftovers):
         times_ms = FrameRows(batch.data, batch.frames[batch.frames[:, CODE] == SOUND]).store_timestamps_ms
@@ -190,7 +194,7 @@ def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Le
 
 
 def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Iterator[FrameBatch]:
-    """Scan the bytes behind a log's end for records.
+    """Scan the bytes after a log's end for records.
 
     Args:
         storage: where the segments are.
@@ -340,8 +344,10 @@ def _last_dispatched(storage: Storage, root: str, enough: int) -> _LastUnit | No
     return last
 
 
-def _later(one: _LastUnit | None, other: _LastUnit) -> _LastUnit:
-    return other if one is None or (other.begin, other.end) > (one.begin, one.end) else one
+def _later(furthest: _LastUnit | None, candidate: _LastUnit) -> _LastUnit:
+    return (
+        candidate if furthest is None or (candidate.begin, candidate.end) > (furthest.begin, furthest.end) else furthest
+    )
 
 
 def _dispatched_to_database(storage: Storage, database: str) -> int | None:
@@ -357,15 +363,15 @@ def _dispatched_to_database(storage: Storage, database: str) -> int | None:
 
 
 class _Walk:
-    """Walk of the log from the last dispatched record on, as a broker's recovery walks, and on behind the first break.
+    """Walk of the log from the last dispatched record on, as a broker's recovery, and on after the first break.
 
     Attributes:
         end: physical offset of the break.
-        is_broken: whether the walk met one.
+        is_broken: whether the walk found a break.
         dispatched: the record that the walk begins with; None if it begins at the end of one.
-        undispatched: the first records behind it, up to the break.
+        undispatched: the first records after ``dispatched``, up to the break.
         last: the last record before the break.
-        behind: the first sound records behind the break.
+        behind: the first sound records after the break.
     """
 
     def __init__(self, begin: int) -> None:
@@ -377,11 +383,11 @@ class _Walk:
         self.behind: list[StoredMessage] = []
 
     def leftovers(self, data_end: int) -> Leftovers:
-        """Return what stands behind the walk's end, up to the end of the data."""
+        """Return the leftovers from the walk's end up to the end of the data."""
         return Leftovers(self.end, data_end, -1 if self.last is None else self.last.store_timestamp_ms)
 
     def run(self, storage: Storage, segments: Sequence[Segment]) -> None:
-        """Walk until enough records behind a break are known, or to the end of the data."""
+        """Walk until ``behind`` has enough records, or to the end of the data."""
         for segment in segments:
             if segment.end_offset <= self._begin:
                 continue
@@ -420,10 +426,10 @@ class _Walk:
             self.end = segment.end_offset
 
 
-def _are_old(
+def _are_from_earlier_recovery(
     storage: Storage, root: str, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
 ) -> bool:
-    """Return whether records are of an earlier life of the log: the clock steps back, or a queue offset is taken.
+    """Return whether records are from before a recovery: the clock steps back, or newer records have a queue offset.
 
     Args:
         storage: where the store is.

@@ -79,8 +79,8 @@ def _narrowed_to_queues(query: Query, queue_ids: frozenset[int]) -> Query:
     topics = query.named_topics
     if topics is None:
         return query
-    known = query.queues or {}
-    return replace(query, queues={topic: known.get(topic, queue_ids) & queue_ids for topic in topics})
+    queues = query.queues or {}
+    return replace(query, queues={topic: queues.get(topic, queue_ids) & queue_ids for topic in topics})
 
 
 def _narrowed_to_offsets(query: Query, first: int, end: int) -> Query:
@@ -90,8 +90,10 @@ def _narrowed_to_offsets(query: Query, first: int, end: int) -> Query:
     bounds = dict(query.bounds)
     for topic, queue_ids in query.queues.items():
         for queue_id in queue_ids:
-            known = bounds.get((topic, queue_id), QueueBounds())
+            queue_bounds = bounds.get((topic, queue_id), QueueBounds())
             bounds[topic, queue_id] = replace(
-                known, first_offset=max(known.first_offset, first), end_offset=min(known.end_offset, end)
+                queue_bounds,
+                first_offset=max(queue_bounds.first_offset, first),
+                end_offset=min(queue_bounds.end_offset, end),
             )
     return replace(query, bounds=bounds)

@@ -67,8 +67,8 @@ def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[S
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesTask:
-    """Task: read records at physical offsets whose sizes are not known."""
+class PointReadTask:
+    """Task: read records at physical offsets; their sizes are in their headers."""
 
     segments: tuple[Segment, ...]
     places: tuple[int, ...]
@@ -76,10 +76,10 @@ class PlacesTask:
 
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
-    """Task: read the records that the units of some topics' queues point to within a stretch of the log.
+    """Task: read the records in a range of the log to which the units of some topics' queues point.
 
-    The task lists the queues' files itself: a busy store has thousands, and there are many tasks. What
-    is dispatched after planning lies behind the stretch.
+    The task lists the queues' files itself: a busy store has thousands, and there are many tasks. Records
+    that are dispatched after planning come after the range.
     """
 
     segments: tuple[Segment, ...]
@@ -88,7 +88,7 @@ class QueuesTask:
     end: int
 
 
-Task = ScanTask | PlacesTask | QueuesTask | QueueLogsTask
+Task = ScanTask | PointReadTask | QueuesTask | QueueLogsTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +154,15 @@ def plan_read(
 def _with_queue_logs(
     storage: Storage, root: str, query: Query, access_path: AccessPath, split_bytes: int, min_tasks: int, logs: Logs
 ) -> ReadPlan:
-    """Plan the read of the logs of single queues, and of the CommitLog behind them where both are joined."""
+    """Plan the read of the logs of single queues, and then of the CommitLog where both are joined."""
     if access_path not in {AccessPath.AUTO, AccessPath.SCAN}:
         raise OptionError(f"accessPath {access_path} is of the CommitLog; log {logs.kind} needs auto or scan")
     check_store(storage, root)
-    tasks, told = queue_log_tasks(storage, root, query, logs, split_bytes, min_tasks)
+    tasks, description = queue_log_tasks(storage, root, query, logs, split_bytes, min_tasks)
     if logs.kind is not LogKind.JOINED:
-        return ReadPlan(AccessPath.SCAN, told, tuple(tasks))
+        return ReadPlan(AccessPath.SCAN, description, tuple(tasks))
     kept = plan_read(storage, root, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
-    return ReadPlan(kept.access_path, f"{told}; of the CommitLog: {kept.reason}", (*tasks, *kept.tasks))
+    return ReadPlan(kept.access_path, f"{description}; of the CommitLog: {kept.reason}", (*tasks, *kept.tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,9 @@ class _Planner:
         if access_path is AccessPath.SCAN:
             return self._scan("asked for")
         if access_path is AccessPath.CONSUMEQUEUE:
-            return self._asked_for_queues()
+            return self._plan_by_queues()
         if access_path is AccessPath.INDEX:
-            return self._asked_for_index()
+            return self._plan_by_index()
         if self.query.msg_id is not None:
             host, place = self.query.msg_id
             if not self._is_stored_by(host, place):
@@ -190,15 +190,15 @@ class _Planner:
             return self._result(AccessPath.MESSAGE_ID, "a message id names a place", self._places([place]))
         why_not = []
         if self.query.reads_index:
-            found = self._index_if_fit()
-            if isinstance(found, ReadPlan):
-                return found
-            why_not.append(f"no index: {found}")
+            plan = self._index_if_fit()
+            if isinstance(plan, ReadPlan):
+                return plan
+            why_not.append(f"no index: {plan}")
         if self.query.reads_queues and self.query.included is Include.LIVE:
-            found = self._queues_if_fit()
-            if isinstance(found, ReadPlan):
-                return found
-            why_not.append(f"no consumequeue: {found}")
+            plan = self._queues_if_fit()
+            if isinstance(plan, ReadPlan):
+                return plan
+            why_not.append(f"no consumequeue: {plan}")
         return self._scan("; ".join(why_not) or "no condition that an index or a queue answers", by_time=True)
 
     def _result(self, access_path: AccessPath, reason: str, tasks: Sequence[Task]) -> ReadPlan:
@@ -227,24 +227,24 @@ class _Planner:
 
     def _places(self, places: Sequence[int]) -> list[Task]:
         begin, end = self._wanted_range()
-        wanted = [place for place in places if begin <= place < end]
+        selected = [place for place in places if begin <= place < end]
         tasks: list[Task] = []
-        for cut in range(0, len(wanted), PLACES_PER_TASK):
-            own = tuple(wanted[cut : cut + PLACES_PER_TASK])
-            tasks.append(PlacesTask(self._segments_of(own[0], own[-1] + 1), own))
+        for cut in range(0, len(selected), PLACES_PER_TASK):
+            task_places = tuple(selected[cut : cut + PLACES_PER_TASK])
+            tasks.append(PointReadTask(self._segments_of(task_places[0], task_places[-1] + 1), task_places))
         return tasks
 
     def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
         return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
 
     def _is_stored_by(self, host: Host, place: int) -> bool:
-        """Return whether a host may have stored what is at a place: of several stores this tells which."""
+        """Return whether the record at a place names the host that stored it, as only one of several stores does."""
         for segment in self._segments_of(place, place + 1):
             with opened(self.storage, segment.path) as file:
                 head = read_range(file, place - segment.start_offset, _STORE_HOST_END).ljust(_STORE_HOST_END, b"\0")
-            wanted = host.to_bytes()
+            host_bytes = host.to_bytes()
             at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
-            return head[at : at + len(wanted)] == wanted
+            return head[at : at + len(host_bytes)] == host_bytes
         return False
 
     def _index_if_fit(self) -> ReadPlan | str:
@@ -276,7 +276,7 @@ class _Planner:
         assert key is not None
         return key
 
-    def _asked_for_index(self) -> ReadPlan:
+    def _plan_by_index(self) -> ReadPlan:
         if not self.query.reads_index:
             raise OptionError("accessPath index needs key or uniqKey")
         if self.query.reads_light_queues:
@@ -320,15 +320,15 @@ class _Planner:
     def _stored_places_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
         """Plan by the units in a RocksDB, with a scan of what it lacks; or return why it cannot be used."""
         begin, end = self._wanted_range()
-        found = stored_places(self.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
-        if isinstance(found, str):
-            return found
-        dispatched = min(max(found.dispatched, begin), end)
-        if found.size_bytes + len(found.places) * POINT_COST_BYTES + end - dispatched >= end - begin:
-            return f"{len(found.places)} records by their places cost more than scanning the log"
-        known = [place for place in found.places if place < dispatched]
-        tasks = [*self._places(known), *self._scan_tasks([(dispatched, end)])]
-        return self._result(AccessPath.CONSUMEQUEUE, f"{len(known)} units in RocksDB", tasks)
+        stored = stored_places(self.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
+        if isinstance(stored, str):
+            return stored
+        dispatched = min(max(stored.dispatched, begin), end)
+        if stored.size_bytes + len(stored.places) * POINT_COST_BYTES + end - dispatched >= end - begin:
+            return f"{len(stored.places)} records by their places cost more than scanning the log"
+        dispatched_places = [place for place in stored.places if place < dispatched]
+        tasks = [*self._places(dispatched_places), *self._scan_tasks([(dispatched, end)])]
+        return self._result(AccessPath.CONSUMEQUEUE, f"{len(dispatched_places)} units in RocksDB", tasks)
 
     def _wanted_topics(self) -> frozenset[str]:
         """Return the topics that the query names, else those with queues that it selects."""
@@ -339,16 +339,16 @@ class _Planner:
 
     def _wanted_queues(self, topics: frozenset[str]) -> list[QueueFiles] | str:
         """Return the queues of some topics that the query selects; or the first topic that has none at all."""
-        found = []
+        selected_queues = []
         for topic in sorted(topics):
-            own = list(topic_queues(self.storage, paths.consumequeue_dir(self.root), topic))
-            if not own:
+            queues = list(topic_queues(self.storage, paths.consumequeue_dir(self.root), topic))
+            if not queues:
                 return topic
-            for queue in own:
+            for queue in queues:
                 bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
                 if bounds.first_offset < bounds.end_offset:
-                    found.append(queue)
-        return found
+                    selected_queues.append(queue)
+        return selected_queues
 
     def _cost(self, queues: Sequence[QueueFiles]) -> tuple[int, int]:
         """Estimate the bytes of the records of some queues, and their number."""
@@ -362,7 +362,7 @@ class _Planner:
         return int(count * average_record_bytes(self.storage, queues)), count
 
     def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> list[Task]:
-        """Cut the work into stretches of the log, so that each task reads its part of all queues in log order."""
+        """Cut the work into ranges of the log, so that each task reads its part of all queues in log order."""
         begin, _ = self._wanted_range()
         if not queues or begin >= end:
             return []
@@ -378,20 +378,20 @@ class _Planner:
     def _variants(self) -> store_variants.StoreVariants:
         return store_variants.recognise(self.storage, self.root)
 
-    def _refuse_database(self, found: store_variants.StoreVariants) -> None:
+    def _refuse_database(self, variants: store_variants.StoreVariants) -> None:
         """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
-        database = choose_queues(self.storage, self.root, found).database
-        store_variants.refuse(store_variants.no_queue_files(found, database))
+        database = choose_queues(self.storage, self.root, variants).database
+        store_variants.refuse(store_variants.no_queue_files(variants, database))
 
-    def _asked_for_queues(self) -> ReadPlan:
+    def _plan_by_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
             raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
         if self.query.included is not Include.LIVE:
             raise OptionError(f"accessPath consumequeue: include {self.query.included} needs a scan of the log")
-        found = self._variants()
-        wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
-        self._refuse_database(found)
-        store_variants.refuse(store_variants.no_batch_path(found, wanted))
+        variants = self._variants()
+        batch_topics = frozenset(filter(self.query.wants_topic, variants.batch_topics))
+        self._refuse_database(variants)
+        store_variants.refuse(store_variants.no_batch_path(variants, batch_topics))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):
             raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{queues}: no queues")

@@ -1,4 +1,4 @@
-"""Reads records at known physical offsets, as many at a time as a window holds.
+"""Reads records at listed physical offsets, as many at a time as fit into a window.
 
 Neighbours are read together with the bytes between them where that is cheaper than another request.
 """
@@ -65,15 +65,17 @@ def read_points(
     gap_bytes = LOCAL_GAP_BYTES if storage.is_local else REMOTE_GAP_BYTES
     window = np.empty(WINDOW_BYTES, dtype=np.uint8)  # a larger record gets its own
     for segment in segments:
-        own = points.within(segment.start_offset, segment.end_offset)
-        if not len(own.sizes):
+        segment_points = points.within(segment.start_offset, segment.end_offset)
+        if not len(segment_points.sizes):
             continue
         with opened(storage, segment.path) as file:
-            for first, end in _window_fulls(own, gap_bytes):
-                positions, byte_count = _lay_out(own, first, end, gap_bytes)
+            for first, end in _window_fulls(segment_points, gap_bytes):
+                positions, byte_count = _lay_out(segment_points, first, end, gap_bytes)
                 if byte_count > len(window):
                     window = np.empty(byte_count, dtype=np.uint8)
-                table = np.stack([positions, own.physical_offsets[first:end], own.sizes[first:end]], axis=1)
+                table = np.stack(
+                    [positions, segment_points.physical_offsets[first:end], segment_points.sizes[first:end]], axis=1
+                )
                 _read(file, segment, table, window)
                 frames = np.empty((end - first, FRAME_COLUMNS), dtype=np.int64)
                 count = kernel.check_points(
@@ -95,7 +97,7 @@ def _window_fulls(points: Points, gap_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _ends_in_window(points: Points, gap_bytes: int) -> NDArray[np.int64]:
-    """Return where each record ends if all are read behind each other, small gaps included."""
+    """Return the end of each record in a window that has all records and the small gaps between them."""
     gaps = np.zeros(len(points.sizes), dtype=np.int64)
     gaps[1:] = points.physical_offsets[1:] - (points.physical_offsets[:-1] + points.sizes[:-1])
     # Overlapping records occur only in a damaged log; each is then read on its own.
@@ -104,7 +106,7 @@ def _ends_in_window(points: Points, gap_bytes: int) -> NDArray[np.int64]:
 
 
 def _lay_out(points: Points, first: int, end: int, gap_bytes: int) -> tuple[NDArray[np.int64], int]:
-    """Compute positions in the window of a group's records, and how many bytes they take."""
+    """Compute the positions of a group's records in the window, and the window's size in bytes."""
     group = Points(points.physical_offsets[first:end], points.sizes[first:end])
     ends = _ends_in_window(group, gap_bytes)
     return ends - group.sizes, int(ends[-1])

@@ -1,4 +1,4 @@
-"""Query conditions on CommitLog records, which all hold for each row."""
+"""Query conditions on CommitLog records; each row meets all conditions."""
 
 import re
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ class Query:
 
     @property
     def reads_queues(self) -> bool:
-        """Whether only records that are dispatched to ConsumeQueues are selected."""
+        """True if the query selects only records that are dispatched to ConsumeQueues."""
         return self.topics is not None or self.topic_pattern is not None or self.queues is not None
 
     @property
@@ -102,7 +102,7 @@ class Query:
 
     @property
     def reads_index(self) -> bool:
-        """Whether only records that are dispatched to the Index are selected."""
+        """True if the query selects only records that are dispatched to the Index."""
         return self.key is not None or self.uniq_key is not None
 
     @property
@@ -114,7 +114,7 @@ class Query:
 
     @property
     def reads_light_queues(self) -> bool:
-        """Whether light queues (LMQ) are named, one by one or by a pattern that begins as their names do."""
+        """True if the query names light queues (LMQ), one by one or by a pattern with the prefix of light queues."""
         names = self.named_topics
         if names is None:
             names = frozenset() if self.topic_pattern is None else frozenset([self.topic_pattern])
@@ -122,12 +122,12 @@ class Query:
 
     @property
     def has_time(self) -> bool:
-        """Whether store timestamps are bounded, on one side or both."""
+        """True if the query bounds store timestamps, on one side or both."""
         return self.first_ms is not None or self.end_ms is not None
 
     @property
-    def takes_damage(self) -> bool:
-        """Whether damaged stretches become rows: these have no field that a condition could look at."""
+    def includes_damage(self) -> bool:
+        """True if damaged ranges become rows: no condition looks at fields, which a damaged range lacks."""
         return (
             not (self.reads_queues or self.reads_index or self.has_time or self.bounds)
             and self.included is Include.LOG
@@ -207,15 +207,15 @@ class Logs:
             OptionError: a kind that is none, a tier without its place, or a place for another kind.
         """
         try:
-            found = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
+            log_kind = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
         except ValueError:
             raise OptionError(f"log {kind!r}: give {', '.join(LogKind)}") from None
-        needs_tier = found in {LogKind.TIERED, LogKind.JOINED}
+        needs_tier = log_kind in {LogKind.TIERED, LogKind.JOINED}
         if needs_tier and tier is None:
-            raise OptionError(f"log {found} needs tier, the path that the broker has as tieredStoreFilePath")
+            raise OptionError(f"log {log_kind} needs tier, the path that the broker has as tieredStoreFilePath")
         if tier is not None and not needs_tier:
-            raise OptionError(f"tier is read with log {LogKind.JOINED} or {LogKind.TIERED}, not {found}")
-        return cls(found, tier)
+            raise OptionError(f"tier is read with log {LogKind.JOINED} or {LogKind.TIERED}, not {log_kind}")
+        return cls(log_kind, tier)
 
 
 COMMITLOG_ONLY: Final = Logs()
@@ -242,8 +242,8 @@ class ReadOptions:
     logs: Logs = COMMITLOG_ONLY
 
     @property
-    def checks_crc(self) -> bool:
-        """Whether sums are checked: not where no row could tell what came of it."""
+    def verifies_crc(self) -> bool:
+        """True if CRCs are verified; False if neither ``record_error`` nor the mode could show a failure."""
         return self.verify_crc and (self.mode is not Mode.PERMISSIVE or "record_error" in self.columns)
 
 

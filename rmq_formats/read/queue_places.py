@@ -51,14 +51,14 @@ class _QueueUnits:
         queue_id: of the queue.
         records: physical offsets of the records that units name, int64[n].
         places: the places of these units, int64[n].
-        settled: physical offset up to which a record that no unit names is in no queue; None until that is asked.
+        dispatched_up_to: physical offset up to which a record without a unit is in no queue; None until it is read.
     """
 
     topic: str
     queue_id: int
     records: Longs
     places: Longs
-    settled: int | None = None
+    dispatched_up_to: int | None = None
 
 
 class QueuePlaces:
@@ -93,34 +93,34 @@ class QueuePlaces:
             physical_offsets: int64[n], of the records, ascending.
             queue_offsets: int64[n], those that the records state.
         """
-        own = self._number(queues, rows, queue_offsets)
-        found = self._find(own, physical_offsets)
-        missing = found == UNQUEUED
+        numbers = self._number(queues, rows, queue_offsets)
+        places = self._find(numbers, physical_offsets)
+        missing = places == UNQUEUED
         if missing.any():
-            self._settle(np.unique(own[missing]).tolist())
-            found[missing] = self._find(own[missing], physical_offsets[missing])
-            settled = np.array([queue.settled or 0 for queue in self._queues], dtype=np.int64)
-            found[(found == UNQUEUED) & (physical_offsets > settled[own])] = UNDISPATCHED
+            self._read_queue_ends(np.unique(numbers[missing]).tolist())
+            places[missing] = self._find(numbers[missing], physical_offsets[missing])
+            dispatched_up_to = np.array([queue.dispatched_up_to or 0 for queue in self._queues], dtype=np.int64)
+            places[(places == UNQUEUED) & (physical_offsets > dispatched_up_to[numbers])] = UNDISPATCHED
         if self._finds_unqueued:
-            found[physical_offsets >= self._log_end] = UNQUEUED
-        return found
+            places[physical_offsets >= self._log_end] = UNQUEUED
+        return places
 
-    def _find(self, own: Longs, physical_offsets: Longs) -> Longs:
+    def _find(self, numbers: Longs, physical_offsets: Longs) -> Longs:
         """Find the places of records that units name, else UNQUEUED."""
-        found = np.full(len(own), UNQUEUED, dtype=np.int64)
+        places = np.full(len(numbers), UNQUEUED, dtype=np.int64)
         if len(self._keys):
-            keys = self._key(physical_offsets, own)
+            keys = self._key(physical_offsets, numbers)
             at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
             named = self._keys[at] == keys
-            found[named] = self._places[at[named]]
-        return found
+            places[named] = self._places[at[named]]
+        return places
 
     def _number(self, queues: Sequence[Queue], rows: Longs, queue_offsets: Longs) -> Longs:
         """Return this look-up's number of each record's queue, and read the units of those that are new."""
-        wanted, first = np.unique(rows, return_index=True)
+        distinct_rows, first = np.unique(rows, return_index=True)
         numbers = np.zeros(len(queues), dtype=np.int64)
-        known = len(self._queues)
-        for number, at in zip(wanted.tolist(), first.tolist(), strict=True):
+        known_count = len(self._queues)
+        for number, at in zip(distinct_rows.tolist(), first.tolist(), strict=True):
             queue = queues[number]
             if queue not in self._numbers:
                 self._numbers[queue] = len(self._queues)
@@ -128,7 +128,7 @@ class QueuePlaces:
                 records, places = self._units_from(topic, queue_id, int(queue_offsets[at]))
                 self._queues.append(_QueueUnits(topic, queue_id, records, places))
             numbers[number] = self._numbers[queue]
-        if known < len(self._queues):
+        if known_count < len(self._queues):
             self._merge()
         return numbers[rows]
 
@@ -145,12 +145,12 @@ class QueuePlaces:
         keys: Longs = (records - self._begin) * len(self._queues) + owners
         return keys
 
-    def _settle(self, numbers: Sequence[int]) -> None:
-        """Read how far queues go, and then their units anew: what is dispatched in between is named, or behind that."""
-        changed = [number for number in numbers if self._queues[number].settled is None]
+    def _read_queue_ends(self, numbers: Sequence[int]) -> None:
+        """Read the ends of queues before their units, so that a record dispatched meanwhile has a unit or is after."""
+        changed = [number for number in numbers if self._queues[number].dispatched_up_to is None]
         for number in changed:
             queue = self._queues[number]
-            queue.settled, queue.records, queue.places = self._read(queue.topic, queue.queue_id)
+            queue.dispatched_up_to, queue.records, queue.places = self._read(queue.topic, queue.queue_id)
         if changed:
             self._merge()
 
@@ -191,15 +191,15 @@ class QueuePlaces:
         queue = self._files(topic, queue_id)
         if queue is None:
             return self._read_batch_queue(topic, queue_id)
-        settled = self._settled_of(queue)
+        dispatched_up_to = self._dispatched_up_to_in_files(queue)
         records, places = [_NO_LONGS], [_NO_LONGS]
         for first, units in units_in_log_range(self._storage, queue, self._begin, self._end, MIN_LONG, MAX_LONG):
             named = message_units(units)
             records.append(units["physical_offset"][named].astype(np.int64))
             places.append(first + np.flatnonzero(named))
-        return settled, np.concatenate(records), np.concatenate(places)
+        return dispatched_up_to, np.concatenate(records), np.concatenate(places)
 
-    def _settled_of(self, queue: QueueFiles) -> int:
+    def _dispatched_up_to_in_files(self, queue: QueueFiles) -> int:
         if self._is_dirty:  # units at its end may be lost, and a broker that starts makes them again
             first = first_unit(self._storage, queue)
             return _EVERYTHING if first is None else first.physical_offset
@@ -217,21 +217,21 @@ class QueuePlaces:
         directory = f"{paths.batch_consumequeue_dir(self._root)}/{topic}/{queue_id}"
         segments = list_segments(self._storage, directory) if paths.is_safe_topic(topic) else []
         if not segments:
-            return self._settled_without_files(topic, queue_id), _NO_LONGS, _NO_LONGS
+            return self._dispatched_up_to_without_files(topic, queue_id), _NO_LONGS, _NO_LONGS
         records = [_NO_LONGS]
         for segment in segments:
             with opened(self._storage, segment.path) as file:
                 for _, units in read_batch_units(file, 0, segment.size_bytes):
                     records.append(units["physical_offset"].astype(np.int64))
         named = np.concatenate(records)
-        return self._settled_at(named), *self._within(named, np.full(len(named), UNDISPATCHED))
+        return self._dispatched_up_to_of(named), *self._within(named, np.full(len(named), UNDISPATCHED))
 
-    def _settled_without_files(self, topic: str, queue_id: int) -> int:
+    def _dispatched_up_to_without_files(self, topic: str, queue_id: int) -> int:
         if self._is_dirty or not (self._finds_unqueued or self.has_queues(topic)):
             return _EVERYTHING
-        settled = self._dispatched_end - 1
+        dispatched_up_to = self._dispatched_end - 1
         is_new = self._files(topic, queue_id) is not None  # a running broker has made it meanwhile
-        return _EVERYTHING if is_new else settled
+        return _EVERYTHING if is_new else dispatched_up_to
 
     def has_queues(self, topic: str) -> bool:
         """Return whether a topic has a queue."""
@@ -242,11 +242,11 @@ class QueuePlaces:
         return any(next(topic_queues(self._storage, tree, topic), None) is not None for tree in trees)
 
     def _read_database(self, path: str, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
-        """Read a queue in RocksDB; one that a running broker has open tells nothing."""
+        """Read a queue in RocksDB; a database that a running broker has open counts as without units."""
         records, places = [_NO_LONGS], [_NO_LONGS]
         try:
             with opened_queues(self._storage, path) as database:
-                settled = database.checkpoint() - 1
+                dispatched_up_to = database.checkpoint() - 1
                 if not self._finds_unqueued and next(database.queues(topic), None) is None:
                     return _EVERYTHING, _NO_LONGS, _NO_LONGS
                 for offsets, units in database.units(topic, queue_id):
@@ -254,9 +254,9 @@ class QueuePlaces:
                     places.append(offsets)
         except (StoreError, FormatError):
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
-        return settled, *self._within(np.concatenate(records), np.concatenate(places))
+        return dispatched_up_to, *self._within(np.concatenate(records), np.concatenate(places))
 
-    def _settled_at(self, records: Longs) -> int:
+    def _dispatched_up_to_of(self, records: Longs) -> int:
         if not len(records):
             return _EVERYTHING
         return int(records.min() if self._is_dirty else records.max())
@@ -296,15 +296,15 @@ class QueuePlaces:
         """The RocksDB that has the queues; None where files have them."""
         if not self._may_have_database:
             return None
-        found = store_variants.recognise(self._storage, self._root)
+        variants = store_variants.recognise(self._storage, self._root)
         try:
-            return choose_queues(self._storage, self._root, found).database
+            return choose_queues(self._storage, self._root, variants).database
         except (StoreError, FormatError):  # its broker runs, and files are behind it
-            return store_variants.queue_database(self._root, found)
+            return store_variants.queue_database(self._root, variants)
 
     @cached_property
     def has_no_queues(self) -> bool:
-        """Whether the store has a log alone."""
+        """True if the store has a log and no queues."""
         return not self._may_have_database and next(self._every_queue(), None) is None
 
     def _every_queue(self) -> Iterator[QueueFiles]:

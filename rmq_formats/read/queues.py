@@ -1,4 +1,4 @@
-"""ConsumeQueues on disk: where their units end, which units lie in a stretch of the log."""
+"""ConsumeQueues on disk: the ends of their units, and the units in a range of the log."""
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
@@ -46,9 +46,9 @@ def first_offset_since(storage: Storage, queue: QueueFiles, physical_offset: int
     for segment in queue.segments:
         with opened(storage, segment.path) as file:
             capacity = segment.size_bytes // UNIT_BYTES
-            found = _partition(capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset))
-            if found < capacity and _unit(file, found).is_written:
-                return segment.start_offset // UNIT_BYTES + found
+            number = _partition(capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset))
+            if number < capacity and _unit(file, number).is_written:
+                return segment.start_offset // UNIT_BYTES + number
     return None
 
 
@@ -61,7 +61,7 @@ def _unit(file: OpenRange, number: int) -> Unit:
 
 
 def _partition(count: int, file: OpenRange, is_later: Callable[[Unit], bool]) -> int:
-    """Bisect for the first of a file's units for which the condition holds, and then for all behind it."""
+    """Bisect for the number of a file's first unit that meets the condition, as all later units do."""
     return bisect.bisect_left(range(count), True, key=lambda number: is_later(_unit(file, number)))
 
 

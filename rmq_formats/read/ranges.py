@@ -1,4 +1,4 @@
-"""Cuts stretches of a CommitLog into scan splits, and finds record boundaries in it."""
+"""Cuts ranges of a CommitLog into scan splits, and finds record boundaries in the log."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 
 def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
-    """Return the physical offsets of the log's first byte, and of the first one behind its data.
+    """Return the physical offsets of the log's first byte, and of the first byte after its data.
 
     This is the snapshot that a reader of a growing log freezes: it reads nothing that comes later.
     """
@@ -37,7 +37,7 @@ def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
 def range_splits(
     segments: Sequence[Segment], ranges: Sequence[Range], log_end: int, split_bytes: int, min_splits: int = 1
 ) -> list[Split]:
-    """Cut some stretches of the log into splits, in log order.
+    """Cut some ranges of the log into splits, in log order.
 
     Args:
         segments: of the log.
@@ -69,7 +69,7 @@ def range_splits(
 
 
 def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
-    """Find where a read that begins at an offset meets its first record, or damage that begins there.
+    """Find the physical offset of the first record, or of damage, for a read that begins at an offset.
 
     Args:
         storage: where the segments are.

@@ -1,4 +1,4 @@
-"""Selects the frames of a window that a query asks for."""
+"""Selects the frames of a window that match a query."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ from rmq_formats.scan.segment import FrameBatch
 
 
 class RowFilter:
-    """Filter of rows: evaluates a query on one window after the other, and remembers the queues that it met."""
+    """Filter of rows: evaluates a query on one window after the other, and caches the bounds of queues."""
 
     def __init__(self, query: Query, places: QueuePlaces | None = None) -> None:
         """Create a filter.
@@ -83,9 +83,9 @@ class RowFilter:
         if self._uniq_key is not None and len(rows):
             rows = rows.take(self._uniq_key.match(rows, text_kernel.UNIQ_KEY_AT))
         if self._key is not None and len(rows):
-            found = rows.well_known
+            well_known = rows.well_known
             keep = np.empty(len(rows), dtype=np.bool_)
-            kernel.match_part(rows.data, found, text_kernel.KEYS_AT, self._key, keep)
+            kernel.match_part(rows.data, well_known, text_kernel.KEYS_AT, self._key, keep)
             rows = rows.take(keep)
         return rows
 
@@ -93,17 +93,17 @@ class RowFilter:
         assert self._query.msg_id is not None
         host, physical_offset = self._query.msg_id
         keep: NDArray[np.bool_] = rows.physical_offsets == physical_offset
-        wanted = host.to_bytes()
+        host_bytes = host.to_bytes()
         for row in np.flatnonzero(keep).tolist():
             at, size = rows.hosts(born=False)[row].tolist()
-            keep[row] = rows.data[at : at + size].tobytes() == wanted
+            keep[row] = rows.data[at : at + size].tobytes() == host_bytes
         return keep
 
     def damage(self, damage: Damage) -> bool:
-        """Return whether a damaged stretch becomes a row."""
+        """Return whether a damaged range becomes a row."""
         query = self._query
         inside = query.first_physical_offset <= damage.physical_offset < query.end_physical_offset
-        return inside and query.takes_damage
+        return inside and query.includes_damage
 
 
 def _bytes_array(data: bytes) -> NDArray[np.uint8]:
@@ -111,7 +111,7 @@ def _bytes_array(data: bytes) -> NDArray[np.uint8]:
 
 
 class _Texts:
-    """Set of byte strings to compare with, as kernels take it."""
+    """Set of byte strings to compare with, in the form of kernel arguments."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
@@ -121,14 +121,14 @@ class _Texts:
         self._spans = np.stack([ends - sizes, sizes], axis=1)
 
     def match(self, rows: FrameRows, column: int) -> NDArray[np.bool_]:
-        found = rows.well_known
+        well_known = rows.well_known
         keep = np.empty(len(rows), dtype=np.bool_)
-        kernel.match_any(rows.data, found, column, self._pool, self._spans, keep)
+        kernel.match_any(rows.data, well_known, column, self._pool, self._spans, keep)
         return keep
 
 
 class _BoundsTable:
-    """The bounds of the queues of a table, about each of which the query is asked once."""
+    """Bounds of the queues of a table; the query is evaluated once per queue."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -142,7 +142,7 @@ class _BoundsTable:
         offsets: NDArray[np.int64],
         times_ms: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Whether places of queues are wanted, bool[n].
+        """Return whether places of queues are selected, bool[n].
 
         Args:
             queues: the table that numbers them; it may have grown since the last call.
@@ -150,7 +150,7 @@ class _BoundsTable:
             offsets: int64[n], queue offsets.
             times_ms: int64[n], store timestamps.
         """
-        self._ask_about_new(queues)
+        self._add_new_queues(queues)
         keep = np.ones(len(numbers), dtype=np.bool_)
         if len(numbers):
             kernel.within_bounds(numbers, offsets, self._arrays[0], self._arrays[1], keep)
@@ -159,17 +159,17 @@ class _BoundsTable:
         return keep
 
     def wanted(self, queues: QueueTable, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether any place of the queues of rows is wanted, bool[n]."""
-        self._ask_about_new(queues)
+        """Return whether any place of the queues of rows is selected, bool[n]."""
+        self._add_new_queues(queues)
         if not len(numbers):
             return np.ones(0, dtype=np.bool_)
         has_places: NDArray[np.bool_] = self._arrays[0] < self._arrays[1]
         return has_places[numbers]
 
-    def _ask_about_new(self, queues: QueueTable) -> None:
-        known = len(self._bounds)
-        if known < queues.queue_count:
-            self._bounds += [self._query.queue_bounds(*name) for name in queues.queue_names(known)]
+    def _add_new_queues(self, queues: QueueTable) -> None:
+        known_count = len(self._bounds)
+        if known_count < queues.queue_count:
+            self._bounds += [self._query.queue_bounds(*name) for name in queues.queue_names(known_count)]
             names = ("first_offset", "end_offset", "first_ms", "end_ms")
             self._arrays = [
                 np.array([getattr(bounds, name) for bounds in self._bounds], dtype=np.int64) for name in names
@@ -178,7 +178,7 @@ class _BoundsTable:
     def overlap(
         self, numbers: NDArray[np.int64], batches: NDArray[np.int64], times_ms: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Whether a place of inner batches is wanted, bool[n]; of queues that ``within`` has been asked for.
+        """Return whether a place of inner batches is selected, bool[n]; only for queues of earlier ``within`` calls.
 
         Args:
             numbers: int64[n], row of each batch's queue.
@@ -187,14 +187,14 @@ class _BoundsTable:
         """
         first, end, first_ms, end_ms = (bounds[numbers] for bounds in self._arrays)
         bases, counts = batches[:, BATCH_BASE_OFFSET], batches[:, BATCH_MESSAGES]
-        found: NDArray[np.bool_] = (
+        overlaps: NDArray[np.bool_] = (
             (bases < end) & (bases + counts > first) & (times_ms >= first_ms) & (times_ms < end_ms)
         )
-        return found
+        return overlaps
 
 
 class _WantedLightQueues:
-    """The light queues (LMQ) that rows stand in, by the places that dispatch gives them."""
+    """Selection of rows by the light queues (LMQ) to which dispatch assigns them."""
 
     def __init__(self, query: Query, places: QueuePlaces | None) -> None:
         self._places = _IncludedPlaces(query.included, places)
@@ -205,22 +205,22 @@ class _WantedLightQueues:
             self._own_topics = _WantedQueues(Query(topic_values=query.topic_values), None)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """Whether a place of a row in a light queue is wanted, bool[rows]."""
+        """Return whether a place of a row in a light queue is selected, bool[rows]."""
         rows.repair(scan.TOPIC_AT)
         self._dispatcher.dispatch_units(FrameBatch(rows.data, 0, rows.frames, (), None, 0, 0))
         units, _ = self._dispatcher.take()
         row_of_unit = np.cumsum(units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT) - 1
         has_unit = np.isin(rows.frames[:, scan.POSITION], units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET])
         light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
-        places, own = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
+        places, unit_rows = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
         queues = np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE])
         offsets, included = self._places.look_up_wanted(
-            self._bounds, self._dispatcher, queues, rows.physical_offsets[own],
+            self._bounds, self._dispatcher, queues, rows.physical_offsets[unit_rows],
             np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]),
         )  # fmt: skip
-        within = self._bounds.within(self._dispatcher, queues, offsets, rows.store_timestamps_ms[own]) & included
+        within = self._bounds.within(self._dispatcher, queues, offsets, rows.store_timestamps_ms[unit_rows]) & included
         keep = np.zeros(len(rows), dtype=np.bool_)
-        keep[own[within]] = True
+        keep[unit_rows[within]] = True
         return keep if self._own_topics is None else keep & self._own_topics.wanted(rows)
 
 
@@ -248,10 +248,10 @@ class _IncludedPlaces:
         if self._places is None or not included.any():
             return queue_offsets, included
         at = np.flatnonzero(included)
-        found = self._places.look_up(queues.queue_names(0), numbers[at], physical_offsets[at], queue_offsets[at])
+        looked_up = self._places.look_up(queues.queue_names(0), numbers[at], physical_offsets[at], queue_offsets[at])
         offsets = queue_offsets.copy()
-        offsets[at] = np.where(found < 0, queue_offsets[at], found)
-        included[at] = (found != UNQUEUED) == self._wants_queued
+        offsets[at] = np.where(looked_up < 0, queue_offsets[at], looked_up)
+        included[at] = (looked_up != UNQUEUED) == self._wants_queued
         return offsets, included
 
 
@@ -265,7 +265,7 @@ class _WantedQueues(QueueTable):
         self._has_bounds = bool(query.bounds)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """Whether a row's place in its own queue is wanted, bool[rows]; of an inner batch, one of its places."""
+        """Return whether a row's place in its own queue is selected, bool[rows]; of an inner batch, any place."""
         numbers = self._number(rows)
         offsets, included = self._places.look_up_wanted(
             self._bounds, self, numbers, rows.physical_offsets, rows.queue_offsets
@@ -275,8 +275,8 @@ class _WantedQueues(QueueTable):
             batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)
             batches = batches[: find_inner_batches(rows.data, 0, rows.frames, batches)]
             at = np.flatnonzero(np.isin(rows.frames[:, scan.POSITION], batches[:, BATCH_PHYSICAL_OFFSET]))
-            own = numbers[at]
-            keep[at] = self._bounds.overlap(own, batches, rows.store_timestamps_ms[at])
+            batch_queues = numbers[at]
+            keep[at] = self._bounds.overlap(batch_queues, batches, rows.store_timestamps_ms[at])
         return keep & included
 
     def _number(self, rows: FrameRows) -> NDArray[np.int64]:

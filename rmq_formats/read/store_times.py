@@ -48,7 +48,7 @@ _kept: dict[tuple[str, int, int, int], SegmentTimes] = {}
 
 
 def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes | None]:
-    """Find the store times of segments; None where they are not known: the file is an object, or cannot be read.
+    """Find the store times of segments; None for the file of an object store, and for an unreadable file.
 
     An object would have to be fetched whole, which is what skipping it is to spare.
 
@@ -63,7 +63,7 @@ def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes
 
 
 def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> list[Range]:
-    """Find the ranges of a log that may have records of a time range: all but segments that are known to have none.
+    """Find the ranges of a log that may have records of a time range, without the segments that have none.
 
     Args:
         storage: where the segments are.
@@ -86,7 +86,7 @@ def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, en
 
 
 def ascends(storage: Storage, segments: Sequence[Segment]) -> bool:
-    """Return whether store times are known to ascend along a log, so that a search may bisect by time."""
+    """Return whether store times certainly ascend along a log, so that a search may bisect by time."""
     latest_ms = MIN_LONG
     for times in times_of(storage, segments):
         if times is None or not times.ascends or times.least_ms < latest_ms:

@@ -36,7 +36,7 @@ _IDENTITY: Final = re.compile(rb"([\w.%|-]+)#([\w.%|-]+)#\d+")  # BrokerMetadata
 _FILE_KEYS: Final = ("cluster", "brokers")
 _BROKER_KEYS: Final = ("name", "root", "cluster")
 
-_Found = TypeVar("_Found")
+_Plan = TypeVar("_Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +64,26 @@ def names_several(path: str) -> bool:
     return _has_wildcard(path) and ("://" in path or not Path(path).exists())
 
 
-def find_stores(given: Sequence[str]) -> tuple[BrokerStore, ...]:
+def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
     """Find the stores that paths, patterns and TOML files stand for, and their brokers.
 
     Stores need not be there: who reads them says so.
 
     Args:
-        given: paths, absolute or URIs.
+        patterns: paths, absolute or URIs.
 
     Raises:
         OptionError: nothing matches a pattern, a TOML file is not as described, paths overlap, or two stores are of
             one broker.
         StoreError: a directory or TOML file that cannot be read.
     """
-    found = [meant for path in given for meant in _meant_by(path)]
-    _refuse_overlaps([meant.path for meant in found])
-    told = in_threads(_told_names, found)
-    unlike = _unlike_parts([meant.path for meant in found])
+    meant_stores = [meant for path in patterns for meant in _meant_by(path)]
+    _refuse_overlaps([meant.path for meant in meant_stores])
+    broker_names = in_threads(_read_missing_names, meant_stores)
+    unlike = _unlike_parts([meant.path for meant in meant_stores])
     stores = tuple(
         BrokerStore(meant.path, meant.cluster or cluster, meant.name or broker or meant.matched or part)
-        for meant, (cluster, broker), part in zip(found, told, unlike, strict=True)
+        for meant, (cluster, broker), part in zip(meant_stores, broker_names, unlike, strict=True)
     )
     _refuse_same_brokers(stores)
     return stores
@@ -96,30 +96,30 @@ def none_done(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreErro
 
 
 def plan_stores(
-    stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Found]
-) -> list[_Found | StoreNotFoundError]:
-    """Plan the read of each store, some at a time; a store that is not there gives its error.
+    stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Plan]
+) -> list[_Plan | StoreNotFoundError]:
+    """Plan the read of each store, some at a time; return the error of a missing store in its place.
 
     Raises:
         StoreLayoutError: some stores are of a layout that cannot be read so.
         RmqError: another error of the first store that has one.
     """
 
-    def attempt(store: BrokerStore) -> _Found | RmqError:
+    def attempt(store: BrokerStore) -> _Plan | RmqError:
         try:
             return plan(store)
         except RmqError as error:
             return error
 
     results = in_threads(attempt, stores)
-    found: list[_Found | StoreNotFoundError] = []
+    plans: list[_Plan | StoreNotFoundError] = []
     for result in results:
         if isinstance(result, StoreLayoutError) and not all(isinstance(other, StoreLayoutError) for other in results):
             raise StoreLayoutError(f"stores of different layouts in one read: {result}")
         if isinstance(result, RmqError) and not isinstance(result, StoreNotFoundError):
             raise result
-        found.append(result)
-    return found
+        plans.append(result)
+    return plans
 
 
 # --- what is meant --------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def plan_stores(
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """A store as it was given: names of a TOML file, or what the wildcards stand for."""
+    """Store of an argument: named by a TOML file, or matched by a pattern's wildcards."""
 
     path: str
     cluster: str | None = None
@@ -152,17 +152,17 @@ def _matching(pattern: str) -> list[_Meant]:
     parts = location.split("/")
     wild = [number for number, part in enumerate(parts) if _has_wildcard(part)]
     storage, root = open_storage(("/".join(parts[: wild[0]]) or "/") + query)
-    found = [(root.rstrip("/"), "")]
+    directories = [(root.rstrip("/"), "")]
     for part in parts[wild[0] : wild[-1] + 1]:
-        found = [
+        directories = [
             (f"{directory}/{name}", f"{matched}/{name}".lstrip("/"))
-            for directory, matched in found
+            for directory, matched in directories
             for name in (_names_like(storage, directory or "/", part) if _has_wildcard(part) else [part])
         ]
-    if not found:
+    if not directories:
         raise StoreNotFoundError(f"{pattern}: no directory matches")
     below = "".join(f"/{part}" for part in parts[wild[-1] + 1 :])
-    return [_Meant(directory + below, matched=matched) for directory, matched in found]
+    return [_Meant(directory + below, matched=matched) for directory, matched in directories]
 
 
 def _names_like(storage: Storage, directory: str, pattern: str) -> list[str]:
@@ -183,23 +183,23 @@ def _listed_in(path: str) -> list[_Meant]:
     brokers = content.get("brokers")
     if not isinstance(brokers, list) or not brokers or not all(isinstance(broker, dict) for broker in brokers):
         raise OptionError(f"{path}: has no [[brokers]]")
-    found: list[_Meant] = []
+    stores: list[_Meant] = []
     for broker in brokers:
         _check_keys(path, broker, _BROKER_KEYS)
         for key, value in [("cluster", content.get("cluster")), *broker.items()]:
             if value is not None and (not isinstance(value, str) or not value):
                 raise OptionError(f"{path}: {key} must be a text")
         if "root" not in broker:
-            raise OptionError(f"{path}: broker {broker.get('name', len(found) + 1)} has no root")
+            raise OptionError(f"{path}: broker {broker.get('name', len(stores) + 1)} has no root")
         root = _beside(path, broker["root"])
-        found.append(_Meant(root, broker.get("cluster", content.get("cluster")), broker.get("name")))
-    return found
+        stores.append(_Meant(root, broker.get("cluster", content.get("cluster")), broker.get("name")))
+    return stores
 
 
-def _check_keys(path: str, table: dict[str, Any], known: Sequence[str]) -> None:
+def _check_keys(path: str, table: dict[str, Any], known_keys: Sequence[str]) -> None:
     for key in table:
-        if key not in known:
-            raise OptionError(f"{path}: unknown key {key!r}; there are {', '.join(known)}")
+        if key not in known_keys:
+            raise OptionError(f"{path}: unknown key {key!r}; there are {', '.join(known_keys)}")
 
 
 def _beside(file: str, root: str) -> str:
@@ -215,12 +215,12 @@ def _beside(file: str, root: str) -> str:
 # --- which broker ---------------------------------------------------------------------------
 
 
-def _told_names(meant: _Meant) -> tuple[str | None, str | None]:
-    return (None, None) if meant.cluster and meant.name else told_names(meant.path)
+def _read_missing_names(meant: _Meant) -> tuple[str | None, str | None]:
+    return (None, None) if meant.cluster and meant.name else read_broker_names(meant.path)
 
 
-def told_names(path: str) -> tuple[str | None, str | None]:
-    """Return cluster and broker as a store tells them; None for what it does not tell, or not clearly."""
+def read_broker_names(path: str) -> tuple[str | None, str | None]:
+    """Read the names of cluster and broker from a store; None for a name that is absent or ambiguous."""
     try:
         storage, root = open_storage(path)
         identity = _IDENTITY.search(_small_file(storage, f"{root}/brokerIdentity"))
@@ -230,8 +230,11 @@ def told_names(path: str) -> tuple[str | None, str | None]:
     except StoreError:
         return None, None
     clusters, brokers = set(_REPLY_TOPIC.findall(topics)), set(_MEMBER_TOPIC.findall(topics))
-    one = [next(iter(names)).decode(errors="replace") if len(names) == 1 else None for names in (clusters, brokers)]
-    return one[0], one[1]
+    return _single(clusters), _single(brokers)
+
+
+def _single(names: set[bytes]) -> str | None:
+    return next(iter(names)).decode(errors="replace") if len(names) == 1 else None
 
 
 def _small_file(storage: Storage, path: str) -> bytes:
@@ -241,9 +244,9 @@ def _small_file(storage: Storage, path: str) -> bytes:
         return b""
 
 
-def _unlike_parts(found: Sequence[str]) -> list[str]:
+def _unlike_parts(store_paths: Sequence[str]) -> list[str]:
     """Return what each path has between the parts that all begin and end with; of one path its last name."""
-    split = [path.split("/") for path in found]
+    split = [path.split("/") for path in store_paths]
     if len(split) == 1:
         named = [part for part in split[0] if part]
         return ["/".join(named[-2:-1] if named[-1] == "store" and len(named) > 1 else named[-1:])]
@@ -253,8 +256,8 @@ def _unlike_parts(found: Sequence[str]) -> list[str]:
     return ["/".join(parts[begin : len(parts) - end]) or parts[-1] for parts in split]
 
 
-def _refuse_overlaps(found: Sequence[str]) -> None:
-    places = sorted((place_of(path), path) for path in found)
+def _refuse_overlaps(store_paths: Sequence[str]) -> None:
+    places = sorted((place_of(path), path) for path in store_paths)
     for (place, path), (other, below) in pairwise(places):
         if place == other:
             raise OptionError(f"{path}: comes twice" if path == below else f"{path} and {below} are one store")

@@ -39,14 +39,14 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
         end = min(end, start + limit.max_bytes)
     if limit.max_records is None:
         return end
-    left = limit.max_records
+    remaining = limit.max_records
     for split in range_splits(segments, [(start, end)], end, end - start):
         with opened(storage, split.path) as file:
             for batch in split_frames(file, split, verify_crc=False):
-                if left <= len(batch.frames):
-                    last = batch.frames[left - 1]
+                if remaining <= len(batch.frames):
+                    last = batch.frames[remaining - 1]
                     return batch.physical_offset + int(last[scan.POSITION] + last[scan.SIZE])
-                left -= len(batch.frames)
+                remaining -= len(batch.frames)
     return end
 
 

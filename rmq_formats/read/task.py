@@ -12,7 +12,7 @@ from rmq_formats.arrow.schema import Mode, schema_of
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
-from rmq_formats.read.plan import PlacesTask, QueuesTask, ScanTask, Task
+from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Include, Query, ReadOptions
 from rmq_formats.read.queue_places import QueuePlaces
@@ -49,29 +49,29 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
     if isinstance(task, ScanTask):
         yield from _batches(_scan(storage, task, options), schema, options, task.split.path, places)
         return
-    if isinstance(task, PlacesTask):
+    if isinstance(task, PointReadTask):
         points = _places(storage, task)
     else:
         points = _unit_points(storage, path, task, options.query)
     for segment in task.segments:
-        frames = read_points(storage, [segment], points, verify_crc=options.checks_crc)
+        frames = read_points(storage, [segment], points, verify_crc=options.verifies_crc)
         yield from _batches((batch for _, batch in frames), schema, options, segment.path, places)
 
 
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Build a row for a stretch of the log whose segment is gone, if damage becomes rows.
+    """Build a row for a range of the log whose segment was deleted, if damage becomes rows.
 
     Args:
         start: physical offset, inclusive.
         end: physical offset, exclusive.
         options: columns and damage mode.
     """
-    if options.mode is Mode.PERMISSIVE and options.query.takes_damage:
+    if options.mode is Mode.PERMISSIVE and options.query.includes_damage:
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
 
 def _queue_places(
-    storage: Storage, root: str, task: ScanTask | PlacesTask | QueuesTask, query: Query
+    storage: Storage, root: str, task: ScanTask | PointReadTask | QueuesTask, query: Query
 ) -> QueuePlaces | None:
     """Create the look-up of a task's records in their queues; None where the query includes all of the log."""
     if query.included is Include.LOG:
@@ -109,7 +109,7 @@ def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOption
 
 
 def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.RecordBatch:
-    """Name the queue in rows of damaged stretches, whose places are those of its log alone."""
+    """Fill the queue's columns in rows of damaged ranges of the queue's log."""
     for number, field in enumerate(batch.schema):
         if field.name in queue and batch.column(number).null_count == batch.num_rows:
             named = pa.repeat(pa.scalar(queue[field.name], field.type), batch.num_rows)
@@ -119,27 +119,27 @@ def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.Record
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
     with opened(storage, task.split.path) as file:
-        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.checks_crc)
+        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verifies_crc)
 
 
-def _places(storage: Storage, task: PlacesTask) -> Points:
+def _places(storage: Storage, task: PointReadTask) -> Points:
     """Read the sizes of the records at a task's places from their own headers."""
-    found: list[tuple[int, int]] = []
+    points: list[tuple[int, int]] = []
     for segment in task.segments:
-        own = [place for place in task.places if segment.start_offset <= place < segment.end_offset]
-        if not own:
+        segment_places = [place for place in task.places if segment.start_offset <= place < segment.end_offset]
+        if not segment_places:
             continue
         with opened(storage, segment.path) as file:
-            for place in own:
+            for place in segment_places:
                 size = record_size(file, place - segment.start_offset)
                 if size is not None:
-                    found.append((place, size))
-    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+                    points.append((place, size))
+    table = np.array(points, dtype=np.int64).reshape(-1, 2)
     return Points.of(table[:, 0], table[:, 1])
 
 
 def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) -> Points:
-    """Collect offsets and sizes that the queues' units name within the task's stretch of the log."""
+    """Collect the offsets and sizes in the queues' units within the task's range of the log."""
     codes = None
     if query.tags is not None:
         codes = np.array([tags_code(tag) for tag in sorted(query.tags)], dtype=np.int64)
@@ -152,12 +152,12 @@ def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) ->
         pieces = units_in_log_range(storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset)
         for _, units in pieces:
             physical_offsets = units["physical_offset"].astype(np.int64)
-            wanted = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)
+            selected = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)
             if codes is not None and queue.topic != SCHEDULE_TOPIC:  # tags codes of delayed messages are times
                 unit_codes = units["tags_code"].astype(np.int64)
-                wanted &= np.isin(unit_codes, codes) | (unit_codes <= EXT_MAX_ADDRESS)
-            offsets.append(physical_offsets[wanted])
-            sizes.append(units["size"][wanted].astype(np.int64))
+                selected &= np.isin(unit_codes, codes) | (unit_codes <= EXT_MAX_ADDRESS)
+            offsets.append(physical_offsets[selected])
+            sizes.append(units["size"][selected].astype(np.int64))
     if not offsets:
         return _NO_POINTS
     return Points.of(np.concatenate(offsets), np.concatenate(sizes))

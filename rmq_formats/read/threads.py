@@ -1,4 +1,4 @@
-"""Executes the tasks of a plan by several threads, and gives their batches in log order.
+"""Executes the tasks of a plan by several threads, and yields their batches in log order.
 
 The kernels, the CRCs and the reads hold no interpreter lock, so threads share the work as processes would.
 """

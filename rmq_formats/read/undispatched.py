@@ -1,4 +1,4 @@
-"""What the log of a broker that was killed has for its queues, and their files may lack."""
+"""Messages in the log of a killed broker that the files of its queues may lack."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _SCHEMA: Final = schema_of(_COLUMNS[:-2]).append(pa.field("end_offset", pa.int64
 
 @dataclass(frozen=True, slots=True)
 class Undispatched:
-    """Messages that were stored since the checkpoint: before it, units are on disk, as the next start takes it.
+    """Messages that were stored since the checkpoint; the units of earlier messages are on disk.
 
     Attributes:
         log_end: physical offset one past the log's data: units that lead there or beyond lead to nothing.
@@ -55,13 +55,13 @@ class Undispatched:
 
     def store_timestamp_ms(self, queue: Queue, queue_offset: int) -> int | None:
         """Return when the message at a queue offset was stored; None if it is not among these."""
-        found = self._messages.filter(
+        messages = self._messages.filter(
             (pc.field("queue_offset") <= queue_offset)
             & (pc.field("end_offset") > queue_offset)
             & (pc.field("queue_id") == queue[1])
             & (pc.field("topic") == queue[0])
         )
-        times = found["store_timestamp"].cast(pa.int64()).to_pylist()
+        times = messages["store_timestamp"].cast(pa.int64()).to_pylist()
         return None if not times or times[-1] is None else times[-1] // 1000
 
 

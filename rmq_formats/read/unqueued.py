@@ -49,7 +49,7 @@ class UnqueuedReasons:
         self._first_records: dict[Queue, int | None] = {}
 
     def of(self, queue: Queue, physical_offset: int) -> UnqueuedReason:
-        """Return the reason for a message that ``Include.UNQUEUED`` gives."""
+        """Return the reason for a message that ``Include.UNQUEUED`` selects."""
         if physical_offset >= self._log_end:
             return UnqueuedReason.LEFTOVER
         if queue not in self._first_records:
@@ -95,8 +95,8 @@ def unqueued_sums(storage: Storage, root: str) -> list[UnqueuedSum]:
     sums: dict[tuple[str, UnqueuedReason], UnqueuedSum] = {}
     for batch in read_tasks(root, plan_read(storage, root, query).tasks, options, pa.cpu_count()):
         for part in _by_reason(batch, reasons):
-            known = sums.get((part.topic, part.reason))
-            sums[part.topic, part.reason] = part if known is None else _added(known, part)
+            total = sums.get((part.topic, part.reason))
+            sums[part.topic, part.reason] = part if total is None else _added(total, part)
     return [sums[name] for name in sorted(sums)]
 
 
@@ -119,20 +119,20 @@ def _by_reason(batch: pa.RecordBatch, reasons: UnqueuedReasons) -> Iterator[Unqu
     queues, rows = np.unique(numbers, axis=1, return_inverse=True)
     for number, (topic, queue_id) in enumerate(queues.T.tolist()):
         at = np.flatnonzero(rows.reshape(-1) == number)
-        told = np.array([reasons.of((names[topic], queue_id), place) for place in places[at].tolist()])
-        for reason in np.unique(told).tolist():
-            own = at[told == reason]
+        reason_of_row = np.array([reasons.of((names[topic], queue_id), place) for place in places[at].tolist()])
+        for reason in np.unique(reason_of_row).tolist():
+            reason_rows = at[reason_of_row == reason]
             yield UnqueuedSum(
-                names[topic], UnqueuedReason(reason), len(own), int(sizes[own].sum()), int(times_ms[own].min()),
-                int(times_ms[own].max()),
+                names[topic], UnqueuedReason(reason), len(reason_rows), int(sizes[reason_rows].sum()),
+                int(times_ms[reason_rows].min()), int(times_ms[reason_rows].max()),
             )  # fmt: skip
 
 
-def _added(one: UnqueuedSum, other: UnqueuedSum) -> UnqueuedSum:
+def _added(total: UnqueuedSum, part: UnqueuedSum) -> UnqueuedSum:
     return replace(
-        one,
-        messages=one.messages + other.messages,
-        bytes=one.bytes + other.bytes,
-        first_store_timestamp=min(one.first_store_timestamp, other.first_store_timestamp),
-        last_store_timestamp=max(one.last_store_timestamp, other.last_store_timestamp),
+        total,
+        messages=total.messages + part.messages,
+        bytes=total.bytes + part.bytes,
+        first_store_timestamp=min(total.first_store_timestamp, part.first_store_timestamp),
+        last_store_timestamp=max(total.last_store_timestamp, part.last_store_timestamp),
     )

@@ -19,7 +19,7 @@ from rmq_formats.errors import (
     told_as_store_errors,
     without_secrets,
 )
-from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.log_facts import write_log_facts
@@ -205,7 +205,7 @@ def _with_batch_topics(
         return options
     batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
     untold = batch if not options.batch_topics and stored_topics(storage, root) is None else frozenset()
-    if not knows_all_topics(storage, root):
+    if not lists_all_topics(storage, root):
         untold |= batch - options.batch_topics
     store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
     return replace(options, batch_topics=options.batch_topics | batch)

@@ -16,7 +16,7 @@ from rmq_formats.errors import (
     StoreNotFoundError,
     StoreSizeError,
 )
-from rmq_formats.read.broker_config import knows_all_topics, stored_topics
+from rmq_formats.read.broker_config import lists_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -139,7 +139,7 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
     own, root = open_storage(store)
     is_own = path == f"{paths.config_dir(root)}/topics.json"
     if is_own and Variant.ROCKSDB_CONFIG in store_variants.recognise(own, root):
-        if not knows_all_topics(own, root):
+        if not lists_all_topics(own, root):
             raise StoreLayoutError(
                 f"{paths.config_dir(root)}/rdb: config in RocksDB of v2 has no topic that the broker made by itself, "
                 "so that it does not tell which topics live; give --topics-json"

@@ -9,7 +9,7 @@ from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels.dispatch import MARK_BATCH
-from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.rebuild.queue_database import refuse_open_database
 from rmq_formats.repair.filler import Fill, LogRange
 from rmq_formats.repair.journal import DIRECTORY, refuse_links
@@ -75,7 +75,7 @@ def _refuse_unlisted_batch_topics(storage: LocalStorage, root: str) -> None:
         is_listed = bool(listed) or stored_topics(storage, root) is not None
     except StoreError:  # it does not parse, and becomes its .bak, or stays
         is_listed = False
-    if is_listed and knows_all_topics(storage, root):
+    if is_listed and lists_all_topics(storage, root):
         return
     levels = delay_levels_ms(DEFAULT_DELAY_LEVELS)
     batch: set[str] = set()

@@ -20,7 +20,7 @@ from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read import plan as planning
 from rmq_formats.read import task as reading
-from rmq_formats.read.plan import PlacesTask, QueuesTask, ReadPlan, ScanTask, Task, plan_read
+from rmq_formats.read.plan import PointReadTask, QueuesTask, ReadPlan, ScanTask, Task, plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds, ReadOptions, parse_tags
 from rmq_formats.read.task import read_task
 from rmq_formats.rebuild.job import rebuild_store
@@ -111,7 +111,7 @@ def test_message_ids_of_a_golden_store_are_one_read(golden_store: Path) -> None:
         check_ways(golden_store, query, [row])
         plan = plan_for(golden_store, query)
         assert plan.access_path is AccessPath.MESSAGE_ID
-        assert [type(task) for task in plan.tasks] == [PlacesTask]
+        assert [type(task) for task in plan.tasks] == [PointReadTask]
 
 
 @pytest.mark.long
@@ -452,7 +452,7 @@ def test_places_are_cut_into_tasks(small: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(planning, "PLACES_PER_TASK", 5)
     query = Query(topics=frozenset(["Topic1"]), key="shared-3")
     plan = plan_for(small, query)
-    assert sum(isinstance(task, PlacesTask) for task in plan.tasks) > 2
+    assert sum(isinstance(task, PointReadTask) for task in plan.tasks) > 2
     assert len(rows_of(small, plan, query)) == len({*offsets(read(small, query, AccessPath.SCAN))})
 
 

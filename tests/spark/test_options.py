@@ -42,7 +42,7 @@ def test_without_options_all_is_read() -> None:
     assert options.split_bytes == 256 << 20
     assert not options.pushdown
     assert not options.query.reads_queues
-    assert options.query.takes_damage
+    assert options.query.includes_damage
 
 
 def test_names_have_any_case_as_spark_hands_them_over_in_lower_case() -> None:

@@ -64,7 +64,7 @@ def test_v1_has_what_java_lists(golden: Variant, untouched: Untouched) -> None:
 def test_v2_has_the_offsets_and_not_all_topics(name: str, golden: Variant) -> None:
     store = golden(name) / "store"
     assert tables(store) == ({}, {}, OFFSETS_OF_LMQ)
-    assert not broker_config.knows_all_topics(LocalStorage(), str(store))
+    assert not broker_config.lists_all_topics(LocalStorage(), str(store))
     rows = list(group_queues(OFFSETS_OF_LMQ, {}, is_whole=False))
     assert [row.queue_id for row in rows] == [0] * len(OFFSETS_OF_LMQ)
     assert {row.topic for row in group_queues(OFFSETS_OF_LMQ, {})} == {

@@ -15,9 +15,9 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import last_unit
-from rmq_formats.read.stores import told_names
+from rmq_formats.read.stores import read_broker_names
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_logs import first_kept
+from rmq_formats.read.variants.queue_logs import first_stored_offsets
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.spark.live.options import ClusterQueue
 from rmq_formats.spark.live.plan import Offsets
@@ -89,7 +89,7 @@ class TierQueues:
     @cached_property
     def _tier_directory(self) -> tuple[Storage, str]:
         storage, tier = open_storage(self.tier)
-        return storage, broker_directory(storage, tier, *told_names(self.store))
+        return storage, broker_directory(storage, tier, *read_broker_names(self.store))
 
     @cached_property
     def _log(self) -> tuple[Storage, str, Sequence[Segment]]:
@@ -188,7 +188,9 @@ class TierQueues:
             last = last_unit(log_storage, files[0])
             log_end = files[0].first_offset if last is None else last[0]
         # all of it has expired where no unit leads into the log
-        log_begin = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, log_end)
+        log_begin = first_stored_offsets(log_storage, root, queue.topic, segments[0].start_offset).get(
+            queue.queue_id, log_end
+        )
         if log.segments and tier_end < log_begin:
             without_units = self._records(queue, tier_end, log_begin)
             if without_units is not None:

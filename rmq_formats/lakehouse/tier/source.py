@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmq_formats.lakehouse.cluster.sources import ExportLink
 from rmq_formats.lakehouse.raw_files import StoreRows
 from rmq_formats.lakehouse.tier.queues import TierQueues
-from rmq_formats.read.forced import force_log
+from rmq_formats.read.fsync import fsync_log
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.live.options import ClusterReadOptions, read_options
 from rmq_formats.spark.live.plan import Span
@@ -86,7 +86,7 @@ class TieredSpans:
     def _force(self) -> None:
         """Sync the log to disk before it is read, so that no power cut loses exported messages."""
         storage, segments, begin, end = TierQueues(self.store, self.tier).log_range()
-        force_log(storage, segments, begin, end)
+        fsync_log(storage, segments, begin, end)
 
     def _options(self, spans: Sequence[Span]) -> dict[str, str]:
         queues: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Reads BatchConsumeQueues: their units in order, where a queue ends, and the unit that holds a queue offset."""
+"""Reads BatchConsumeQueues: their units in order, the end of a queue, and the unit with a queue offset."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -51,9 +51,9 @@ class BatchQueue:
         is_behind = _is_end if log_end is None else lambda unit: _is_end(unit) or _leads_to(unit, log_end)
         for segment in reversed(self.files.segments):
             with opened(self._storage, segment.path) as file:
-                found = _partition(file, segment, is_behind)
-                if found:
-                    return _unit(file, found - 1)
+                unit_count = _partition(file, segment, is_behind)
+                if unit_count:
+                    return _unit(file, unit_count - 1)
         return None
 
     def first_since(self, physical_offset: int) -> np.void | None:
@@ -61,14 +61,14 @@ class BatchQueue:
         return self._first(lambda unit: _leads_to(unit, physical_offset))
 
     def holding(self, queue_offset: int) -> np.void | None:
-        """Return the first unit whose messages reach beyond a queue offset: the one that holds it; None without one."""
+        """Return the first unit whose messages reach beyond a queue offset; None without such a unit."""
         return self._first(lambda unit: int(unit["base_offset"]) + int(unit["batch_size"]) > queue_offset)
 
     def _first(self, is_later: Callable[[np.void], bool]) -> np.void | None:
         for segment in self.files.segments:
             with opened(self._storage, segment.path) as file:
-                found = _partition(file, segment, lambda unit: _is_end(unit) or is_later(unit))
-                if found < segment.size_bytes // BATCH_UNIT_BYTES and not _is_end(unit := _unit(file, found)):
+                number = _partition(file, segment, lambda unit: _is_end(unit) or is_later(unit))
+                if number < segment.size_bytes // BATCH_UNIT_BYTES and not _is_end(unit := _unit(file, number)):
                     return unit
         return None
 
@@ -88,6 +88,6 @@ def _unit(file: OpenRange, number: int) -> np.void:
 
 
 def _partition(file: OpenRange, segment: Segment, is_later: Callable[[np.void], bool]) -> int:
-    """Bisect for the first of a file's units for which the condition holds, and then for all behind it."""
+    """Bisect for the number of a file's first unit that meets the condition, as all later units do."""
     count = segment.size_bytes // BATCH_UNIT_BYTES
     return bisect_left(range(count), True, key=lambda number: is_later(_unit(file, number)))

@@ -1,4 +1,4 @@
-"""Which ConsumeQueue tells what a store has, where it has queue files and a RocksDB beside each other.
+"""Choice of the ConsumeQueue to read in a store that has both queue files and a RocksDB.
 
 A broker may write both, and then each has all that the other has. But ``storeType`` may have been changed as well: the
 layout from before stays in the store, as it was, and its units end somewhere in the middle of the log.
@@ -23,7 +23,7 @@ _LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's me
 
 @dataclass(frozen=True, slots=True)
 class QueueChoice:
-    """Where a store's queues are read.
+    """Choice of the files or the databases from which a store's queues are read.
 
     Attributes:
         database: directory of the RocksDB that has them; None where files have them.
@@ -35,7 +35,7 @@ class QueueChoice:
     light_database: str | None = None
 
 
-def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_light: bool = False) -> QueueChoice:
+def choose_queues(storage: Storage, root: str, variants: StoreVariants, *, wants_light: bool = False) -> QueueChoice:
     """Choose the ConsumeQueue whose units go further in the log, files where both go as far.
 
     Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
@@ -44,7 +44,7 @@ def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_li
     Args:
         storage: where the store is.
         root: its root.
-        found: its layouts.
+        variants: its layouts.
         wants_light: whether light queues are to be read.
 
     Raises:
@@ -53,13 +53,13 @@ def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_li
             writes any, are far behind the log.
         FormatError: it is damaged.
     """
-    path = store_variants.queue_database(root, found)
-    if path is None or not found.has_queue_files:
+    path = store_variants.queue_database(root, variants)
+    if path is None or not variants.has_queue_files:
         return QueueChoice(path)
     log_end = log_bounds(storage, commitlog_segments(storage, root))[1]
     files_end = min(dispatched_end(storage, root, log_end), log_end)
     # nothing else tells of light queues where they have no files; see ``store_variants.recognise``
-    asks_for_light = wants_light and (Variant.LIGHT_QUEUES in found or Variant.ROCKSDB_CONFIG in found)
+    asks_for_light = wants_light and (Variant.LIGHT_QUEUES in variants or Variant.ROCKSDB_CONFIG in variants)
     if files_end == log_end and not asks_for_light:
         return QueueChoice()
     try:
@@ -75,7 +75,7 @@ def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_li
 
 
 def queue_file_topics(storage: Storage, root: str) -> list[str]:
-    """Topics that have a directory of queue files; none where a RocksDB goes further, or cannot be asked how far.
+    """List the topics with a directory of queue files; empty if a RocksDB goes further or cannot be opened.
 
     Raises:
         StoreNotFoundError: there are both, and no CommitLog.

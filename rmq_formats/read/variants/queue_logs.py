@@ -26,7 +26,7 @@ from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, Que
 from rmq_formats.read.queues import first_offset_since
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.store_times import time_ranges
-from rmq_formats.read.stores import told_names
+from rmq_formats.read.stores import read_broker_names
 from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
@@ -102,23 +102,23 @@ def queue_log_tasks(
         place = root
         if not storage.exists(compaction_log_dir(root)):
             raise StoreNotFoundError(f"{compaction_log_dir(root)}: no compacted topics")
-        found = [(log, MAX_LONG) for log in compacted_logs(storage, root, query.wants_topic)]
+        logs_with_ends = [(log, MAX_LONG) for log in compacted_logs(storage, root, query.wants_topic)]
     else:
         if logs.tier is None:
             raise OptionError(f"log {logs.kind} needs the place of the tier: give its tieredStoreFilePath")
-        storage, place, found = _tiered(storage, root, query, logs)
-    parts = [part for log, end_offset in found for part in _parts_of(storage, log, query, end_offset)]
-    count = len({(log.topic, log.queue_id) for log, _ in found})
+        storage, place, logs_with_ends = _tiered(storage, root, query, logs)
+    parts = [part for log, end_offset in logs_with_ends for part in _parts_of(storage, log, query, end_offset)]
+    count = len({(log.topic, log.queue_id) for log, _ in logs_with_ends})
     return _bundled(place, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
 
 
 def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
     """List the logs of a store's broker in its tier, with the queue offset up to which each is wanted."""
     tier_storage, tier = open_storage(logs.tier or "")
-    directory = broker_directory(tier_storage, tier, *told_names(root))
-    found = tiered_logs(tier_storage, directory, query.wants_topic)
+    directory = broker_directory(tier_storage, tier, *read_broker_names(root))
+    tier_logs = tiered_logs(tier_storage, directory, query.wants_topic)
     if logs.kind is LogKind.TIERED:
-        return tier_storage, tier, [(log, MAX_LONG) for log in found]
+        return tier_storage, tier, [(log, MAX_LONG) for log in tier_logs]
     variants = store_variants.recognise(storage, root)
     database = choose_queues(storage, root, variants).database
     store_variants.refuse(store_variants.no_queue_files(variants, database))
@@ -130,16 +130,16 @@ def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Stor
     begin = commitlog_segments(storage, root)[0].start_offset
 
     @functools.cache
-    def kept(topic: str) -> dict[int, int]:
-        return first_kept(storage, root, topic, begin)
+    def first_offsets(topic: str) -> dict[int, int]:
+        return first_stored_offsets(storage, root, topic, begin)
 
     if query.first_physical_offset > begin:
         return tier_storage, tier, []  # what the CommitLog has no more came before
-    return tier_storage, tier, [(log, kept(log.topic).get(log.queue_id, MAX_LONG)) for log in found]
+    return tier_storage, tier, [(log, first_offsets(log.topic).get(log.queue_id, MAX_LONG)) for log in tier_logs]
 
 
 def queue_log_query(query: Query, logs: Logs) -> Query:
-    """Return what a query asks of the logs of single queues.
+    """Derive the query for the logs of single queues from a query for the whole store.
 
     Where these are joined with the CommitLog, physical offsets are places there: their own are not compared with them.
     """
@@ -148,7 +148,7 @@ def queue_log_query(query: Query, logs: Logs) -> Query:
     return replace(query, first_physical_offset=0, end_physical_offset=MAX_LONG)
 
 
-def first_kept(storage: Storage, root: str, topic: str, log_begin: int) -> dict[int, int]:
+def first_stored_offsets(storage: Storage, root: str, topic: str, log_begin: int) -> dict[int, int]:
     """Find the queue offset of the first message of each queue of a topic that the CommitLog still has.
 
     Args:
@@ -158,28 +158,28 @@ def first_kept(storage: Storage, root: str, topic: str, log_begin: int) -> dict[
         log_begin: physical offset of the CommitLog's first byte.
     """
     queues = topic_queues(storage, paths.consumequeue_dir(root), topic)
-    found = {queue.queue_id: first_offset_since(storage, queue, log_begin) for queue in queues}
-    return {queue_id: first for queue_id, first in found.items() if first is not None}
+    first_offsets = {queue.queue_id: first_offset_since(storage, queue, log_begin) for queue in queues}
+    return {queue_id: first for queue_id, first in first_offsets.items() if first is not None}
 
 
 # --- what of a log is wanted ------------------------------------------------------------------
 
 
 def _parts_of(storage: Storage, log: QueueLog, query: Query, end_offset: int) -> Iterator[QueueLogPart]:
-    """Cut the wanted stretch of a log into its files."""
+    """Cut the selected range of a log into its files."""
     bounds = query.queue_bounds(log.topic, log.queue_id)
     bounds = replace(bounds, end_offset=min(bounds.end_offset, end_offset))
     if bounds.first_offset >= bounds.end_offset:
         return
-    begin, end, known = _wanted_range(storage, log, query, bounds)
+    begin, end, is_exact = _wanted_range(storage, log, query, bounds)
     for segment in log.segments:
         start, limit = max(begin, segment.start_offset), min(end, segment.end_offset)
         if start < limit:
             data_end = data_end_of(storage, segment) if log.is_padded else segment.size_bytes
-            own = split_of(segment, 0, start - segment.start_offset, limit - segment.start_offset, data_end)
-            if own.start < data_end or not own.start:
-                begins = own.start if known and start == begin else None
-                yield QueueLogPart(log.topic, log.queue_id, own, begins, bounds.first_offset, bounds.end_offset)
+            split = split_of(segment, 0, start - segment.start_offset, limit - segment.start_offset, data_end)
+            if split.start < data_end or not split.start:
+                begins = split.start if is_exact and start == begin else None
+                yield QueueLogPart(log.topic, log.queue_id, split, begins, bounds.first_offset, bounds.end_offset)
 
 
 def _wanted_range(storage: Storage, log: QueueLog, query: Query, bounds: QueueBounds) -> tuple[int, int, bool]:
@@ -218,7 +218,7 @@ def _place_of(storage: Storage, log: QueueLog, queue_offset: int) -> int | None:
 
 
 def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_offset: int) -> bool:
-    """Whether a record with that queue offset begins at a place: a damaged unit must not hide records."""
+    """Return whether a record with that queue offset begins at a place: a damaged unit must not hide records."""
     for segment in segments:
         if segment.start_offset <= place < segment.end_offset:
             with opened(storage, segment.path) as file:
@@ -232,14 +232,14 @@ def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_
 
 def _bundled(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tasks: int) -> list[QueueLogsTask]:
     """Cut parts that are large, and put small ones together, to tasks of about the same size."""
-    wanted = usual_split_bytes(sum(part.split.size_bytes for part in parts), split_bytes, min_tasks)
+    task_bytes = usual_split_bytes(sum(part.split.size_bytes for part in parts), split_bytes, min_tasks)
     tasks: list[QueueLogsTask] = []
     waiting: list[QueueLogPart] = []
     waiting_bytes = 0
-    for piece in (piece for part in parts for piece in _cut(part, wanted)):
+    for piece in (piece for part in parts for piece in _cut(part, task_bytes)):
         waiting.append(piece)
         waiting_bytes += piece.split.size_bytes
-        if waiting_bytes >= wanted:
+        if waiting_bytes >= task_bytes:
             tasks.append(QueueLogsTask(root, tuple(waiting)))
             waiting, waiting_bytes = [], 0
     if waiting:
@@ -248,10 +248,10 @@ def _bundled(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tas
 
 
 def _cut(part: QueueLogPart, split_bytes: int) -> Iterator[QueueLogPart]:
-    own = part.split
-    for start in range(own.start, own.limit, split_bytes):
-        piece = replace(own, start=start, limit=min(start + split_bytes, own.limit))
-        yield replace(part, split=piece, begin=part.begin if start == own.start else None)
+    split = part.split
+    for start in range(split.start, split.limit, split_bytes):
+        piece = replace(split, start=start, limit=min(start + split_bytes, split.limit))
+        yield replace(part, split=piece, begin=part.begin if start == split.start else None)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -265,20 +265,20 @@ class _QueueRows:
         self._filter = None if query == Query() else RowFilter(query)
 
     def select(self, rows: FrameRows) -> FrameRows:
-        """Select the rows of wanted queue offsets, then those that the query asks for."""
+        """Select the rows in the part's range of queue offsets that match the query."""
         offsets = rows.queue_offsets
         rows = rows.take((offsets >= self._part.first_offset) & (offsets < self._part.end_offset))
         return rows if self._filter is None or not len(rows) else self._filter.select(rows)
 
     def damage(self, damage: Damage) -> bool:
-        """Return whether a damaged stretch becomes a row."""
+        """Return whether a damaged range becomes a row."""
         return self._filter is None or self._filter.damage(damage)
 
 
 def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> Iterator[FrameBatch]:
     """Scan the frames of a part."""
     with opened(storage, part.split.path) as file:
-        batches = split_frames(file, part.split, begin=part.begin, verify_crc=options.checks_crc)
+        batches = split_frames(file, part.split, begin=part.begin, verify_crc=options.verifies_crc)
         yield from without_record_sums(batches)
 
 

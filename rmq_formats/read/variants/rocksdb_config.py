@@ -96,14 +96,14 @@ def config_database(storage: Storage, root: str, name: str) -> str | None:
         codec.DATABASE_OF_ALL: "v1 with one database for all",
         codec.DATABASE_V2: "v2",
     }
-    found = [one for one in kinds if holds_rocksdb(storage, _directory(root, one))]
-    if len(found) > 1:
-        first, second, *_ = found
+    databases = [database for database in kinds if holds_rocksdb(storage, _directory(root, database))]
+    if len(databases) > 1:
+        first, second, *_ = databases
         raise StoreLayoutError(
             f"{_directory(root, first)}: config in RocksDB of {kinds[first]} beside {second} of {kinds[second]}; move "
             "the one that the broker does not use out of the store"
         )
-    return _directory(root, found[0]) if found else None
+    return _directory(root, databases[0]) if databases else None
 
 
 def _table(
@@ -135,8 +135,8 @@ def _families_v1(database: RocksDb, name: str) -> tuple[str, str]:
 
 def version_v1(database: RocksDb, name: str) -> str | None:
     """Read the data version of a table of v1, JSON; None without one. Raises FormatError."""
-    found = database.get(_families_v1(database, name)[1], codec.VERSION_KEY_V1)
-    return None if found is None else found.decode("utf-8", "replace")
+    version = database.get(_families_v1(database, name)[1], codec.VERSION_KEY_V1)
+    return None if version is None else version.decode("utf-8", "replace")
 
 
 def named_v1(database: RocksDb, name: str) -> list[tuple[str, str]]:
@@ -158,20 +158,20 @@ def named_v2(database: RocksDb, table: Table) -> list[tuple[str, str]]:
 
 
 def _offsets_v1(rows: list[tuple[str, str]]) -> Offsets:
-    found: Offsets = {}
+    offsets_by_group: Offsets = {}
     for name, text in rows:
         offsets = config_json.group_offsets(name, text)
         key = config_json.topic_and_group(name)
         if key is not None:
-            found[key] = offsets
-    return found
+            offsets_by_group[key] = offsets
+    return offsets_by_group
 
 
 def offsets_v2(database: RocksDb) -> Offsets:
     """Read the consumer offsets of a database of v2. Raises FormatError, DecodeError."""
     prefix = codec.table_prefix(Table.CONSUMER_OFFSETS)
-    found: Offsets = {}
+    offsets_by_group: Offsets = {}
     for key, value in database.pairs(DEFAULT_FAMILY, prefix, prefix + _END):
         place = codec.decode_offset_key(key)
-        found.setdefault((place.topic, place.group), {})[place.queue_id] = codec.decode_offset(value)
-    return found
+        offsets_by_group.setdefault((place.topic, place.group), {})[place.queue_id] = codec.decode_offset(value)
+    return offsets_by_group

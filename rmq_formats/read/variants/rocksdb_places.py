@@ -1,4 +1,4 @@
-"""Where the records of a query are, by the units of a ConsumeQueue in RocksDB."""
+"""Physical offsets of a query's records, from the units of a ConsumeQueue in RocksDB."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ def stored_places(storage: Storage, path: str, query: Query, topics: frozenset[s
 
 
 def _stored_places(storage: Storage, path: str, query: Query, topics: frozenset[str], most: int) -> StoredPlaces | str:
-    found = [np.empty(0, dtype=np.int64)]
+    offset_arrays = [np.empty(0, dtype=np.int64)]
     size_bytes = count = 0
     with opened_queues(storage, path) as database:
         for topic in sorted(topics):
@@ -55,10 +55,10 @@ def _stored_places(storage: Storage, path: str, query: Query, topics: frozenset[
                 if first >= end:
                     continue
                 for _, units in database.units(topic, queue_id, first, end):
-                    found.append(units["physical_offset"].astype(np.int64))
+                    offset_arrays.append(units["physical_offset"].astype(np.int64))
                     size_bytes += int(units["size"].astype(np.int64).sum())
                     count += len(units)
                     if count > most:
                         return f"more than {most} records by their places cost more than scanning the log"
         dispatched = database.checkpoint()
-    return StoredPlaces(np.unique(np.concatenate(found)).tolist(), size_bytes, dispatched)
+    return StoredPlaces(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)

@@ -38,20 +38,20 @@ class QueueDatabase:
         Raises:
             FormatError: a damaged file, or a key that is none of a unit.
         """
-        wanted = b"" if only_topic is None else codec.topic_prefix(only_topic)
-        found = self._database.first_from(codec.UNITS_FAMILY, wanted)
-        while found is not None and found[0].startswith(wanted):
-            topic, queue_id, prefix = self._told(codec.split_unit_key, found[0])
+        key_prefix = b"" if only_topic is None else codec.topic_prefix(only_topic)
+        pair = self._database.first_from(codec.UNITS_FAMILY, key_prefix)
+        while pair is not None and pair[0].startswith(key_prefix):
+            topic, queue_id, prefix = self._decode(codec.split_unit_key, pair[0])
             yield topic, queue_id
-            found = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
+            pair = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
 
     def all_queues(self) -> set[tuple[str, int]]:
         """List the queues that have units or an end: those whose messages have all expired, too. Raises FormatError."""
-        found = set(self.queues())
+        queues = set(self.queues())
         for keys, _ in self._database.chunks(codec.OFFSETS_FAMILY):
             bounds = (codec.split_bound_key(key) for key in keys if key != codec.CHECKPOINT_KEY)
-            found |= {(topic, queue_id) for topic, queue_id, _ in filter(None, bounds)}
-        return found
+            queues |= {(topic, queue_id) for topic, queue_id, _ in filter(None, bounds)}
+        return queues
 
     def units(
         self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
@@ -76,38 +76,38 @@ class QueueDatabase:
             end = codec.unit_key(topic, queue_id, end_offset)
         begin = codec.unit_key(topic, queue_id, first_offset)
         for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
-            yield self._told(codec.decode_units, prefix, keys, values)
+            yield self._decode(codec.decode_units, prefix, keys, values)
 
     def first_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the queue offset of a queue's first unit; None without any. Raises FormatError."""
         prefix = codec.queue_prefix(topic, queue_id)
-        found = self._database.first_from(codec.UNITS_FAMILY, prefix)
-        return self._offset(prefix, found)
+        pair = self._database.first_from(codec.UNITS_FAMILY, prefix)
+        return self._offset(prefix, pair)
 
     def last_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the queue offset of a queue's last unit; None without any. Raises FormatError."""
         prefix = codec.queue_prefix(topic, queue_id)
         return self._offset(prefix, self._database.last_until(codec.UNITS_FAMILY, prefix + _LAST_OFFSET))
 
-    def _offset(self, prefix: bytes, found: tuple[bytes, bytes] | None) -> int | None:
-        if found is None or not found[0].startswith(prefix):
+    def _offset(self, prefix: bytes, pair: tuple[bytes, bytes] | None) -> int | None:
+        if pair is None or not pair[0].startswith(prefix):
             return None
-        return int(self._told(codec.decode_units, prefix, [found[0]], [found[1]])[0][0])
+        return int(self._decode(codec.decode_units, prefix, [pair[0]], [pair[1]])[0][0])
 
     def bound(self, topic: str, queue_id: int, which: bytes = codec.MAX) -> QueueBound | None:
-        """Return what the database says of a queue's end or begin; None if nothing. Raises FormatError."""
+        """Return the stored bound at a queue's end or begin; None without one. Raises FormatError."""
         value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id, which))
-        return None if value is None else self._told(QueueBound.decode, value)
+        return None if value is None else self._decode(QueueBound.decode, value)
 
     def checkpoint(self) -> int:
-        """Return one past the last record that was dispatched; 0 where the database does not say. Raises FormatError.
+        """Return the physical offset after the last dispatched record; 0 without such an entry. Raises FormatError.
 
         Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``.
         """
         value = self._database.get(codec.OFFSETS_FAMILY, codec.CHECKPOINT_KEY)
-        return 0 if value is None else self._told(codec.decode_checkpoint, value)
+        return 0 if value is None else self._decode(codec.decode_checkpoint, value)
 
-    def _told(self, decode: Callable[..., _Value], *arguments: object) -> _Value:
+    def _decode(self, decode: Callable[..., _Value], *arguments: object) -> _Value:
         try:
             return decode(*arguments)
         except DecodeError as error:

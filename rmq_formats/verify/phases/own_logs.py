@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.variants import tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
-from rmq_formats.read.stores import told_names
+from rmq_formats.read.stores import read_broker_names
 from rmq_formats.storage.queue_logs import (
     COMPACTION,
     broker_directory,
@@ -76,7 +76,7 @@ def _tiered(storage: Storage, root: str, tier: str, findings: FindingList) -> It
     sizes = _known_sizes(storage, root, findings)
     try:
         tier_storage, place = open_storage(tier)
-        directory = broker_directory(tier_storage, place, *told_names(root))
+        directory = broker_directory(tier_storage, place, *read_broker_names(root))
         queues = list(tiered_queues(tier_storage, directory))
     except StoreError as error:
         findings.add(Finding(variant_kinds.TIER_MISSING, str(error), tier))

@@ -56,7 +56,7 @@ def read_rocksdb_config(storage: Storage, root: str, variants: StoreVariants, fi
             findings.add(_not_checked(str(error), place))
         return None
 
-    is_whole = broker_config.knows_all_topics(storage, root)
+    is_whole = broker_config.lists_all_topics(storage, root)
     topics = read(broker_config.stored_topics)
     if topics is None and not is_whole:  # the others are in the same database
         return RocksDbConfig(claims=[], offsets_path=place)

@@ -14,7 +14,7 @@ from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
 from rmq_formats.lakehouse.run import ExportRun
 
 _SEAMS: tuple[tuple[Any, str], ...] = (
-    (run, "snapshot_log"), (run, "force_log"), (ExportRun, "export_up_to"),
+    (run, "snapshot_log"), (run, "fsync_log"), (ExportRun, "export_up_to"),
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
     (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "fsync"),
     (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "progress"), (ExactlyOnceTable, "_start"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.read.forced import force_log
+from rmq_formats.read.fsync import fsync_log
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import open_storage
 
@@ -36,7 +36,7 @@ def forced(root: Path, begin: int, end: int, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(os, "fsync", noted)
     storage, path = open_storage(str(root))
-    force_log(storage, commitlog_segments(storage, path), begin, end)
+    fsync_log(storage, commitlog_segments(storage, path), begin, end)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Forces a CommitLog to the disk, so that no loss of power takes back what is about to be read.
+"""Fsync of a CommitLog before a read, so that no loss of power undoes records that were read.
 
 A broker forces its log some time after it has written it, and what is not forced is read like the rest. Forcing a file
 covers all that was written to it, by whatever process, also by Java's through a memory map.
@@ -15,8 +15,8 @@ from rmq_formats.storage.segments import Segment, Storage
 _NOTHING_TO_FORCE: Final = (errno.EROFS, errno.EINVAL)  # file systems that nobody writes to, or that have no disk
 
 
-def force_log(storage: Storage, segments: Iterable[Segment], begin: int, end: int) -> None:
-    """Force the files of a log that have bytes of a range; object stores keep what they have taken.
+def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: int) -> None:
+    """Fsync the files of a log that have bytes of a range; objects of an object store are durable already.
 
     Args:
         storage: where the store is.
@@ -31,10 +31,10 @@ def force_log(storage: Storage, segments: Iterable[Segment], begin: int, end: in
         return
     for segment in segments:
         if segment.start_offset < end and segment.end_offset > begin:
-            _force(segment.path)
+            _fsync(segment.path)
 
 
-def _force(path: str) -> None:
+def _fsync(path: str) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
