@@ -387,7 +387,7 @@ class _Walk:
         return Leftovers(self.end, data_end, -1 if self.last is None else self.last.store_timestamp_ms)
 
     def run(self, storage: Storage, segments: Sequence[Segment]) -> None:
-        """Walk until ``behind`` has enough records, or to the end of the data."""
+        """Walk until enough records after a break are collected, or to the end of the data."""
         for segment in segments:
             if segment.end_offset <= self._begin:
                 continue
@@ -410,8 +410,8 @@ class _Walk:
         sound = batch.frames[:, CODE] == SOUND
         before = 0 if self.is_broken else len(sound) if sound.all() else int(sound.argmin())
         if before:
-            wanted = range(min(before, _WITNESSES - len(self.undispatched)))
-            for message in _decoded(batch, wanted):
+            first_rows = range(min(before, _WITNESSES - len(self.undispatched)))
+            for message in _decoded(batch, first_rows):
                 if message.physical_offset == self._begin:
                     self.dispatched = message
                 else:

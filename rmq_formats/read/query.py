@@ -1,4 +1,4 @@
-"""Query conditions on CommitLog records; each row meets all conditions."""
+"""Query conditions on CommitLog records; each row satisfies all conditions."""
 
 import re
 from collections.abc import Mapping

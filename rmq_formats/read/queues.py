@@ -61,7 +61,7 @@ def _unit(file: OpenRange, number: int) -> Unit:
 
 
 def _partition(count: int, file: OpenRange, is_later: Callable[[Unit], bool]) -> int:
-    """Bisect for the number of a file's first unit that meets the condition, as all later units do."""
+    """Bisect for the number of a file's first unit that satisfies the condition, as all later units do."""
     return bisect.bisect_left(range(count), True, key=lambda number: is_later(_unit(file, number)))
 
 

@@ -88,6 +88,6 @@ def _unit(file: OpenRange, number: int) -> np.void:
 
 
 def _partition(file: OpenRange, segment: Segment, is_later: Callable[[np.void], bool]) -> int:
-    """Bisect for the number of a file's first unit that meets the condition, as all later units do."""
+    """Bisect for the number of a file's first unit that satisfies the condition, as all later units do."""
     count = segment.size_bytes // BATCH_UNIT_BYTES
     return bisect_left(range(count), True, key=lambda number: is_later(_unit(file, number)))
