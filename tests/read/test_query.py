@@ -473,7 +473,7 @@ def test_a_store_behind_an_arrow_file_system_gives_the_same_rows(small: Path, mo
 def test_a_store_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="no such store"):
         plan_for(tmp_path / "none", Query())
-    with pytest.raises(StoreNotFoundError, match="no CommitLog files"):
+    with pytest.raises(StoreNotFoundError, match="holds no store"):
         plan_for(tmp_path, Query())
 
 
