@@ -32,7 +32,7 @@ async def test_a_message_whose_places_have_no_room_is_refused_and_takes_no_names
         answer = await asker.send("T", properties=many | more)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "2300 light queues are too many" in str(answer.remark)
-    assert not asker.broker.store.appender._light.names
+    assert not asker.broker.store.appender._lmq_offsets.names
     assert (await asker.send("T", properties=names("a"))).code == 0
 
 
