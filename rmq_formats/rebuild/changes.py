@@ -1,4 +1,4 @@
-"""What consumers would get before and after queues are replaced: which messages leave, come back, or move.
+"""Comparison of the messages that consumers get before and after queues are replaced.
 
 Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
 """
@@ -68,17 +68,17 @@ class QueueChange:
 
     @property
     def name(self) -> str:
-        """The queue as ``--accept`` takes it."""
+        """Name of the queue for ``--accept``."""
         return f"{self.topic}/{self.queue_id}"
 
     @property
     def is_harmful(self) -> bool:
-        """Whether the change takes a message from a consumer, or lowers the queue's end."""
+        """Return whether a consumer loses a message by the change, or the queue's end falls."""
         lowers_end = (self.largest_after or 0) < (self.largest_before or 0)
         return bool(self.leaving or self.moved or lowers_end)
 
     def harm(self) -> str:
-        """Return what the change takes from consumers, in words."""
+        """Describe the loss of consumers by the change."""
         harms = []
         if self.leaving:
             harms.append(f"{self.leaving} message{'s' * (self.leaving != 1)} leave {self.name}")
@@ -150,7 +150,7 @@ class QueueChanges:
     groups: tuple[GroupChange, ...] = ()
 
     def needing_accept(self, accept: Collection[str] = ()) -> list[QueueChange]:
-        """Return the changes that take something from consumers and that nobody has accepted."""
+        """Return the harmful changes that nobody has accepted."""
         accepted = set(accept)
         return [
             change for change in self.queues
@@ -158,7 +158,7 @@ class QueueChanges:
         ]  # fmt: skip
 
     def refuse(self, place: str, accept: Collection[str]) -> None:
-        """Refuse changes that take something from consumers and that nobody has accepted. Raises NotAcceptedError."""
+        """Refuse harmful changes that nobody has accepted. Raises NotAcceptedError."""
         harmful = self.needing_accept(accept)
         if not harmful:
             return
@@ -229,16 +229,16 @@ def find_changes(
         StoreError: a file cannot be read.
     """
     heads = RecordHeads(segments, frozen_end(storage, segments), is_local=storage.is_local, lost=lost)
-    found: list[Change] = []
+    queue_changes: list[Change] = []
     with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
         if not old_tree.names and not lists_new:
             return QueueChanges()
         for name in sorted(old_tree.names | new_tree.names):
             placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
             change = _compare(name, old_tree, new_tree, heads, placeholder_end) if name in compared else None
-            found += [] if change is None else [change]
-    changes = tuple(change for change, _, _ in found)
-    sides = {(change.topic, change.queue_id): (old, new) for change, old, new in found}
+            queue_changes += [] if change is None else [change]
+    changes = tuple(change for change, _, _ in queue_changes)
+    sides = {(change.topic, change.queue_id): (old, new) for change, old, new in queue_changes}
     return QueueChanges(changes, tuple(_groups_outside(stored_claims(storage, root) if sides else (), sides)))
 
 

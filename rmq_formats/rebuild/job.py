@@ -87,7 +87,7 @@ def rebuild_store(
         out: root to publish into; None is the store itself, whose broker must be stopped.
         options: what to rebuild, with the broker's file sizes.
         runner: where the tasks run.
-        on_progress: told after each task.
+        on_progress: called after each task.
         leftover: the operator's word on what an interrupted rebuild has left, if that is not known to be this user's.
         terms: what may be taken from consumers, and where the former files go; or that this is a plan only.
 
@@ -118,7 +118,7 @@ def rebuild_steps(
         out: root to publish into; None is the store itself.
         options: what to rebuild.
         parallelism: tasks that the log is cut into at least, if it is large enough.
-        on_progress: told after each task.
+        on_progress: called after each task.
         leftover: see ``rebuild_store``.
         terms: see ``rebuild_store``.
 
@@ -128,14 +128,15 @@ def rebuild_steps(
     clock = _Clock()
     storage, root = open_storage(store)
     if options.consumequeue:
-        found = store_variants.recognise(storage, root)
-        database = options.queue_database or store_variants.rebuilt_as_database(root, found)
-        options = replace(options, batch_topics=found.batch_topics, queue_database=database)
+        variants = store_variants.recognise(storage, root)
+        database = options.queue_database or store_variants.rebuilt_as_database(root, variants)
+        options = replace(options, batch_topics=variants.batch_topics, queue_database=database)
     faulty = terms.repair.segments if terms.repair is not None and terms.is_plan else None
     segments = check_rebuild(store, out, options) if faulty is None else list(faulty)
     if options.consumequeue:
         options = replace(options, batch_topics=stored_batch_topics(storage, root))
-    foreign = [one for directory, _ in log_directories(storage, root) for one in foreign_findings(storage, directory)]
+    log_trees = log_directories(storage, root)
+    foreign = [finding for directory, _ in log_trees for finding in foreign_findings(storage, directory)]
     if terms.is_plan:
         options = replace(options, index=False)  # no consumer reads it
     area = temporary_area("rmq-rebuild", terms.work) if terms.is_plan else work_area(out if out is not None else store)
@@ -182,7 +183,7 @@ def rebuild_steps(
 
 
 def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
-    """Take the last file's size of now: when the files were listed, a broker may just have been making it."""
+    """Read the last file's size again: a broker may have been creating the file when the files were listed."""
     with opened(storage, segments[-1].path) as last:
         return [*segments[:-1], replace(segments[-1], size_bytes=last.size_bytes)]
 
@@ -200,7 +201,7 @@ def _removed_if_refused(area: WorkArea) -> Iterator[None]:
 def _with_batch_topics(
     scans: Sequence[ScanResult], storage: Storage, root: str, options: RebuildOptions
 ) -> RebuildOptions:
-    """Add the topics whose records tell of batch queues."""
+    """Add the topics whose records belong to batch queues."""
     if not options.consumequeue:
         return options
     batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
@@ -238,9 +239,9 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
 def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> None:
     """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        found = store_variants.recognise(storage, root)
-        store_variants.refuse(store_variants.no_rebuild(root, found))
-        if options.queue_database or store_variants.rebuilt_as_database(root, found):
+        variants = store_variants.recognise(storage, root)
+        store_variants.refuse(store_variants.no_rebuild(root, variants))
+        if options.queue_database or store_variants.rebuilt_as_database(root, variants):
             if not storage.is_local:
                 raise StoreLayoutError(f"{root}: a ConsumeQueue in RocksDB is rebuilt on a disk of this machine only")
             library(root)
@@ -250,12 +251,12 @@ def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> No
 def _prepare(
     area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split], options: RebuildOptions, leftover: Leftover
 ) -> None:
-    """Create the work directory, or keep the one that a killed run of the same rebuild left, if it was this user's."""
-    given = asdict(options)
-    given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
-    given["batch_topics"] = sorted(options.batch_topics)
-    given["written_queues"] = sorted(options.written_queues)
-    given["queues"] = sorted(options.queues) if options.queues is not None else None
+    """Create the work directory, or reuse the directory of a killed run of the same rebuild and user."""
+    settings = asdict(options)
+    settings["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
+    settings["batch_topics"] = sorted(options.batch_topics)
+    settings["written_queues"] = sorted(options.written_queues)
+    settings["queues"] = sorted(options.queues) if options.queues is not None else None
     log = hashlib.sha256()
     for segment in segments:
         log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
@@ -264,7 +265,7 @@ def _prepare(
     # After a power loss files that were not flushed may be empty; objects survive it.
     boot = boot_id() if isinstance(area, LocalArea) else ""
     notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
-    plan = {"log": log.hexdigest(), "options": given, "boot": boot, "notes": notes}
+    plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": notes}
     if leftover is not Leftover.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
         return
     area.clear(_directories(options))
@@ -338,7 +339,7 @@ def _write(
 
 
 def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
-    """Delete the intermediate files, once a note says that nothing needs them any more."""
+    """Record the written queues, and delete the intermediate files."""
     if not area.exists(_WRITTEN):
         waves.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
     area.drop_spills()
@@ -348,19 +349,19 @@ def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
     """Find gaps between CommitLog files, and files of another size than most."""
     sizes = Counter(segment.size_bytes for segment in segments)
     usual = max(sizes, key=lambda size: (sizes[size], size))  # of two counts alike the larger: the other was cut
-    found = []
+    findings = []
     for segment, after in zip(segments, [*segments[1:], None], strict=True):
         if segment.size_bytes != usual:
             detail = f"{segment.size_bytes} bytes, not {usual} as the others"
-            found.append(
+            findings.append(
                 Finding(finding_kinds.SEGMENT_SIZE, detail, segment.path, segment.start_offset, segment.size_bytes)
             )
         elif after is not None and segment.end_offset != after.start_offset:
             missing = after.start_offset - segment.end_offset
-            found.append(
+            findings.append(
                 Finding(finding_kinds.SEGMENT_MISSING, "no file holds this range", None, segment.end_offset, missing)
             )
-    return found
+    return findings
 
 
 def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
@@ -380,19 +381,19 @@ def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
 def _report(
     store: str,
     out: str,
-    found: list[Finding],
+    findings: list[Finding],
     scans: Sequence[ScanResult],
     written: Sequence[WriteResult],
     options: RebuildOptions,
     clock: _Clock,
     outcome: Outcome,
 ) -> RebuildReport:
-    counts = Counter(finding.kind.code for finding in found)
+    counts = Counter(finding.kind.code for finding in findings)
     for scan in scans:
-        found += [finding_kinds.damage_finding(damage) for damage in scan.damage_list()]
+        findings += [finding_kinds.damage_finding(damage) for damage in scan.damage_list()]
         counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
     for result in written:
-        found += [Finding.from_dict(fields) for fields in result.findings]
+        findings += [Finding.from_dict(fields) for fields in result.findings]
         counts.update(result.finding_counts)
     return RebuildReport(
         without_secrets(store),
@@ -406,7 +407,7 @@ def _report(
         files=sum(result.file_count for result in written),
         seconds=clock.seconds(),
         phases=clock.phases,
-        findings=tuple(finding.without_secrets() for finding in found),
+        findings=tuple(finding.without_secrets() for finding in findings),
         finding_counts={code: count for code, count in sorted(counts.items()) if count},
         outcome=outcome,
     )

@@ -19,21 +19,21 @@ _FACTS = "spill/facts.msgpack"
 
 
 class ScannedSplit(Protocol):
-    """What the scan of a split tells of the log's ranges."""
+    """Facts of a split's scan about the log's ranges."""
 
     @property
     def end_physical_offset(self) -> int:
-        """Where its walk ended; -1 if nothing was there."""
+        """Physical offset at which the walk ended; -1 for an empty split."""
         ...
 
     @property
     def has_end_mark(self) -> bool:
-        """Whether it met the file's end mark."""
+        """Return whether the walk reached the file's end mark."""
         ...
 
     @property
     def damage_count(self) -> int:
-        """Number of damaged stretches."""
+        """Number of damaged ranges."""
         ...
 
 
@@ -42,7 +42,7 @@ def _damages(number: int) -> str:
 
 
 def spill_damages(area: Area, split_number: int, damages: Sequence[Damage]) -> None:
-    """Write the damaged stretches of a split; of most splits there is nothing to write."""
+    """Write the damaged ranges of a split; most splits have none."""
     if damages:
         rows = [(item.physical_offset, item.physical_offset + item.size) for item in damages]
         write_longs(area, _damages(split_number), rows=np.array(rows, dtype=np.int64).reshape(-1))

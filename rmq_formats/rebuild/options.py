@@ -1,4 +1,4 @@
-"""What a rebuild makes, with the broker's file sizes: as asked for, or as the store's own files have them."""
+"""Options of a rebuild, with the broker's file sizes: as requested, or as the store's own files have them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from rmq_formats.verify.phases.plan import VerifyOptions, resolve_sizes
 
 @dataclass(frozen=True, slots=True)
 class RebuildOptions:
-    """What to rebuild.
+    """Options of a rebuild.
 
     Attributes:
         consumequeue: rebuild the queues.
@@ -103,7 +103,7 @@ def _default_sizes(sizes: VerifyOptions) -> StoreSizes:
 
 
 def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
-    """Resolve the sizes and delay levels as a verification does; also tell in words why TAGS are indexed or not."""
+    """Resolve the sizes and delay levels as a verification does; also return in words why TAGS are indexed or not."""
     storage, root = open_storage(store)
     segments: list[Segment] = []
     with suppress(StoreError):  # the rebuild reports it
@@ -134,17 +134,17 @@ def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
-    """Return the topics of a ``topics.json``, or those in RocksDB where it is the store's own; raises as above."""
+    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own; raises as above."""
     storage, path = open_storage(live_topics_of)
-    own, root = open_storage(store)
+    store_storage, root = open_storage(store)
     is_own = path == f"{paths.config_dir(root)}/topics.json"
-    if is_own and Variant.ROCKSDB_CONFIG in store_variants.recognise(own, root):
-        if not lists_all_topics(own, root):
+    if is_own and Variant.ROCKSDB_CONFIG in store_variants.recognise(store_storage, root):
+        if not lists_all_topics(store_storage, root):
             raise StoreLayoutError(
                 f"{paths.config_dir(root)}/rdb: config in RocksDB of v2 has no topic that the broker made by itself, "
                 "so that it does not tell which topics live; give --topics-json"
             )
-        return frozenset(stored_topics(own, root) or ())
+        return frozenset(stored_topics(store_storage, root) or ())
     try:
         return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
     except StoreNotFoundError as error:
@@ -182,9 +182,9 @@ def check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -
     index_files = [entry for entry in storage.entries(paths.index_dir(root)) if paths.is_index_file_name(entry.name)]
     if options.index and index_files:
         size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
-        wanted = sizes.index_file_bytes
-        if size not in {0, wanted}:
+        file_bytes = sizes.index_file_bytes
+        if size not in {0, file_bytes}:
             raise StoreSizeError(
-                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {wanted} of --index-slots "
+                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {file_bytes} of --index-slots "
                 f"{sizes.index_slots} and --index-entries {sizes.index_entries}"
             )

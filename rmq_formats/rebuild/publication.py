@@ -1,4 +1,4 @@
-"""Publication of rebuilt queues and Index: what it would take from consumers is said, and refused, before it is done.
+"""Publication of rebuilt queues and Index: harm to consumers is reported, and refused, before the publication.
 
 In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
 directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
@@ -98,17 +98,17 @@ class Outcome:
 
     @property
     def taken(self) -> list[str]:
-        """The queues from which consumers were taken something, or would be, that nobody has accepted."""
+        """Names of queues with a harmful change that nobody has accepted."""
         return [] if self.changes is None else [change.name for change in self.changes.needing_accept(self.accept)]
 
     @property
     def is_as_planned(self) -> bool:
-        """Whether the second comparison found the changes of the first one."""
+        """Return whether the second comparison has the changes of the first one."""
         return self.verified is None or self.planned is None or self.verified.queues == self.planned.queues
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is taken from consumers that nobody has accepted, and all is as planned."""
+        """Return whether all harm to consumers is accepted, and the changes are as planned."""
         return not self.taken and self.is_as_planned
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Publication:
     def __init__(
         self, storage: Storage, root: str, segments: list[Segment], area: WorkArea, terms: Terms, *, is_in_place: bool
     ) -> None:
-        """Take the store that was read, and where its rebuild goes."""
+        """Store the rebuilt store, its work area and the terms."""
         self._storage = storage
         self._root = root
         self._segments = segments
@@ -196,7 +196,7 @@ class Publication:
 
 @contextmanager
 def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
-    """Hold a store's lock if its file exists: a plan writes nothing, not even that file. Raises StoreLockedError.
+    """Lock a store if the lock file exists; a plan does not create that file. Raises StoreLockedError.
 
     Within a repair, which holds the lock, it is not taken again: its second release would be that of the repair's.
     """

@@ -83,13 +83,13 @@ def _units(
     storage: LocalStorage, tree: str, segments: Sequence[Segment], bounds: list[Bound], former: QueueDatabase | None
 ) -> Iterator[Pairs]:
     """Encode all units in the order of the keys; bounds of the queues are added to a list."""
-    made = {(queue.topic, queue.queue_id): queue for queue in walk_queues(storage, tree)}
-    names = set(made)
+    queues = {(queue.topic, queue.queue_id): queue for queue in walk_queues(storage, tree)}
+    names = set(queues)
     names.update(list_database_queues(former))
     maps: _Maps = {}
     for topic, queue_id in sorted(names, key=_order):
         prefix = queue_prefix(topic, queue_id)
-        queue = made.get((topic, queue_id))
+        queue = queues.get((topic, queue_id))
         new = [] if queue is None else _queue_units(storage, queue, segments, maps)
         last: QueueBound | None = None
         for offsets, values in _with_expired(former, topic, queue_id, iter(new), segments[0].start_offset):
@@ -123,10 +123,10 @@ def _queue_units(
 ) -> Iterator[Units]:  # fmt: skip
     """Read the units of a queue's files, without pre-blanks, with the store times that the log has."""
     for first, units in _pieces(storage, queue):
-        wanted = message_units(units)
-        offsets = first + np.flatnonzero(wanted)
+        is_message = message_units(units)
+        offsets = first + np.flatnonzero(is_message)
         if len(offsets):
-            yield offsets, _values(units[wanted], segments, maps)
+            yield offsets, _values(units[is_message], segments, maps)
 
 
 def _order(queue: tuple[str, int]) -> tuple[int, bytes, int]:
@@ -152,11 +152,11 @@ def _values(units: NDArray[np.void], segments: Sequence[Segment], maps: _Maps) -
     numbers = np.searchsorted(begins, offsets, side="right") - 1
     times = np.empty(len(units), dtype=np.int64)
     for number in np.unique(numbers).tolist():
-        own = numbers == number
+        in_segment = numbers == number
         segment = segments[number]
         if segment.path not in maps:
             maps[segment.path] = np.asarray(np.memmap(segment.path, dtype=np.uint8, mode="r"))
-        times[own] = _store_times(maps[segment.path], offsets[own] - segment.start_offset, segment)
+        times[in_segment] = _store_times(maps[segment.path], offsets[in_segment] - segment.start_offset, segment)
     values["store_timestamp"] = times
     return values
 

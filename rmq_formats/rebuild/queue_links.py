@@ -35,7 +35,7 @@ def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt
                 if queue_id is None or (topic, queue_id) not in rebuilt:
                     source = root / name / topic / queue
                     is_elsewhere = any(path.is_symlink() for path in (source, source.parent, root / name))
-                    _take_files(source, new / name / topic / queue, copies=is_elsewhere)
+                    _link_or_copy_files(source, new / name / topic / queue, copies=is_elsewhere)
 
 
 def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
@@ -44,7 +44,7 @@ def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
             yield from ((topic.name, queue.name) for queue in topic.iterdir() if queue.is_dir())
 
 
-def _take_files(source: Path, target: Path, *, copies: bool) -> None:
+def _link_or_copy_files(source: Path, target: Path, *, copies: bool) -> None:
     """Link a queue's files, or copy them: those that a symbolic link leads to are not the store's to link."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():

@@ -64,7 +64,7 @@ class Units(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """What consumers get of a queue.
+    """Messages that consumers get of a queue.
 
     Attributes:
         least: smallest queue offset of a message that the log has; the end where it has none.
@@ -104,13 +104,13 @@ class QueueTree:
 
     def has_same_files(self, name: QueueName, other: "QueueTree") -> bool:
         """Return whether a queue has the same files here and in another tree, byte for byte."""
-        own, theirs = self._files.get(name, ()), other._files.get(name, ())  # of the same class
-        if not own or [(file.start_offset, file.size_bytes) for file in own] != [
-            (file.start_offset, file.size_bytes) for file in theirs
+        files, other_files = self._files.get(name, ()), other._files.get(name, ())  # of the same class
+        if not files or [(file.start_offset, file.size_bytes) for file in files] != [
+            (file.start_offset, file.size_bytes) for file in other_files
         ]:
             return False
         return all(
-            np.array_equal(self._data(file), other._data(twin)) for file, twin in zip(own, theirs, strict=True)
+            np.array_equal(self._data(file), other._data(twin)) for file, twin in zip(files, other_files, strict=True)
         )  # fmt: skip
 
     def fingerprint(self, name: QueueName) -> bytes:
@@ -148,8 +148,8 @@ class QueueTree:
         data = self._data(file)
         units = np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)
         offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
-        own = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
-        return own.select(~(is_unwritten(units) | is_pre_blank(units)))
+        file_units = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
+        return file_units.select(~(is_unwritten(units) | is_pre_blank(units)))
 
     def _batch_units(self, file: Segment) -> Units:
         units, _ = split_file(self._data(file))

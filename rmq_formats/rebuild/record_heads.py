@@ -34,7 +34,7 @@ class RecordHeads:
     def __init__(
         self, segments: Sequence[Segment], log_end: int, *, is_local: bool, lost: Sequence[tuple[int, int]] = ()
     ) -> None:
-        """Take the files of a log.
+        """Open the files of a log.
 
         Args:
             segments: in log order.
@@ -64,14 +64,14 @@ class RecordHeads:
     def are_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which units name a record that begins in a lost range."""
         last = np.searchsorted(self._lost_begins, physical_offsets, side="right") - 1
-        found: NDArray[np.bool_] = last >= 0
-        found[found] = physical_offsets[found] < self._lost_ends[last[found]]
-        return found
+        is_lost: NDArray[np.bool_] = last >= 0
+        is_lost[is_lost] = physical_offsets[is_lost] < self._lost_ends[last[is_lost]]
+        return is_lost
 
     def are_records(
         self, topic: str, queue_id: int, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return which units point to a record of their queue, whatever its checksums say.
+        """Return which units point to a record of their queue; the record's checksums do not count.
 
         Args:
             topic: of the queue; a light queue (LMQ) has records of any topic.
@@ -79,19 +79,21 @@ class RecordHeads:
             physical_offsets: of the units, int64[n].
             sizes: of the units, int64[n], in bytes.
         """
-        found = self.in_log(physical_offsets, sizes)
+        are_valid = self.in_log(physical_offsets, sizes)
         if not self._is_local:
-            return found
-        rows = np.flatnonzero(found)
+            return are_valid
+        rows = np.flatnonzero(are_valid)
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[begin : begin + _ROWS_AT_ONCE]
             numbers = np.searchsorted(self._starts, physical_offsets[part], side="right") - 1
             for number in np.unique(numbers).tolist():
-                own = part[numbers == number]
+                in_segment = part[numbers == number]
                 segment = self._segments[number]
-                at = physical_offsets[own] - segment.start_offset
-                found[own] = _are_records(self._data(segment), at, physical_offsets[own], sizes[own], topic, queue_id)
-        return found
+                at = physical_offsets[in_segment] - segment.start_offset
+                are_valid[in_segment] = _are_records(
+                    self._data(segment), at, physical_offsets[in_segment], sizes[in_segment], topic, queue_id
+                )
+        return are_valid
 
     def _data(self, segment: Segment) -> NDArray[np.uint8]:
         if segment.path not in self._maps:
@@ -111,9 +113,9 @@ def _are_records(
     topic: str,
     queue_id: int,
 ) -> NDArray[np.bool_]:
-    """Compare the heads at some positions of a file with what units say of them."""
-    found: NDArray[np.bool_] = at + np.maximum(sizes, _HEAD_COLUMNS) <= len(data)
-    rows = np.flatnonzero(found)
+    """Compare the heads at some positions of a file with the units of the records."""
+    are_valid: NDArray[np.bool_] = at + np.maximum(sizes, _HEAD_COLUMNS) <= len(data)
+    rows = np.flatnonzero(are_valid)
     heads = data[at[rows, None] + np.arange(_HEAD_COLUMNS)]
     magics = _field(heads, RECORD_MAGIC_AT, ">i4")
     is_record = (_field(heads, RECORD_SIZE_AT, ">i4") == sizes[rows]) & np.isin(magics, (MAGIC_V1, MAGIC_V2))
@@ -121,8 +123,8 @@ def _are_records(
     if not topic.startswith(LIGHT_QUEUE_PREFIX):
         is_record &= _field(heads, RECORD_QUEUE_ID_AT, ">i4") == queue_id
         is_record &= _have_topic(data, at[rows], sizes[rows], heads, magics, topic.encode())
-    found[rows] = is_record
-    return found
+    are_valid[rows] = is_record
+    return are_valid
 
 
 def _have_topic(
@@ -141,13 +143,13 @@ def _have_topic(
     body_bytes = np.ascontiguousarray(heads[np.arange(len(heads))[:, None], columns]).view(">i4").ravel()
     width = np.where(magics == MAGIC_V2, 2, 1)
     topic_at = body_at + 4 + body_bytes.astype(np.int64)
-    found: NDArray[np.bool_] = (body_bytes >= 0) & (topic_at + width + len(topic) <= sizes)
-    rows = np.flatnonzero(found)
+    are_equal: NDArray[np.bool_] = (body_bytes >= 0) & (topic_at + width + len(topic) <= sizes)
+    rows = np.flatnonzero(are_equal)
     begins = at[rows] + topic_at[rows]
     lengths = np.where(width[rows] == 2, data[begins].astype(np.int64) << 8 | data[begins + 1], data[begins])
     texts = data[(begins + width[rows])[:, None] + np.arange(len(topic))]
-    found[rows] = (lengths == len(topic)) & (texts == np.frombuffer(topic, dtype=np.uint8)).all(axis=1)
-    return found
+    are_equal[rows] = (lengths == len(topic)) & (texts == np.frombuffer(topic, dtype=np.uint8)).all(axis=1)
+    return are_equal
 
 
 def _field(heads: NDArray[np.uint8], at: int, code: str) -> NDArray[Any]:

@@ -46,7 +46,7 @@ class RebuildReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are no findings, and nothing is or would be taken from consumers without their consent."""
+        """Return whether there are no findings, and no harm to consumers without consent."""
         return not self.finding_counts and self.outcome.is_clean
 
     def _repr_html_(self) -> str:

@@ -18,7 +18,7 @@ OptionsOf = Callable[[str], RebuildOptions]
 
 
 def rebuild_stores(
-    given: Sequence[str],
+    stores_given: Sequence[str],
     out: str | None,
     options_of: OptionsOf,
     runner: Runner,
@@ -28,7 +28,7 @@ def rebuild_stores(
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
 
     Args:
-        given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        stores_given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
         out: directory or URI below which each broker's files are published by its name; None is in the stores.
         options_of: what to rebuild, for the store at a path.
         runner: where the tasks run.
@@ -38,10 +38,10 @@ def rebuild_stores(
     Raises:
         RmqError: the stores cannot be told, or none of them can be rebuilt.
     """
-    stores = find_stores(given)
+    stores = find_stores(stores_given)
     parallelism = -(-runner.parallelism // len(stores))
     steps = [_steps(store, out, options_of, parallelism, leftover, terms) for store in stores]
-    return run_on_stores("rebuild", given, stores, steps, runner)
+    return run_on_stores("rebuild", stores_given, stores, steps, runner)
 
 
 def _steps(

@@ -1,4 +1,4 @@
-"""A ConsumeQueue in RocksDB that stands in a store that is rebuilt: the witness of what its log does not know.
+"""ConsumeQueue in RocksDB of a store that is rebuilt: the witness for facts that the log lacks.
 
 Units whose records have expired stay, and so does the end of a queue without any. Records of a former life of a topic
 get no unit.
@@ -64,7 +64,7 @@ def opened_witness(path: str | None) -> Iterator[QueueDatabase | None]:
 def with_standing_light_queues(
     options: RebuildOptions, topics: Collection[str], database: str | None
 ) -> RebuildOptions:  # fmt: skip
-    """Add the light queues that stand to the live topics: deleting a topic takes no message from another queue.
+    """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
 
     Args:
         options: of the rebuild.

@@ -18,8 +18,8 @@ _ADDRESS_ZERO: Final = int(np.iinfo(np.int64).min)  # the address of offset 0
 _NOWHERE: Final = -1
 
 
-def keep_ext(rows: Rows, units: Rows, ext_units: Rows) -> tuple[Rows, Rows] | None:
-    """Give the rows of a queue tags codes that its standing ext files suit.
+def assign_ext_addresses(rows: Rows, units: Rows, ext_units: Rows) -> tuple[Rows, Rows] | None:
+    """Set the tags codes of a queue's rows to the addresses of its existing ext units.
 
     Args:
         rows: int64[n, ROW_COLUMNS], what the queue should hold, ascending by place in QUEUE_OFFSET.
@@ -37,23 +37,23 @@ def keep_ext(rows: Rows, units: Rows, ext_units: Rows) -> tuple[Rows, Rows] | No
     columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]
     stands = (units[at][:, columns] == rows[:, columns]).all(axis=1)
     tags_codes = units[at, unit_kernel.TAGS_CODE]
-    wanted = rows[:, [unit_kernel.TAGS_CODE, unit_kernel.STORE_TIMESTAMP]]
+    values_of_rows = rows[:, [unit_kernel.TAGS_CODE, unit_kernel.STORE_TIMESTAMP]]
     is_address = stands & (tags_codes <= EXT_MAX_ADDRESS)
     numbers = np.where(is_address, _find(ext_units, tags_codes - _ADDRESS_ZERO), _NOWHERE)
     named = numbers[numbers != _NOWHERE]
     repeated = named[np.flatnonzero(np.diff(np.sort(named)) == 0)] if len(named) else named
     numbers[np.isin(numbers, repeated)] = _NOWHERE
-    is_plain = stands & ~is_address & (tags_codes == wanted[:, 0])
-    _name_free_units(numbers, ~is_plain & (numbers == _NOWHERE), wanted, ext_units)
+    is_plain = stands & ~is_address & (tags_codes == values_of_rows[:, 0])
+    _name_free_units(numbers, ~is_plain & (numbers == _NOWHERE), values_of_rows, ext_units)
     if (is_address & (numbers == _NOWHERE)).any():
         return None
-    kept = rows.copy()
+    new_rows = rows.copy()
     has_ext = numbers != _NOWHERE
-    kept[has_ext, unit_kernel.TAGS_CODE] = ext_units[numbers[has_ext], 0] + _ADDRESS_ZERO
+    new_rows[has_ext, unit_kernel.TAGS_CODE] = ext_units[numbers[has_ext], 0] + _ADDRESS_ZERO
     changed = np.flatnonzero(has_ext)
-    changed = changed[(ext_units[numbers[changed], 1:] != wanted[changed]).any(axis=1)]
-    values = np.column_stack([ext_units[numbers[changed], 0], wanted[changed]])
-    return kept, np.ascontiguousarray(values[np.argsort(values[:, 0], kind="stable")])
+    changed = changed[(ext_units[numbers[changed], 1:] != values_of_rows[changed]).any(axis=1)]
+    values = np.column_stack([ext_units[numbers[changed], 0], values_of_rows[changed]])
+    return new_rows, np.ascontiguousarray(values[np.argsort(values[:, 0], kind="stable")])
 
 
 def _find(ext_units: Rows, offsets: Rows) -> Rows:
@@ -61,14 +61,14 @@ def _find(ext_units: Rows, offsets: Rows) -> Rows:
     return np.where(ext_units[at, 0] == offsets, at, _NOWHERE)
 
 
-def _name_free_units(numbers: Rows, wants: NDArray[np.bool_], wanted: Rows, ext_units: Rows) -> None:
-    """Let rows without an ext unit have a free one with their values, in the order of the files."""
+def _name_free_units(numbers: Rows, wants: NDArray[np.bool_], values_of_rows: Rows, ext_units: Rows) -> None:
+    """Assign free ext units with the same values to rows without an ext unit, in the order of the files."""
     free = np.setdiff1d(np.arange(len(ext_units)), numbers)
     by_values: dict[tuple[int, int], list[int]] = {}
     for number in reversed(free.tolist()):
         by_values.setdefault((int(ext_units[number, 1]), int(ext_units[number, 2])), []).append(number)
     for row in np.flatnonzero(wants).tolist() if by_values else ():
-        candidates = by_values.get((int(wanted[row, 0]), int(wanted[row, 1])))
+        candidates = by_values.get((int(values_of_rows[row, 0]), int(values_of_rows[row, 1])))
         if candidates:
             numbers[row] = candidates.pop()
 
@@ -79,7 +79,7 @@ def set_values(start: int, image: memoryview, values: Rows) -> None:
     Args:
         start: offset of the file, in bytes.
         image: its used bytes.
-        values: of the queue's ext units, as by ``keep_ext``.
+        values: of the queue's ext units, as by ``assign_ext_addresses``.
     """
     low, high = np.searchsorted(values[:, 0], [start, start + len(image)]).tolist()
     for offset, tags_code, store_timestamp_ms in values[low:high].tolist():

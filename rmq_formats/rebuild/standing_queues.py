@@ -1,4 +1,4 @@
-"""Queues that stand in a store that is rebuilt: the witness of what its log does not know.
+"""Queues of a store that is rebuilt: the witness for facts that the log lacks.
 
 A queue without a fault is carried over as it stands. Of one with faults, the units that are right stay where they
 stand, and the rest comes from the log. What a log does not know: the end of a queue whose messages have expired,
@@ -22,7 +22,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.rebuild.standing_ext import keep_ext, set_values
+from rmq_formats.rebuild.standing_ext import assign_ext_addresses, set_values
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Storage, open_storage
@@ -74,17 +74,17 @@ def list_standing(
 
 
 def write_standing(area: Area, storage: Storage, root: str, store: str, queues: QueuesByPartition | None) -> None:
-    """Write the queues of each partition for its task, with what config files say of them."""
+    """Write the queues of each partition for the partition's task, with the claims of config files."""
     if queues is None:
         return
-    known = stored_topics(storage, root)
+    topics = stored_topics(storage, root)
     claimed: list[list[Queue]] = [[] for _ in range(len(queues))]
     for topic, queue_id in _claimed_queues(storage, root):
         claimed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
     for partition in range(len(queues)):
         note = {
             "store": store, "queues": queues.of(partition), "claimed": claimed[partition],
-            "known_topics": None if known is None else sorted(known),
+            "known_topics": None if topics is None else sorted(topics),
         }  # fmt: skip
         write_text(area, _note_name(partition), json.dumps(note))
 
@@ -94,7 +94,7 @@ def _note_name(partition: int) -> str:
 
 
 def _claimed_queues(storage: Storage, root: str) -> Iterator[Queue]:
-    """Yield the queues of which a consumer offset above 0 tells."""
+    """Yield the queues with a consumer offset above 0."""
     texts = config_texts(storage, paths.config_dir(root), FindingList())
     for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
         for claim in checkpoint_and_config.consumer_claims(texts.get(name, "{}")):
@@ -119,7 +119,7 @@ class CarriedFile:
 
 @dataclass(frozen=True, slots=True)
 class StandingQueue:
-    """A queue as its files and its records give it.
+    """Queue as merged from its files and its records.
 
     Attributes:
         files: to be carried over as they are; None where the queue is to be made of its state.
@@ -140,8 +140,8 @@ class StandingQueues:
     def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
         note: dict[str, Any] = json.loads(area.read_text(_note_name(partition)))
         self.storage, self.root = open_storage(note["store"])
-        known = note["known_topics"]
-        self.known_topics = None if known is None else frozenset(known)
+        known_topics = note["known_topics"]
+        self.known_topics = None if known_topics is None else frozenset(known_topics)
         self.sizes, self.facts = options.sizes, facts
         live = options.live_topics
         self.queues: list[Queue] = [
@@ -158,7 +158,7 @@ class StandingQueues:
         return area.exists(_note_name(partition))
 
     def merge(self, queue: Queue, rows: Rows) -> StandingQueue | None:
-        """Merge the files of a queue with its records; None where the log alone tells.
+        """Merge the files of a queue with its records; None if the log alone decides.
 
         Args:
             queue: topic and id.
@@ -181,39 +181,41 @@ class StandingQueues:
             log_file_bytes=self.sizes.commitlog_file_bytes,
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
-        own = FindingList()
+        record_findings = FindingList()
         is_sound = True
         for finding in findings.kept:
             if finding.kind in _OF_RECORDS:
-                own.add(finding)
+                record_findings.add(finding)
             elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
                 is_sound = False
         # Units of lost messages explain their gaps to a verification; here such units become pre-blanks.
         for begin, end, *_ in record_gaps(check.state).tolist():
             detail = f"no record has the queue offsets {begin} to {end - 1}"
-            own.add(name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin))
+            record_findings.add(
+                name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin)
+            )
         for kind in _OF_RECORDS:
-            own.add_uncounted(kind, findings.counts.get(kind, 0) - own.counts.get(kind, 0))
+            record_findings.add_uncounted(kind, findings.counts.get(kind, 0) - record_findings.counts.get(kind, 0))
         if is_sound:
             carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
             if ext is not None:
                 carried += self._carried_ext(name, stored)
-            return StandingQueue(carried, check.state, own)
+            return StandingQueue(carried, check.state, record_findings)
         state, ext_files = check.state, None
         if ext is not None and _NO_EXT.isdisjoint(findings.counts):
             state, ext_files = self._with_standing_ext(name, stored, files, state, ext.units)
-        return StandingQueue(None, state, own, ext_files)
+        return StandingQueue(None, state, record_findings, ext_files)
 
     def _with_standing_ext(
         self, name: QueueName, stored: StoredFiles, files: Sequence[QueueFile], state: QueueState, ext_units: Rows
     ) -> tuple[QueueState, Sequence[CarriedFile] | None]:
-        """Keep the queue's ext files, and the addresses that lead into them, where each leads to a unit."""
+        """Carry the queue's ext files over, with the addresses in its units, if each address leads to an ext unit."""
         file_bytes = self.sizes.consumequeue_file_bytes
         units = [
             read_units(file.start_offset // UNIT_BYTES, file_bytes // UNIT_BYTES, file.read())
             for file in files if not file.start_offset % file_bytes
         ]  # fmt: skip
-        kept = keep_ext(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
+        kept = assign_ext_addresses(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
         if kept is None:
             return state, None
         rows, values = kept
@@ -266,7 +268,7 @@ class StandingQueues:
     def _carried(
         self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
     ) -> Iterator[CarriedFile]:
-        """Read files up to the queue's end: behind it a broker may have written before they were read."""
+        """Read files up to the queue's end: a broker may have written after that end in the meantime."""
         for file in files:
             image = file.read().data[: max(0, end_bytes - file.start_offset)]
             yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)

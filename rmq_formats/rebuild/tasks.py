@@ -81,7 +81,7 @@ class ScanResult:
         return msgspec.convert(json.loads(text), cls)
 
     def damage_list(self) -> list[Damage]:
-        """Return the damaged stretches."""
+        """Return the damaged ranges."""
         return [Damage(offset, size, DamageCode(code)) for offset, size, code in self.damages]
 
 
@@ -125,7 +125,7 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Task of writing one IndexFile: which keys of the log it holds.
+    """Task of writing one IndexFile with a range of the log's keys.
 
     Attributes:
         number: place in the order of files.
@@ -220,13 +220,13 @@ Place: TypeAlias = Callable[[derived_images.Rows], derived_images.Placement]
 def write_queues(
     partition: int, split_count: int, options: RebuildOptions, area: Area, place: Place | None = None
 ) -> WriteResult:
-    """Task of the second wave: write the files of all queues of one partition.
+    """Write the files of all queues of one partition; a task of the second wave.
 
     Args:
         partition: which.
         split_count: of the first wave.
         options: of the rebuild.
-        area: work area that has the spills, and takes the files.
+        area: work area of the spills and of the files.
         place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
@@ -251,14 +251,14 @@ def write_queues(
             with opened_witness(noted_database(area)) as database:
                 for name, parts in queues.items():
                     placements[name] = place_by_database(database, *name, np.concatenate(parts), facts)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     counts: Counter[str] = Counter()
     files: dict[str, int] = {}
     queue_count = unit_count = 0
     for (topic, queue_id), parts in sorted(queues.items()):
         rows = np.concatenate([_NO_ROWS, *parts])
         if not paths.is_safe_topic(topic) or "\ufffd" in topic:
-            found.append(
+            findings.append(
                 Finding(finding_kinds.LOG_TOPIC, "topic is no directory name", None,
                         int(rows[0, unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
             )  # fmt: skip
@@ -268,34 +268,34 @@ def write_queues(
             units = batch_queues.units_of(rows, inner_batches() if len(rows) else rows)
             carried = None if standing is None else standing.merge_batches((topic, queue_id), units)
             if carried is None:
-                made = _write_batch_queue(topic, queue_id, units, options, area)
+                written = _write_batch_queue(topic, queue_id, units, options, area)
             else:
-                made = _write_merged_queue(topic, queue_id, carried, options, area)
-            queue_count += bool(made)
-            files |= made
+                written = _write_merged_queue(topic, queue_id, carried, options, area)
+            queue_count += bool(written)
+            files |= written
             unit_count += len(units)
             continue
         merged = None if standing is None else standing.merge((topic, queue_id), rows)
         if merged is not None:
-            made = _write_merged_queue(topic, queue_id, merged, options, area)
-            queue_count += bool(made)
-            files |= made
+            written = _write_merged_queue(topic, queue_id, merged, options, area)
+            queue_count += bool(written)
+            files |= written
             unit_count += 0 if merged.state is None else len(merged.state.rows)
-            found += merged.findings.kept
+            findings += merged.findings.kept
             counts.update({kind.code: count for kind, count in merged.findings.counts.items()})
             continue
         placement = placements.pop((topic, queue_id), None)
         if placement is None:
             is_cut = options.live_topics is not None and topic.startswith(LIGHT_QUEUE_PREFIX)  # of units left out
             placement = derived_images.place_by_offset(rows) if is_cut else place(rows)
-        own = list(_queue_findings(topic, queue_id, placement))
-        found += own
-        counts.update(finding.kind.code for finding in own)
+        queue_findings = list(_queue_findings(topic, queue_id, placement))
+        findings += queue_findings
+        counts.update(finding.kind.code for finding in queue_findings)
         if len(placement.rows):
             queue_count += 1
             files |= _write_queue(topic, queue_id, placement.rows, options, area)
             unit_count += len(placement.rows)
-    reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
+    reported = tuple(finding.to_dict() for finding in findings[:MAX_REPORTED])
     result = WriteResult(queue_count, len(files), unit_count, 0, reported, dict(counts))
     area.note_files(f"queues-{partition:06d}", files)
     write_text(area, done, result.to_json())
@@ -308,7 +308,7 @@ Files = dict[str, int]  # sizes in bytes, by names in the store
 def _write_merged_queue(
     topic: str, queue_id: int, merged: StandingQueue, options: RebuildOptions, area: Area
 ) -> Files:  # fmt: skip
-    """Carry a queue over, or write what its files and its records give together."""
+    """Carry a queue over, or write the merge of its files and its records."""
     sizes, files = options.sizes, Files()
     sizes_of = {
         "consumequeue": sizes.consumequeue_file_bytes, "consumequeue_ext": sizes.consumequeue_ext_file_bytes,
@@ -371,7 +371,7 @@ def _write_image(area: Area, directory: str, start_offset: int, image: bytes | m
 def index_tasks(
     results: Sequence[ScanResult], options: RebuildOptions, last_keys: Callable[[int, int], IndexBound]
 ) -> list[IndexTask]:
-    """Plan the IndexFiles of a log: each holds the next ``index_entries - 1`` keys in log order.
+    """Plan the IndexFiles of a log, each with the next ``index_entries - 1`` keys in log order.
 
     RocketMQ creates a file when a message comes and the last file is full or there is none, even if
     that message has no key: so the last file may be empty (``IndexService#buildIndex``).
@@ -397,11 +397,11 @@ def index_tasks(
     tasks: list[IndexTask] = []
     name = f"{0:017d}"
     previous_end: IndexBound | None = None
-    for number, own in enumerate(parts):
+    for number, key_ranges in enumerate(parts):
         # Brokers name a file by its creation time; the first record's time is as near, and repeatable.
-        name = _name_after(name, last_keys(own[0].split, own[0].begin).timestamp_ms)
-        tasks.append(IndexTask(number, name, tuple(own), previous_end))
-        previous_end = last_keys(own[-1].split, own[-1].end - 1)
+        name = _name_after(name, last_keys(key_ranges[0].split, key_ranges[0].begin).timestamp_ms)
+        tasks.append(IndexTask(number, name, tuple(key_ranges), previous_end))
+        previous_end = last_keys(key_ranges[-1].split, key_ranges[-1].end - 1)
     last_message = max((result.last_physical_offset for result in results), default=-1)
     if room == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
         tasks.append(IndexTask(len(tasks), _name_after(name, 0), (), previous_end))
