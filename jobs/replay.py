@@ -45,8 +45,8 @@ from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
-from rmq_formats.storage.segments import open_storage, place_of
-from rmq_formats.storage.store_variants import Variant, recognise
+from rmq_formats.storage.segments import canonical_path, open_storage
+from rmq_formats.storage.store_variants import Variant, detect_layouts
 from rmq_formats.write.commitlog import refuse_write
 
 # Arguments that are options of ``rmq_commitlog``.
@@ -110,7 +110,7 @@ def check(given: argparse.Namespace) -> None:
     if given.tier is not None and given.checkpoint is not None:
         raise OptionError("--checkpoint is a place in the CommitLog, and --tier has places of its own: leave out one")
     if given.to_store is not None:
-        if place_of(given.to_store) == place_of(given.store):
+        if canonical_path(given.to_store) == canonical_path(given.store):
             raise OptionError(f"--to-store {given.to_store}: is the replayed store itself")
         for name in ("to_topic", "rate", "checkpoint"):
             if getattr(given, name) is not None:
@@ -126,7 +126,7 @@ def check(given: argparse.Namespace) -> None:
 
 def _refuse_batch_topics(store: str, choice: Choice) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
-    found = recognise(*open_storage(store))
+    found = detect_layouts(*open_storage(store))
     wanted = sorted(filter(choice.query.wants_topic, found.batch_topics))
     if wanted:
         raise StoreLayoutError(

@@ -13,7 +13,7 @@ from typing import Final
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK, RECORD_VERSIONS
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.record_frame import FrameShape, crc_fault, crc_property_holds, frame_shape
+from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, is_crc_property_valid
 from rmq_formats.codecs.record_layout import RECORD_MAGIC_AT, SIZE_AND_MAGIC
 
 _ANY_MAGIC = re.compile(
@@ -148,4 +148,4 @@ def verify_crc_property(record: bytes | bytearray | memoryview) -> bool | None:
     view = memoryview(record)
     shape = frame_shape(view, 0, None)
     assert isinstance(shape, FrameShape)
-    return crc_property_holds(view, shape)
+    return is_crc_property_valid(view, shape)

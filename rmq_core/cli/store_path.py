@@ -28,14 +28,14 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
 from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
-from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.nearby_store import nearby_store, refuse_no_store
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
-from rmq_formats.storage.store_variants import holds_rocksdb, holds_rocksdb_table
+from rmq_formats.storage.store_variants import is_rocksdb, is_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
@@ -141,13 +141,13 @@ def _refuse_names(storage: Storage, path: str) -> None:
             )
         # A topic's directory may stand beside the database; what else is in the directory is the database's.
         is_in_directory = number + 2 == len(parts) and not storage.entries(path)
-        if is_in_directory and name in _DATABASES and holds_rocksdb(storage, here):
+        if is_in_directory and name in _DATABASES and is_rocksdb(storage, here):
             raise StoreLayoutError(f"{path}: a file of a ConsumeQueue in RocksDB; give its directory, {here}")
 
 
 def _is_config_database(storage: Storage, path: str) -> bool:
     """Return whether a directory is a RocksDB of a broker's config."""
-    return path.rpartition("/")[2] in rocksdb_config.DATABASES and holds_rocksdb(storage, path)
+    return path.rpartition("/")[2] in rocksdb_config.DATABASES and is_rocksdb(storage, path)
 
 
 def _is_entry_index(parts: list[str]) -> bool:
@@ -162,7 +162,7 @@ def _is_dledger_data(parts: list[str]) -> bool:
 
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     parts = _parts(storage, path)
-    if parts[-1] in _DATABASES and holds_rocksdb(storage, path):
+    if parts[-1] in _DATABASES and is_rocksdb(storage, path):
         return PathKind.QUEUE_DATABASE
     tree = _tree_of(parts)
     if tree is not None:
@@ -221,16 +221,16 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         return PathKind.INDEX
     if parts[-1] == PathKind.CHECKPOINT:
         return PathKind.CHECKPOINT
-    if holds_rocksdb(storage, path.rpartition("/")[0] or "."):
+    if is_rocksdb(storage, path.rpartition("/")[0] or "."):
         raise StoreLayoutError(f"{path}: a file of a RocksDB, which rmq does not read alone")
     with opened(storage, path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
-        if holds_rocksdb_table(tail):
+        if is_rocksdb_table(tail):
             raise StoreLayoutError(f"{path}: a file of a RocksDB, by its content, which rmq does not read alone")
-        if dledger.holds_index(head):
+        if dledger.begins_with_index(head):
             return PathKind.ENTRY_INDEX
-        kind = PathKind.BATCHCONSUMEQUEUE if holds_batch_units(head) else _content_kind(head, file.size_bytes)
+        kind = PathKind.BATCHCONSUMEQUEUE if is_batch_queue_file(head) else _content_kind(head, file.size_bytes)
     if kind is None:
         raise StoreError(nearby_store(storage, path) or f"{path}: not a file of a store that rmq knows. Give a store.")
     return kind
@@ -242,7 +242,7 @@ def _content_kind(head: bytes, size_bytes: int) -> PathKind | None:
     if len(head) < UNIT_BYTES:
         return None
     magic = SIZE_AND_MAGIC.unpack_from(head)[1]
-    if dledger.holds_entry(head):
+    if dledger.begins_with_entry(head):
         return PathKind.COMMITLOG
     if magic == MAGIC_BLANK or magic in RECORD_VERSIONS:
         return PathKind.COMMITLOG
@@ -334,7 +334,7 @@ def _head_bytes(storage: Storage, path: str) -> int:
     if _is_dledger_data(parts[:-1]):
         return dledger.ENTRY_HEAD_BYTES
     with opened(storage, path) as file:
-        return dledger.ENTRY_HEAD_BYTES if dledger.holds_entry(read_range(file, 0, _HEAD_BYTES)) else 0
+        return dledger.ENTRY_HEAD_BYTES if dledger.begins_with_entry(read_range(file, 0, _HEAD_BYTES)) else 0
 
 
 def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSegments]:

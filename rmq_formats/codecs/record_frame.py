@@ -154,10 +154,10 @@ def crc_fault(view: memoryview, shape: FrameShape) -> DamageCode | None:
     body = view[shape.body_at : shape.body_at + shape.body_bytes]
     if _BODY_CRC.unpack_from(view, shape.position)[0] != body_crc(body):
         return DamageCode.BODY_CRC
-    return DamageCode.PROPERTIES_CRC if crc_property_holds(view, shape) is False else None
+    return DamageCode.PROPERTIES_CRC if is_crc_property_valid(view, shape) is False else None
 
 
-def crc_property_holds(view: memoryview, shape: FrameShape) -> bool | None:
+def is_crc_property_valid(view: memoryview, shape: FrameShape) -> bool | None:
     """Return whether the record's ``__CRC32#`` matches; None if its properties do not end in one.
 
     The sum is over all bytes before it (``enabledAppendPropCRC``).

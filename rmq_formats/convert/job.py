@@ -14,7 +14,7 @@ from rmq_formats.convert.report import Converted, ConvertReport, Source
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.commitlog import check_store
-from rmq_formats.storage.segments import open_storage, place_of
+from rmq_formats.storage.segments import canonical_path, open_storage
 from rmq_formats.tasks.publish import sync_directory, sync_file_system
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.store_lock import directory_lock, store_lock
@@ -75,7 +75,7 @@ def _check_target(root: str, out: str) -> Path:
     """Refuse a target that is no new directory, or in the store. Raises OptionError."""
     if "://" in out:
         raise OptionError(f"--out {out}: give a directory of this machine")
-    if place_of(out).is_relative_to(place_of(root)):
+    if canonical_path(out).is_relative_to(canonical_path(root)):
         raise OptionError(f"--out {out}: is in the store, which is only read")
     target = Path(out).absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):

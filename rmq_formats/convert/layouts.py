@@ -78,7 +78,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a classic store.
     """
     storage, root = open_storage(source.store)
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(variants.places):
         raise StoreLayoutError(f"{root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
     in_rocksdb = Variant.ROCKSDB_CONFIG in variants
@@ -108,8 +108,8 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
     """
     storage, root = open_storage(source.store)
-    variants = store_variants.recognise(storage, root)
-    if store_variants.rebuilt_as_database(root, variants) and Variant.DLEDGER not in variants:
+    variants = store_variants.detect_layouts(storage, root)
+    if store_variants.rebuilds_as_database(root, variants) and Variant.DLEDGER not in variants:
         raise StoreLayoutError(f"{root}: has its ConsumeQueue in RocksDB already")
     _refuse_batch_queues(root, sorted(stored_batch_topics(storage, root)))
 
@@ -136,7 +136,7 @@ def _make(
 ) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
     """Make the log, config and all that belongs to the log, then queues and Index of these."""
     storage, root = open_storage(source.store)
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     segments = readable_segments(storage, root)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(storage, segments, new, source.sizes.commitlog_file_bytes)

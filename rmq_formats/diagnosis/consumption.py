@@ -151,7 +151,7 @@ def _switch_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
 
 
 def _dispatch_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
-    if Variant.ROCKSDB_QUEUES in store_variants.recognise(storage, root):
+    if Variant.ROCKSDB_QUEUES in store_variants.detect_layouts(storage, root):
         return
     segments = readable_segments(storage, root)
     if any(segment.head_bytes for segment in segments):

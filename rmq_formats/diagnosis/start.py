@@ -174,7 +174,7 @@ def _size_answers(root: str, setting: str, entries: list[Entry], configured: int
 
 
 def _queue_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) -> Iterator[Answer]:
-    if Variant.ROCKSDB_QUEUES in store_variants.recognise(storage, root):
+    if Variant.ROCKSDB_QUEUES in store_variants.detect_layouts(storage, root):
         return
     directory = paths.consumequeue_dir(root)
     entries: list[Entry] = []
@@ -260,7 +260,7 @@ def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
 
 
 def _layout_answers(storage: LocalStorage, root: str, conf: BrokerConf) -> Iterator[Answer]:
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if conf.has_dledger != (Variant.DLEDGER in variants):
         has_log = bool(list_segments(storage, paths.commitlog_dir(root)))
         yield _answer(

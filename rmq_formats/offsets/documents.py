@@ -58,7 +58,7 @@ def read_documents(storage: Storage, root: str) -> list[OffsetsDocument]:
         FormatError: the offsets are in a RocksDB that is damaged.
     """
     documents = []
-    if Variant.ROCKSDB_CONFIG in store_variants.recognise(storage, root):
+    if Variant.ROCKSDB_CONFIG in store_variants.detect_layouts(storage, root):
         claims = [
             Claim(topic, queue_id, offset, group)
             for (topic, group), queues in stored_offsets(storage, root).items()

@@ -64,7 +64,7 @@ def read_positions(storage: Storage, root: str, claims: Sequence[Claim]) -> list
     if not rows:
         return []
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
-    choice = choose_queues(storage, root, store_variants.recognise(storage, root), wants_light=wants_light)
+    choice = choose_queues(storage, root, store_variants.detect_layouts(storage, root), wants_light=wants_light)
     lag = read_lag(root, LagTask(rows, is_dirty=dirty_reason(storage, root) is not None, choice=choice))
     ends = {
         row.queue: (least, end)

@@ -44,7 +44,7 @@ def stored_batch_topics(storage: Storage, root: str) -> frozenset[str]:
     Raises:
         RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
     """
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if store_variants.Variant.ROCKSDB_CONFIG not in variants:
         return variants.batch_topics
     configs = (stored_topics(storage, root) or {}).items()

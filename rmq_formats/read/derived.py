@@ -104,7 +104,7 @@ def plan_units(
         FormatError: a damaged RocksDB.
     """
     check_store(storage, root)
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     batch_topics = stored_batch_topics(storage, root)
     directory = paths.consumequeue_dir(root)
     topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]

@@ -22,7 +22,7 @@ def dirty_reason(storage: Storage, root: str) -> str | None:
 
 def dirty_queues_reason(storage: Storage, root: str, topics: frozenset[str]) -> str | None:
     """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if store_variants.Variant.ROCKSDB_QUEUES in variants:
         return "the ConsumeQueue is in RocksDB"
     batch = variants.batch_topics & topics

@@ -29,7 +29,7 @@ from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
-from rmq_formats.storage.store_variants import Variant, recognise
+from rmq_formats.storage.store_variants import Variant, detect_layouts
 
 _MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
 _MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
@@ -76,7 +76,7 @@ def _index_tags_by_store_files(storage: Storage, root: str) -> IndexTags:
     with suppress(StoreError, FormatError, OSError), opened(storage, paths.checkpoint_file(root)) as file:
         if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
             return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
-    variants = recognise(storage, root)
+    variants = detect_layouts(storage, root)
     if Variant.FROM_5_4 in variants:
         return IndexTags(
             ALL_TAGS, f"yes, because of {variants.places[Variant.FROM_5_4]}, which brokers from 5.4 on make"

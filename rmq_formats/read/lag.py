@@ -105,7 +105,7 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     if not rows:
         return []
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
-    choice = choose_queues(storage, root, store_variants.recognise(storage, root), wants_light=wants_light)
+    choice = choose_queues(storage, root, store_variants.detect_layouts(storage, root), wants_light=wants_light)
     if dirty_reason(storage, root) is not None:
         return [LagTask(tuple(rows), is_dirty=True, choice=choice)]
     tasks: list[list[GroupQueue]] = []

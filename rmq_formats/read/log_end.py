@@ -335,7 +335,7 @@ def _last_dispatched(storage: Storage, root: str, enough: int) -> _LastUnit | No
         if batch_unit is not None:
             begin = int(batch_unit["physical_offset"])
             last = _later(last, _LastUnit(begin, begin + int(batch_unit["size"])))
-    database = store_variants.queue_database(root, store_variants.recognise(storage, root))
+    database = store_variants.queue_database(root, store_variants.detect_layouts(storage, root))
     if database is not None:
         stored_end = _dispatched_to_database(storage, database)
         if stored_end is None:

@@ -376,12 +376,12 @@ class _Planner:
         return tasks
 
     def _variants(self) -> store_variants.StoreVariants:
-        return store_variants.recognise(self.storage, self.root)
+        return store_variants.detect_layouts(self.storage, self.root)
 
     def _refuse_database(self, variants: store_variants.StoreVariants) -> None:
         """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
         database = choose_queues(self.storage, self.root, variants).database
-        store_variants.refuse(store_variants.no_queue_files(variants, database))
+        store_variants.refuse(store_variants.queue_files_refusal(variants, database))
 
     def _plan_by_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
@@ -391,7 +391,7 @@ class _Planner:
         variants = self._variants()
         batch_topics = frozenset(filter(self.query.wants_topic, variants.batch_topics))
         self._refuse_database(variants)
-        store_variants.refuse(store_variants.no_batch_path(variants, batch_topics))
+        store_variants.refuse(store_variants.batch_topics_refusal(variants, batch_topics))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):
             raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{queues}: no queues")

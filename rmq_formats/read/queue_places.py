@@ -289,14 +289,14 @@ class QueuePlaces:
     @cached_property
     def _may_have_database(self) -> bool:
         directory = paths.consumequeue_dir(self._root)
-        return store_variants.holds_rocksdb(self._storage, directory) or self._storage.exists(f"{directory}_rocksdb")
+        return store_variants.is_rocksdb(self._storage, directory) or self._storage.exists(f"{directory}_rocksdb")
 
     @cached_property
     def _database(self) -> str | None:
         """The RocksDB that has the queues; None where files have them."""
         if not self._may_have_database:
             return None
-        variants = store_variants.recognise(self._storage, self._root)
+        variants = store_variants.detect_layouts(self._storage, self._root)
         try:
             return choose_queues(self._storage, self._root, variants).database
         except (StoreError, FormatError):  # its broker runs, and files are behind it

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.storage.segments import Storage, open_storage, place_of, split_query
+from rmq_formats.storage.segments import Storage, canonical_path, open_storage, split_query
 from rmq_formats.tasks.together import in_threads
 
 TOML: Final = ".toml"
@@ -257,7 +257,7 @@ def _unlike_parts(store_paths: Sequence[str]) -> list[str]:
 
 
 def _refuse_overlaps(store_paths: Sequence[str]) -> None:
-    places = sorted((place_of(path), path) for path in store_paths)
+    places = sorted((canonical_path(path), path) for path in store_paths)
     for (place, path), (other, below) in pairwise(places):
         if place == other:
             raise OptionError(f"{path}: comes twice" if path == below else f"{path} and {below} are one store")

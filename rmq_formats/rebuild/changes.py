@@ -300,7 +300,7 @@ def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Lo
 def stored_claims(storage: Storage, root: str) -> list[Claim]:
     """Read the offsets of consumer groups and of the delayed delivery; files that cannot be read have none."""
     texts = config_texts(storage, paths.config_dir(root), FindingList())
-    stored = read_rocksdb_config(storage, root, store_variants.recognise(storage, root), FindingList())
+    stored = read_rocksdb_config(storage, root, store_variants.detect_layouts(storage, root), FindingList())
     claims = [
         claim for name in (CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS) for claim in consumer_claims(texts.get(name, "{}"))
     ]

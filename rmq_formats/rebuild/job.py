@@ -128,8 +128,8 @@ def rebuild_steps(
     clock = _Clock()
     storage, root = open_storage(store)
     if options.consumequeue:
-        variants = store_variants.recognise(storage, root)
-        database = options.queue_database or store_variants.rebuilt_as_database(root, variants)
+        variants = store_variants.detect_layouts(storage, root)
+        database = options.queue_database or store_variants.rebuilds_as_database(root, variants)
         options = replace(options, batch_topics=variants.batch_topics, queue_database=database)
     faulty = terms.repair.segments if terms.repair is not None and terms.is_plan else None
     segments = check_rebuild(store, out, options) if faulty is None else list(faulty)
@@ -153,7 +153,7 @@ def rebuild_steps(
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
         _prepare(area, segments, splits, options, leftover)
         standing = yield from list_standing(
-            storage, root, store_variants.recognise(storage, root), options, waves.partition_count(splits)
+            storage, root, store_variants.detect_layouts(storage, root), options, waves.partition_count(splits)
         )
         partitions = waves.partition_count(splits) if standing is None else len(standing)
         former = standing_database(storage, root, options)
@@ -208,7 +208,7 @@ def _with_batch_topics(
     untold = batch if not options.batch_topics and stored_topics(storage, root) is None else frozenset()
     if not lists_all_topics(storage, root):
         untold |= batch - options.batch_topics
-    store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
+    store_variants.refuse(store_variants.records_refusal(root, (), sorted(untold)))
     return replace(options, batch_topics=options.batch_topics | batch)
 
 
@@ -239,9 +239,9 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
 def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> None:
     """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        variants = store_variants.recognise(storage, root)
-        store_variants.refuse(store_variants.no_rebuild(root, variants))
-        if options.queue_database or store_variants.rebuilt_as_database(root, variants):
+        variants = store_variants.detect_layouts(storage, root)
+        store_variants.refuse(store_variants.rebuild_refusal(root, variants))
+        if options.queue_database or store_variants.rebuilds_as_database(root, variants):
             if not storage.is_local:
                 raise StoreLayoutError(f"{root}: a ConsumeQueue in RocksDB is rebuilt on a disk of this machine only")
             library(root)

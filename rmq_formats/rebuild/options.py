@@ -138,7 +138,7 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
     storage, path = open_storage(live_topics_of)
     store_storage, root = open_storage(store)
     is_own = path == f"{paths.config_dir(root)}/topics.json"
-    if is_own and Variant.ROCKSDB_CONFIG in store_variants.recognise(store_storage, root):
+    if is_own and Variant.ROCKSDB_CONFIG in store_variants.detect_layouts(store_storage, root):
         if not lists_all_topics(store_storage, root):
             raise StoreLayoutError(
                 f"{paths.config_dir(root)}/rdb: config in RocksDB of v2 has no topic that the broker made by itself, "

@@ -34,7 +34,7 @@ from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
-from rmq_formats.storage.store_variants import holds_rocksdb
+from rmq_formats.storage.store_variants import is_rocksdb
 
 _FILES: Final = "queue-files"  # of the work area: what the database is made of
 _DATABASE: Final = "database"
@@ -60,7 +60,7 @@ def make_queue_database(
     """
     new, files, database = work / "new" / "consumequeue", work / _FILES, work / _DATABASE
     storage = LocalStorage()
-    if holds_rocksdb(storage, str(new)):
+    if is_rocksdb(storage, str(new)):
         return
     if not files.exists():
         new.rename(files)

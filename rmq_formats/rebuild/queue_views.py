@@ -18,7 +18,7 @@ from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queue
 from rmq_formats.rebuild.record_heads import RecordHeads
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
-from rmq_formats.storage.store_variants import holds_rocksdb
+from rmq_formats.storage.store_variants import is_rocksdb
 
 _MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
 
@@ -90,7 +90,7 @@ class QueueTree:
         self._database = database
         self._files: dict[QueueName, tuple[Segment, ...]] = {}
         trees = [(paths.batch_consumequeue_dir(root), True)]
-        if database is None and not holds_rocksdb(storage, paths.consumequeue_dir(root)):
+        if database is None and not is_rocksdb(storage, paths.consumequeue_dir(root)):
             trees.append((paths.consumequeue_dir(root), False))
         for directory, is_batch in trees:
             for queue in walk_queues(storage, directory):
@@ -183,7 +183,7 @@ def opened_tree(root: str) -> Iterator[QueueTree]:
     directory = paths.consumequeue_dir(root)
     with ExitStack() as stack:
         tree = None
-        if holds_rocksdb(storage, directory):
+        if is_rocksdb(storage, directory):
             with suppress(RmqError):  # verify reports it, and a rebuild makes it anew
                 tree = QueueTree(storage, root, stack.enter_context(opened_queues(storage, directory)))
         yield tree or QueueTree(storage, root, None)

@@ -36,7 +36,7 @@ def standing_database(storage: Storage, root: str, options: RebuildOptions) -> s
     """Return the directory of the database that stands in a store whose queues are rebuilt as one; None without any."""
     if not options.consumequeue or options.from_log_alone or not options.queue_database:
         return None
-    return store_variants.queue_database(root, store_variants.recognise(storage, root))
+    return store_variants.queue_database(root, store_variants.detect_layouts(storage, root))
 
 
 def write_standing_database(area: Area, path: str | None) -> None:

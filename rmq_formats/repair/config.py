@@ -108,7 +108,7 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
     refuse_no_store(storage, root)
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if Variant.ROCKSDB_CONFIG in variants:
         raise StoreLayoutError(f"{variants.places[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB")
     with told_as_store_errors(root):

@@ -104,7 +104,7 @@ def _joined(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
 def read_all_units(root: str) -> Iterator[_Units]:
     """Read the units of all queues, some at a time."""
     storage = LocalStorage()
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     for queue in walk_queues(storage, paths.consumequeue_dir(root)):
         for file in queue.segments:
             units = _file_units(file.path)

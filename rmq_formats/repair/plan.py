@@ -189,7 +189,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     queues = _faulty_queues(root, report, tuple(moves))
     if queues is not None:
         queues |= touched_queues(root, ranges)
-        if queues and store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root)):
+        if queues and store_variants.rebuilds_as_database(root, store_variants.detect_layouts(storage, root)):
             queues = None
     makes_index = any(kind.code.partition(".")[0] == "index" for kind in kinds - NOT_REPAIRED)
     makes_index |= any(_is_whole_tree(root, path, "index") for path in moves)
@@ -342,7 +342,7 @@ def _live_topics(root: str) -> frozenset[str] | None:
     """List the topics of the config or of queues: a rebuild must not restore deleted topics."""
     storage = LocalStorage()
     topics = frozenset(named_topics(storage, root))
-    database = store_variants.queue_database(root, store_variants.recognise(storage, root))
+    database = store_variants.queue_database(root, store_variants.detect_layouts(storage, root))
     if database is not None:
         with suppress(FormatError), opened_queues(storage, database) as queues:
             topics |= {topic for topic, _ in queues.queues()}

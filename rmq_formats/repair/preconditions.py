@@ -36,10 +36,10 @@ def refuse_store(root: str) -> None:
             directory that stands in a file's place and must not be taken for a file that is lost.
     """
     storage = LocalStorage()
-    variants = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_repair(root, variants))
+    variants = store_variants.detect_layouts(storage, root)
+    store_variants.refuse(store_variants.repair_refusal(root, variants))
     refuse_compressed_segments(storage, root)
-    if store_variants.rebuilt_as_database(root, variants):
+    if store_variants.rebuilds_as_database(root, variants):
         library(root)
         refuse_open_database(paths.consumequeue_dir(root))
         refuse_unknown(storage, root, ["consumequeue"])
@@ -61,11 +61,11 @@ def refuse_store(root: str) -> None:
 def refuse_layouts(root: str, plan: RepairPlan) -> None:
     """Refuse a plan with a step that a layout of the store forbids. Raises StoreLayoutError."""
     storage = LocalStorage()
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     if plan.rebuild:
         _refuse_unlisted_batch_topics(storage, root)
     if any(_is_cut(item) for item in plan.stretches):
-        store_variants.refuse(store_variants.no_cut(variants))
+        store_variants.refuse(store_variants.truncate_refusal(variants))
 
 
 def _refuse_unlisted_batch_topics(storage: LocalStorage, root: str) -> None:
@@ -86,7 +86,7 @@ def _refuse_unlisted_batch_topics(storage: LocalStorage, root: str) -> None:
                 dispatcher.dispatch(part)
             batch.update(dispatcher.marked_topics(MARK_BATCH))
     unlisted = batch - listed if is_listed else batch
-    store_variants.refuse(store_variants.marked_records(root, (), sorted(unlisted)))
+    store_variants.refuse(store_variants.records_refusal(root, (), sorted(unlisted)))
 
 
 def _is_cut(log_range: LogRange) -> bool:

@@ -225,7 +225,7 @@ def _sides_of(root: str) -> Iterator[_Sides]:
 
 def _opened_database(root: str, stack: ExitStack) -> QueueDatabase | None:
     storage = LocalStorage()
-    path = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    path = store_variants.only_queue_database(root, store_variants.detect_layouts(storage, root))
     with suppress(RmqError):  # verify reports it
         return stack.enter_context(opened_queues(storage, path)) if path is not None else None
     return None

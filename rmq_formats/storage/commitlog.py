@@ -22,7 +22,7 @@ def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
         StoreLayoutError: it has several DLedger CommitLogs.
     """
     found = store_variants.dledger_directories(storage, root)
-    store_variants.refuse(store_variants.no_log_read(found))
+    store_variants.refuse(store_variants.log_read_refusal(found))
     directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
     return [*((directory, 0) for directory in directories), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
 

@@ -25,7 +25,7 @@ _MAGICS: Final = (
 _SUFFIXES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tzst")
 
 
-def holds_no_store(storage: Storage, path: str) -> str:
+def no_store_error(storage: Storage, path: str) -> str:
     """Return the error text of a path that holds no store; it names the store or the archive that may be meant."""
     return next(_hints(storage, path), f"{path}: holds no store. Give the directory that has commitlog/ in it.")
 
@@ -40,7 +40,7 @@ def refuse_no_store(storage: Storage, path: str) -> None:
     names = {entry.name for entry in storage.entries(path)}
     has_log = "commitlog" in names or any(name.startswith("dledger-") for name in names)
     if not has_log and not names & _PARTS:
-        raise StoreNotFoundError(holds_no_store(storage, path))
+        raise StoreNotFoundError(no_store_error(storage, path))
     flat = sorted(name for name in names if name.startswith("commitlog\\"))
     if flat and not has_log:
         raise StoreNotFoundError(_backslash_hint(path, flat[0]))

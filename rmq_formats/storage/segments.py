@@ -78,7 +78,7 @@ class Storage(Protocol):
         """List a directory, sorted; empty where there is none."""
         ...
 
-    def links_to_nowhere(self, path: str) -> list[str]:  # noqa: ARG002 # an object store has no links
+    def dangling_symlinks(self, path: str) -> list[str]:  # noqa: ARG002 # an object store has no links
         """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed.
 
         Object stores have none.
@@ -193,7 +193,7 @@ class LocalStorage(Storage):
             raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
         return sorted(found, key=lambda entry: entry.name)
 
-    def links_to_nowhere(self, path: str) -> list[str]:
+    def dangling_symlinks(self, path: str) -> list[str]:
         """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
         try:
             with os.scandir(path) as scan:
@@ -250,7 +250,7 @@ def split_query(uri: str) -> tuple[str, str]:
     return uri[: found.start()] + uri[found.end() :].rstrip("/"), found.group(1)
 
 
-def place_of(path: str) -> PurePosixPath:
+def canonical_path(path: str) -> PurePosixPath:
     """Normalise a path or URI to the place it names: without credentials, query, links and Hadoop's aliases of S3."""
     path = re.sub(r"^file:(//)?(?=/)", "", path)
     if "://" not in path:

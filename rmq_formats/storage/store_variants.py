@@ -1,8 +1,8 @@
-"""Which layouts a store has beside CommitLog, ConsumeQueue and IndexFile, and what must not be done to it for that.
+"""Detects a store's layouts beside CommitLog, ConsumeQueue and IndexFile, and refuses operations that would harm them.
 
-RocketMQ keeps the same messages in several layouts. A tool that takes one for another loses data: so each one asks
-here first. ``recognise`` looks at names, and at the few small files that tell a layout; the ``no_…`` functions answer
-one question each, with a line that names the layout and what can be done, or None.
+RocketMQ stores the same messages in several layouts. A tool that confuses two layouts loses data, so each tool calls
+this module first. ``detect_layouts`` reads names and a few small files. Each ``…_refusal`` function returns None, or
+one line with the layout that forbids an operation and what to do.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ _TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 
 
 class Variant(StrEnum):
-    """A layout, as people call it."""
+    """Store layouts beside the classic one."""
 
     DLEDGER = "DLedger CommitLog"
     LIGHT_QUEUES = "light queues (LMQ)"
@@ -47,7 +47,7 @@ class Name(Protocol):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory's."""
+        """True for a directory."""
         ...
 
 
@@ -65,10 +65,10 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreVariants:
-    """What was recognised.
+    """Detected layouts of a store.
 
     Attributes:
-        places: the file or directory by which each layout was told.
+        places: file or directory that proves each layout.
         batch_topics: topics whose queue is a BatchConsumeQueue.
         has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
         unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
@@ -83,8 +83,8 @@ class StoreVariants:
         return variant in self.places
 
 
-def recognise(tree: Tree, root: str) -> StoreVariants:
-    """Tell the layouts of a store. What cannot be listed or read tells nothing; who needs it says so."""
+def detect_layouts(tree: Tree, root: str) -> StoreVariants:
+    """Detect the layouts of a store, ignoring files that cannot be listed or read."""
     top = {entry.name: entry.is_directory for entry in _listed(tree, root)}
     places: dict[Variant, str] = {}
     for dledger in dledger_directories(tree, root):
@@ -135,11 +135,11 @@ def dledger_directories(tree: Tree, root: str) -> list[str]:
     It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
     whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
     """
-    found = []
+    directories = []
     for entry in _listed(tree, root):
         if entry.is_directory and entry.name not in _CLASSIC_DIRECTORIES:
-            found += _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
-    return found
+            directories += _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
+    return directories
 
 
 def _dledger_data(tree: Tree, path: str, is_named: bool) -> list[str]:
@@ -156,10 +156,10 @@ def _is_segment(entry: Name) -> bool:
 
 
 def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
-    """Add the layouts that ``config`` tells; the topics that it gives a BatchConsumeQueue."""
+    """Add the layouts found in ``config``, and return its topics with a BatchConsumeQueue."""
     names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
     for name in rocksdb_config.DATABASES:
-        if names.get(name) and holds_rocksdb(tree, f"{config}/{name}"):
+        if names.get(name) and is_rocksdb(tree, f"{config}/{name}"):
             places.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
     if "tieredStoreMetadata.json" in names:
         places[Variant.TIERED] = f"{config}/tieredStoreMetadata.json"
@@ -201,26 +201,26 @@ def _read(tree: Tree, path: str) -> bytes:
         return b""
 
 
-def only_queue_database(root: str, found: StoreVariants) -> str | None:
-    """Return the directory of the ConsumeQueue in RocksDB where there are no files of one beside it."""
-    return None if found.has_queue_files else queue_database(root, found)
+def only_queue_database(root: str, layouts: StoreVariants) -> str | None:
+    """Return the directory of the ConsumeQueue in RocksDB, if there are no ConsumeQueue files beside it."""
+    return None if layouts.has_queue_files else queue_database(root, layouts)
 
 
-def holds_rocksdb(tree: Tree, directory: str) -> bool:
-    """Whether a directory is a RocksDB; a directory of that name is a topic's."""
+def is_rocksdb(tree: Tree, directory: str) -> bool:
+    """Return whether a directory contains a RocksDB, and not the queues of a topic."""
     return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
 
 
-def holds_rocksdb_table(tail: bytes) -> bool:
-    """Whether a file that ends so is a table of a RocksDB (``*.sst``)."""
+def is_rocksdb_table(tail: bytes) -> bool:
+    """Return whether a file's last bytes are those of a RocksDB table (``*.sst``)."""
     return tail.endswith(_ROCKSDB_TABLE_END)
 
 
-def queue_database(root: str, found: StoreVariants) -> str | None:
+def queue_database(root: str, layouts: StoreVariants) -> str | None:
     """Return the directory of the ConsumeQueue in RocksDB; None where there is none."""
-    if Variant.ROCKSDB_QUEUES not in found:
+    if Variant.ROCKSDB_QUEUES not in layouts:
         return None
-    place = found.places[Variant.ROCKSDB_QUEUES]
+    place = layouts.places[Variant.ROCKSDB_QUEUES]
     directory = paths.consumequeue_dir(root)
     return directory if place.startswith(f"{directory}/") else place
 
@@ -229,13 +229,13 @@ def queue_database(root: str, found: StoreVariants) -> str | None:
 
 
 def refuse(reason: str | None) -> None:
-    """Raise StoreLayoutError where one of the functions below gives a reason."""
+    """Raise StoreLayoutError with a reason; None is no reason."""
     if reason is not None:
         raise StoreLayoutError(reason)
 
 
-def no_log_read(dledger: Sequence[str]) -> str | None:
-    """Why the CommitLog cannot be read whole; ``dledger`` is what ``dledger_directories`` gives."""
+def log_read_refusal(dledger: Sequence[str]) -> str | None:
+    """Return why the whole CommitLog cannot be read; ``dledger`` comes from ``dledger_directories``."""
     if len(dledger) < 2:
         return None
     return (
@@ -244,57 +244,59 @@ def no_log_read(dledger: Sequence[str]) -> str | None:
     )
 
 
-def rebuilt_as_database(root: str, found: StoreVariants) -> bool:
-    """Whether a rebuild makes the ConsumeQueue as a RocksDB: it is one, in the files' place, and there are no files."""
-    return only_queue_database(root, found) == paths.consumequeue_dir(root)
+def rebuilds_as_database(root: str, layouts: StoreVariants) -> bool:
+    """Return whether a rebuild writes the ConsumeQueue as a RocksDB: the RocksDB replaces the queue files."""
+    return only_queue_database(root, layouts) == paths.consumequeue_dir(root)
 
 
-def no_rebuild(root: str, found: StoreVariants) -> str | None:
-    """Why a rebuild cannot make the ConsumeQueue that a store has."""
-    return None if rebuilt_as_database(root, found) else no_queue_rebuild(found)
+def rebuild_refusal(root: str, layouts: StoreVariants) -> str | None:
+    """Return why a rebuild cannot write the kind of ConsumeQueue of a store."""
+    return None if rebuilds_as_database(root, layouts) else queue_rebuild_refusal(layouts)
 
 
-def no_queue_rebuild(found: StoreVariants) -> str | None:
-    """Why the files of the ConsumeQueue cannot be made out of the CommitLog."""
-    if Variant.ROCKSDB_QUEUES in found:
+def queue_rebuild_refusal(layouts: StoreVariants) -> str | None:
+    """Return why the ConsumeQueue files cannot be rebuilt from the CommitLog."""
+    if Variant.ROCKSDB_QUEUES in layouts:
         reason = "the ConsumeQueue is in RocksDB"
-        return f"{found.places[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
-    if found.unknown_queue_file is not None:
-        return unknown_file(found.unknown_queue_file, "no topic's directory")
+        return f"{layouts.places[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
+    if layouts.unknown_queue_file is not None:
+        return unknown_file_refusal(layouts.unknown_queue_file, "no topic's directory")
     return None
 
 
-def no_queue_write(found: StoreVariants) -> str | None:
-    """Why the files below ``consumequeue`` cannot be made out of units alone, as a sink gets them."""
-    if Variant.BATCH_QUEUES in found:
+def queue_write_refusal(layouts: StoreVariants) -> str | None:
+    """Return why a sink cannot write the files below ``consumequeue`` from units alone."""
+    if Variant.BATCH_QUEUES in layouts:
         what = "batch queues (BatchConsumeQueue), which are made of the CommitLog alone"
-        return f"{found.places[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
-    if Variant.ROCKSDB_CONFIG in found:
+        return f"{layouts.places[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
+    if Variant.ROCKSDB_CONFIG in layouts:
         what = "config in RocksDB, which alone tells which topics have batch queues (BatchConsumeQueue)"
-        return f"{found.places[Variant.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
-    return no_queue_rebuild(found)
+        return f"{layouts.places[Variant.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
+    return queue_rebuild_refusal(layouts)
 
 
-def no_batch_path(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
-    """Why the messages of topics with batch queues are not read by the files below ``consumequeue``."""
+def batch_topics_refusal(layouts: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
+    """Return why the files below ``consumequeue`` do not serve topics with batch queues."""
     if wanted_batch_topics:
         return (
-            f"{found.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
+            f"{layouts.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
             "(BatchConsumeQueue); leave accessPath to auto, or scan"
         )
     return None
 
 
-def no_queue_files(found: StoreVariants, database: str | None) -> str | None:
-    """Why there are no ConsumeQueue files, as an access path that was asked for and other tools want them.
+def queue_files_refusal(layouts: StoreVariants, database: str | None) -> str | None:
+    """Return why a store has no ConsumeQueue files for an access path or a tool that needs them.
 
     Args:
-        found: the store's layouts.
-        database: the RocksDB that its queues are read from; see ``read.variants.queue_choice``.
+        layouts: the store's layouts.
+        database: the RocksDB with the store's queues; see ``read.variants.queue_choice``.
     """
     if database is None:
         return None
-    return f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
+    return (
+        f"{layouts.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
+    )
 
 
 _NOT_WRITTEN: Final = {
@@ -308,60 +310,60 @@ _NOT_WRITTEN: Final = {
 _BY_BROKER: Final = (Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES)
 
 
-def no_broker(found: StoreVariants, *, light_queues: bool) -> str | None:
-    """Why a broker may not open the store.
+def broker_refusal(layouts: StoreVariants, *, light_queues: bool) -> str | None:
+    """Return why a broker may not open the store.
 
     Args:
-        found: its layouts.
+        layouts: of the store.
         light_queues: whether the broker's settings have light queues (LMQ).
     """
-    if Variant.LIGHT_QUEUES in found and not light_queues:
+    if Variant.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
-        return f"{found.places[Variant.LIGHT_QUEUES]}: {what}"
-    return no_write(found, but=(Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES))
+        return f"{layouts.places[Variant.LIGHT_QUEUES]}: {what}"
+    return write_refusal(layouts, but=(Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES))
 
 
-def no_write(found: StoreVariants, but: Collection[Variant] = ()) -> str | None:
-    """Why nothing may be added to the store, by a job or a broker; layouts in ``but`` are no reason."""
+def write_refusal(layouts: StoreVariants, but: Collection[Variant] = ()) -> str | None:
+    """Return why neither a job nor a broker may add to the store; layouts in ``but`` are no reason."""
     for variant, reason in _NOT_WRITTEN.items():
-        if variant in found and variant not in but and variant in _BY_BROKER:
-            return f"{found.places[variant]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
-        if variant in found and variant not in but:
+        if variant in layouts and variant not in but and variant in _BY_BROKER:
+            return f"{layouts.places[variant]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
+        if variant in layouts and variant not in but:
             return (
-                f"{found.places[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
+                f"{layouts.places[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
                 "open it with RocketMQ's own broker"
             )
     return None
 
 
-def no_repair(root: str, found: StoreVariants) -> str | None:
-    """Why a repair cannot bring a store back: it mends the CommitLog, and has the rebuild make the rest anew."""
-    return None if found.unknown_queue_file is not None else no_rebuild(root, found)
+def repair_refusal(root: str, layouts: StoreVariants) -> str | None:
+    """Return why a repair cannot restore a store: it repairs the CommitLog, and rebuilds the other files."""
+    return None if layouts.unknown_queue_file is not None else rebuild_refusal(root, layouts)
 
 
-def no_new_log(found: StoreVariants) -> str | None:
-    """Why the store's CommitLog may not be replaced: what other files say of it would lead to other messages."""
+def log_replacement_refusal(layouts: StoreVariants) -> str | None:
+    """Return why the CommitLog may not be replaced: offsets in other files would lead to other messages."""
     for variant in (Variant.TIERED, Variant.COMPACTION, Variant.CONTROLLER):
-        if variant in found:
+        if variant in layouts:
             return (
-                f"{found.places[variant]}: {variant}, which speaks of the CommitLog that is to be replaced; write to "
+                f"{layouts.places[variant]}: {variant}, which speaks of the CommitLog that is to be replaced; write to "
                 "another directory"
             )
-    return no_write(found)
+    return write_refusal(layouts)
 
 
-def no_cut(found: StoreVariants) -> str | None:
-    """Why a repair may not cut the log's end off."""
-    if Variant.CONTROLLER not in found:
+def truncate_refusal(layouts: StoreVariants) -> str | None:
+    """Return why a repair may not truncate the log."""
+    if Variant.CONTROLLER not in layouts:
         return None
     return (
-        f"{found.places[Variant.CONTROLLER]}: controller mode, whose epochs speak of the part of the CommitLog that is "
-        "to be cut off; let the broker recover the store, or restore it from a replica"
+        f"{layouts.places[Variant.CONTROLLER]}: controller mode, whose epochs speak of the part of the CommitLog that "
+        "is to be cut off; let the broker recover the store, or restore it from a replica"
     )
 
 
-def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
-    """Why ConsumeQueue cannot be made out of records that were seen in the log, or nothing be appended to it.
+def records_refusal(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
+    """Return why records of the log prevent a ConsumeQueue rebuild, or an append.
 
     Args:
         root: of the store.
@@ -381,8 +383,8 @@ def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequenc
     return f"{paths.commitlog_dir(root)}: {what}; rmq rebuild --what index rebuilds the Index alone"
 
 
-def no_dispatch(commitlog: str, batch_topics: Collection[str]) -> str | None:
-    """Why a broker may not dispatch its log: topics have inner batches, and no config says that their queues do."""
+def dispatch_refusal(commitlog: str, batch_topics: Collection[str]) -> str | None:
+    """Return why a broker may not dispatch its log: topics have inner batches, but no config of batch queues."""
     if not batch_topics:
         return None
     return (
@@ -391,6 +393,6 @@ def no_dispatch(commitlog: str, batch_topics: Collection[str]) -> str | None:
     )
 
 
-def unknown_file(path: str, what: str) -> str:
-    """Return the line for a file in the place of which something else would be published."""
+def unknown_file_refusal(path: str, what: str) -> str:
+    """Return the reason to refuse a publication that would replace an unknown file."""
     return f"{path}: {what}, and rmq does not know it; move it out of the store first"

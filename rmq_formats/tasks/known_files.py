@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_HEAD_BYTES, holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_HEAD_BYTES, is_batch_queue_file
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 
@@ -33,7 +33,7 @@ def refuse_unknown(storage: Storage, root: str, directories: Sequence[str]) -> N
         else:
             found = _queue_strays(storage, f"{root}/{name}", with_content=name == "consumequeue" and storage.is_local)
         for path, what in found:
-            store_variants.refuse(store_variants.unknown_file(path, what))
+            store_variants.refuse(store_variants.unknown_file_refusal(path, what))
 
 
 _DATABASE_FILE: Final = re.compile(
@@ -42,7 +42,7 @@ _DATABASE_FILE: Final = re.compile(
 
 
 def _is_database(storage: Storage, root: str) -> bool:
-    return store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root))
+    return store_variants.rebuilds_as_database(root, store_variants.detect_layouts(storage, root))
 
 
 def is_database_file(name: str) -> bool:
@@ -62,7 +62,7 @@ def _strays(storage: Storage, directory: str, is_known: Callable[[str], bool], w
 
 
 def _links(storage: Storage, directory: str, is_known: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    for name in storage.links_to_nowhere(directory):
+    for name in storage.dangling_symlinks(directory):
         if not is_known(name):
             yield f"{directory}/{name}", "a link to nowhere"
 
@@ -96,7 +96,7 @@ def _file_strays(
     if with_content and files and not files[0].is_directory:
         path = f"{directory}/{files[0].name}"
         with opened(storage, path) as open_file:
-            if holds_batch_units(read_range(open_file, 0, BATCH_HEAD_BYTES)):
+            if is_batch_queue_file(read_range(open_file, 0, BATCH_HEAD_BYTES)):
                 yield path, "a batch queue's file (BatchConsumeQueue)"
 
 

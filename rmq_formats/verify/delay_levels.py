@@ -36,7 +36,7 @@ def told_delay_levels(
     The queues are files, or a RocksDB; one that cannot be opened tells nothing.
     """
     delays: Mapping[int, Iterable[int]] = file_delays(storage, root, segments)
-    database = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    database = store_variants.only_queue_database(root, store_variants.detect_layouts(storage, root))
     if database is not None:
         with suppress(RmqError), opened_queues(storage, database) as opened_database:
             delays = database_delays(opened_database)

@@ -15,7 +15,7 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, log_directories
-from rmq_formats.storage.nearby_store import holds_no_store
+from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
@@ -115,7 +115,7 @@ def verify_steps(
     storage, root = open_storage(store)
     check_verifiable(storage, root)
     if not is_a_store(storage, root):
-        raise StoreNotFoundError(holds_no_store(storage, root))
+        raise StoreNotFoundError(no_store_error(storage, root))
     refuse_inside_store(root, "--work", work)
     area = temporary_area("rmq-verify", work)
     try:
@@ -158,7 +158,7 @@ class _Verification:
         on_progress: OnProgress | None,
     ) -> None:
         self.storage, self.root = storage, root
-        self.variants = store_variants.recognise(storage, root)
+        self.variants = store_variants.detect_layouts(storage, root)
         self.options = options
         self.parallelism = parallelism
         self.work = work
@@ -205,7 +205,7 @@ class _Verification:
     def _plan(self) -> Steps[_Plan]:
         files = [entry.name for entry in self.storage.entries(self.root) if not entry.is_directory]
         details = dict.fromkeys(files, "there is a file where a directory should be")
-        details |= dict.fromkeys(self.storage.links_to_nowhere(self.root), LINK_TO_NOWHERE)
+        details |= dict.fromkeys(self.storage.dangling_symlinks(self.root), LINK_TO_NOWHERE)
         for name, detail in sorted(details.items()):
             if name in _DIRECTORIES:
                 self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))

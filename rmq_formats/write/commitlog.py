@@ -129,8 +129,10 @@ def begin_write(options: WriteOptions) -> LogWrite:
 def refuse_write(root: str, *, overwrite: bool) -> None:
     """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
     storage, root = open_storage(root)
-    variants = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_new_log(variants) if overwrite else store_variants.no_write(variants))
+    variants = store_variants.detect_layouts(storage, root)
+    store_variants.refuse(
+        store_variants.log_replacement_refusal(variants) if overwrite else store_variants.write_refusal(variants)
+    )
     if overwrite:
         refuse_unknown(storage, root, _REPLACED)
 

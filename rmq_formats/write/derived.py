@@ -100,7 +100,7 @@ def begin_derived(
 def _refuse_variants(root: str, options: RebuildOptions) -> None:
     storage = LocalStorage()
     if options.consumequeue:
-        store_variants.refuse(store_variants.no_queue_write(store_variants.recognise(storage, root)))
+        store_variants.refuse(store_variants.queue_write_refusal(store_variants.detect_layouts(storage, root)))
     refuse_unknown(storage, root, ["consumequeue" if options.consumequeue else "index"])
 
 

@@ -118,7 +118,7 @@ def _split_ends(split: Split) -> QueueEnds:
             np.maximum.at(grown, queues, units[:, kernel.UNIT_QUEUE_OFFSET] + 1)
             ends = grown
     light, inner = (dispatcher.marked_topics(mark) for mark in (kernel.MARK_LIGHT, kernel.MARK_BATCH))
-    store_variants.refuse(store_variants.marked_records(str(split.path).rpartition("/commitlog/")[0], light, inner))
+    store_variants.refuse(store_variants.records_refusal(str(split.path).rpartition("/commitlog/")[0], light, inner))
     return dict(zip(dispatcher.queue_names(), ends.tolist(), strict=False))
 
 

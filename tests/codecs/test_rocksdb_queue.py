@@ -19,7 +19,7 @@ def test_a_unit_s_key_is_java_s() -> None:
     assert codec.unit_key("Tx", 1, 7) == KEY
     assert codec.split_unit_key(KEY) == ("Tx", 1, KEY[:-8])
     assert codec.queue_prefix("Tx", 1) == KEY[:-8]
-    assert KEY < codec.behind_queue(KEY[:-8]) < codec.queue_prefix("Tx", 2)
+    assert KEY < codec.key_after_queue(KEY[:-8]) < codec.queue_prefix("Tx", 2)
 
 
 @pytest.mark.parametrize("name", ["rocksdb", "rocksdb_lmq"])

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.nearby_store import holds_no_store
+from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import LocalStorage
 
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 def refusal(path: Path) -> str:
     with pytest.raises(StoreNotFoundError) as refused:
         commitlog_segments(LocalStorage(), str(path))
-    assert holds_no_store(LocalStorage(), str(path)) == str(refused.value)
+    assert no_store_error(LocalStorage(), str(path)) == str(refused.value)
     return str(refused.value).replace(str(path), "X")
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_variants import (
     Variant,
+    detect_layouts,
     dledger_directories,
-    no_write,
-    recognise,
+    write_refusal,
 )
 from rmq_formats.tasks.workspace import LocalArea
 from tests.rebuilt_stores import rebuild, small_store
@@ -67,7 +67,7 @@ def test_a_batch_queue_under_a_plain_queue_s_name_stays(
     store: Path, golden: Callable[[str], Path], untouched: Untouched
 ) -> None:
     data = (golden("bcq") / "store" / "batchconsumequeue" / "BatchOrders" / "0" / f"{0:020d}").read_bytes()
-    assert holds_batch_units(data)
+    assert is_batch_queue_file(data)
     (store / "consumequeue" / "Topic0" / "0" / f"{0:020d}").write_bytes(data)
     with untouched(store), pytest.raises(StoreLayoutError, match="batch queue's file"):
         rebuild(store)
@@ -76,7 +76,7 @@ def test_a_batch_queue_under_a_plain_queue_s_name_stays(
 def test_no_plain_queue_is_taken_for_a_batch_queue(golden_name: str, golden: Callable[[str], Path]) -> None:
     for path in (golden(golden_name) / "store" / "consumequeue").rglob("0*"):
         if path.is_file():
-            assert not holds_batch_units(path.read_bytes())
+            assert not is_batch_queue_file(path.read_bytes())
 
 
 def test_what_comes_while_a_rebuild_runs_stays_too(store: Path, untouched: Untouched) -> None:
@@ -100,8 +100,8 @@ def test_names_alone_are_no_sign(tmp_path: Path) -> None:
     (tmp_path / "compaction" / "position-checkpoint").write_bytes(b"{}")  # of every store that 5.3.3 closed
     (tmp_path / "consumequeue" / "CURRENT" / "0").mkdir(parents=True)  # a topic of that name
     (tmp_path / "config" / "topics").mkdir(parents=True)
-    found = recognise(LocalStorage(), str(tmp_path))
-    assert (dict(found.places), no_write(found)) == ({}, None)
+    found = detect_layouts(LocalStorage(), str(tmp_path))
+    assert (dict(found.places), write_refusal(found)) == ({}, None)
     assert dledger_directories(LocalStorage(), str(tmp_path)) == []
 
 
@@ -109,4 +109,4 @@ def test_names_alone_are_no_sign(tmp_path: Path) -> None:
 def test_each_config_database_is_a_sign(name: str, tmp_path: Path) -> None:
     (tmp_path / "config" / name).mkdir(parents=True)
     (tmp_path / "config" / name / "CURRENT").write_bytes(b"")
-    assert Variant.ROCKSDB_CONFIG in recognise(LocalStorage(), str(tmp_path))
+    assert Variant.ROCKSDB_CONFIG in detect_layouts(LocalStorage(), str(tmp_path))

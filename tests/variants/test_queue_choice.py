@@ -18,7 +18,7 @@ from rmq_formats.read.variants.queue_choice import QueueChoice, choose_queues
 from rmq_formats.spark.commitlog.source import CommitLogSource
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_variants import recognise
+from rmq_formats.storage.store_variants import detect_layouts
 from rmq_formats.store import Store
 from tests.variants.conftest import Untouched, held
 from tests.variants.test_rocksdb_reads import listed
@@ -67,7 +67,9 @@ def middle(units: list[tuple]) -> int:
 
 
 def choice(store: Path, *, wants_light: bool = False) -> QueueChoice:
-    return choose_queues(LocalStorage(), str(store), recognise(LocalStorage(), str(store)), wants_light=wants_light)
+    return choose_queues(
+        LocalStorage(), str(store), detect_layouts(LocalStorage(), str(store)), wants_light=wants_light
+    )
 
 
 def lag(store: Path) -> list[dict]:
@@ -103,7 +105,7 @@ def test_directories_without_files_are_no_queue_files(variant: Variant, golden: 
     store = variant("rocksdb")
     (store / "consumequeue" / "Ghost" / "0").mkdir(parents=True)
     (store / "consumequeue" / "Ghost" / "0" / "notes.txt").touch()
-    assert not recognise(LocalStorage(), str(store)).has_queue_files
+    assert not detect_layouts(LocalStorage(), str(store)).has_queue_files
     assert units_of(store) == units
     assert "Ghost" not in Store(store).topics()
     assert len(Store(store).topics()) == len(Store(golden("rocksdb") / "store").topics())

@@ -18,7 +18,7 @@ from rmq_formats.diagnosis.start import start_answers
 from rmq_formats.diagnosis.verified import is_verified, verified_answers
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
-from rmq_formats.storage.nearby_store import holds_no_store
+from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.phases.plan import VerifyOptions, is_a_store
@@ -39,7 +39,7 @@ def run(store: str, config: str | None, logs: list[str], *, as_json: bool) -> in
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store, and not an address such as 127.0.0.1:10911")
     if not is_a_store(storage, root):
-        raise StoreNotFoundError(holds_no_store(storage, root))
+        raise StoreNotFoundError(no_store_error(storage, root))
     conf = use_broker_conf(config, [root])
     raw_answers = [*_readable(root, start_answers(root, conf)), *_readable(root, consumption_answers(root))]
     with interruptible_workers():

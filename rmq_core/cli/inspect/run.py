@@ -130,7 +130,7 @@ def gather(place: ClassifiedPath) -> Facts:
     if place.kind is PathKind.STORE:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
-        variants = store_variants.recognise(place.storage, place.path)
+        variants = store_variants.detect_layouts(place.storage, place.path)
         facts.layouts = {variant.value: without_secrets(path) for variant, path in variants.places.items()} or None
         if Variant.DLEDGER in variants or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]

@@ -231,7 +231,7 @@ class Dispatch:
         units, keys, last = collector.collect_sound(batch)
         self._note_strays(units)
         if not (self._follows or self._queues.has_topic_list):  # a slave may yet be told of the topic
-            store_variants.refuse(store_variants.no_dispatch(self._log.directory, self.stray_batch_topics))
+            store_variants.refuse(store_variants.dispatch_refusal(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
         if self._queues.batch_topics and collector.has_lmq_records:

@@ -53,8 +53,8 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     Raises:
         StoreLayoutError: it has such.
     """
-    layouts = store_variants.recognise(LocalTree(), root)
-    store_variants.refuse(store_variants.no_broker(layouts, light_queues=light_queues))
+    layouts = store_variants.detect_layouts(LocalTree(), root)
+    store_variants.refuse(store_variants.broker_refusal(layouts, light_queues=light_queues))
     return _batch_topics(root, layouts.batch_topics)
 
 

@@ -23,7 +23,7 @@ from rmq_formats.codecs.variants.index_tags import (
     tagged_messages,
 )
 from rmq_formats.errors import FormatError
-from rmq_formats.storage.store_variants import Variant, recognise
+from rmq_formats.storage.store_variants import Variant, detect_layouts
 
 _MOST_WINDOWS: Final = 16  # of entries that are looked at; a store may have no tags at all
 
@@ -43,7 +43,7 @@ def _is_from_5_4(root: str) -> bool:
     with suppress(FormatError, OSError):
         if Checkpoint.decode(Path(paths.checkpoint_file(root)).read_bytes()).logics_physical_offset > 0:
             return True
-    return Variant.FROM_5_4 in recognise(LocalTree(), root)
+    return Variant.FROM_5_4 in detect_layouts(LocalTree(), root)
 
 
 def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:

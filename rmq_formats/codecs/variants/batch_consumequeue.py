@@ -82,7 +82,7 @@ def batch_images(units: NDArray[np.void], file_bytes: int) -> Iterator[tuple[int
         yield begin * BATCH_UNIT_BYTES, units[begin : begin + per_file].tobytes()
 
 
-def holds_batch_units(head: bytes) -> bool:
+def is_batch_queue_file(head: bytes) -> bool:
     """Whether a file that begins so is a BatchConsumeQueue's: no ConsumeQueue has two units that read like this."""
     if len(head) < BATCH_HEAD_BYTES:
         return False

@@ -87,7 +87,7 @@ class EntryHead:
         )  # fmt: skip
 
 
-def holds_entry(head: bytes) -> bool:
+def begins_with_entry(head: bytes) -> bool:
     """Whether a file begins with an entry: a header of 48 bytes before each record."""
     if len(head) < ENTRY_HEAD_BYTES:
         return False
@@ -96,7 +96,7 @@ def holds_entry(head: bytes) -> bool:
     return entry.magic == ENTRY_MAGIC and is_sized and entry.index >= 0 and entry.term >= 0 and entry.channel == 0
 
 
-def holds_index(head: bytes) -> bool:
+def begins_with_index(head: bytes) -> bool:
     """Whether a file begins with index units, one for each entry."""
     if len(head) < 2 * INDEX_UNIT_BYTES:
         return False

@@ -71,7 +71,7 @@ def unit_key(topic: str, queue_id: int, queue_offset: int) -> bytes:
     return queue_prefix(topic, queue_id) + _LONG.pack(queue_offset)
 
 
-def behind_queue(prefix: bytes) -> bytes:
+def key_after_queue(prefix: bytes) -> bytes:
     """Return a key behind all of a queue's, and before those of the next queue."""
     return prefix[:-1] + b"\x02"
 

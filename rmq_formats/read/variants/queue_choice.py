@@ -58,7 +58,7 @@ def choose_queues(storage: Storage, root: str, variants: StoreVariants, *, wants
         return QueueChoice(path)
     log_end = log_bounds(storage, commitlog_segments(storage, root))[1]
     files_end = min(dispatched_end(storage, root, log_end), log_end)
-    # nothing else tells of light queues where they have no files; see ``store_variants.recognise``
+    # nothing else tells of light queues where they have no files; see ``store_variants.detect_layouts``
     asks_for_light = wants_light and (Variant.LIGHT_QUEUES in variants or Variant.ROCKSDB_CONFIG in variants)
     if files_end == log_end and not asks_for_light:
         return QueueChoice()
@@ -81,7 +81,7 @@ def queue_file_topics(storage: Storage, root: str) -> list[str]:
         StoreNotFoundError: there are both, and no CommitLog.
     """
     try:
-        choice = choose_queues(storage, root, store_variants.recognise(storage, root))
+        choice = choose_queues(storage, root, store_variants.detect_layouts(storage, root))
     except StoreNotFoundError:
         raise
     except (StoreError, FormatError):

@@ -119,9 +119,9 @@ def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Stor
     tier_logs = tiered_logs(tier_storage, directory, query.wants_topic)
     if logs.kind is LogKind.TIERED:
         return tier_storage, tier, [(log, MAX_LONG) for log in tier_logs]
-    variants = store_variants.recognise(storage, root)
+    variants = store_variants.detect_layouts(storage, root)
     database = choose_queues(storage, root, variants).database
-    store_variants.refuse(store_variants.no_queue_files(variants, database))
+    store_variants.refuse(store_variants.queue_files_refusal(variants, database))
     if not storage.exists(paths.consumequeue_dir(root)):
         raise StoreNotFoundError(
             f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; "

@@ -11,7 +11,7 @@ from rmq_formats.codecs.variants.rocksdb_config import Table
 from rmq_formats.errors import DecodeError, FormatError, StoreLayoutError
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
-from rmq_formats.storage.store_variants import holds_rocksdb
+from rmq_formats.storage.store_variants import is_rocksdb
 
 _Rows = TypeVar("_Rows")
 _END: Final = b"\xff"  # behind all keys with a prefix
@@ -73,7 +73,7 @@ def stored_offsets(storage: Storage, root: str) -> StoredTable[Offsets] | None:
 
 def is_v2(storage: Storage, root: str) -> bool:
     """Return whether the config is in RocksDB of v2, whose topics are not all."""
-    return holds_rocksdb(storage, _directory(root, codec.DATABASE_V2))
+    return is_rocksdb(storage, _directory(root, codec.DATABASE_V2))
 
 
 def _directory(root: str, name: str) -> str:
@@ -96,7 +96,7 @@ def config_database(storage: Storage, root: str, name: str) -> str | None:
         codec.DATABASE_OF_ALL: "v1 with one database for all",
         codec.DATABASE_V2: "v2",
     }
-    databases = [database for database in kinds if holds_rocksdb(storage, _directory(root, database))]
+    databases = [database for database in kinds if is_rocksdb(storage, _directory(root, database))]
     if len(databases) > 1:
         first, second, *_ = databases
         raise StoreLayoutError(

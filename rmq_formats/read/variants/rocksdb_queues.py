@@ -43,7 +43,7 @@ class QueueDatabase:
         while pair is not None and pair[0].startswith(key_prefix):
             topic, queue_id, prefix = self._decode(codec.split_unit_key, pair[0])
             yield topic, queue_id
-            pair = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
+            pair = self._database.first_from(codec.UNITS_FAMILY, codec.key_after_queue(prefix))
 
     def all_queues(self) -> set[tuple[str, int]]:
         """List the queues that have units or an end: those whose messages have all expired, too. Raises FormatError."""
@@ -71,7 +71,7 @@ class QueueDatabase:
             FormatError: a damaged file, or a pair that is no unit.
         """
         prefix = codec.queue_prefix(topic, queue_id)
-        end = codec.behind_queue(prefix)
+        end = codec.key_after_queue(prefix)
         if end_offset is not None and end_offset <= MAX_LONG:
             end = codec.unit_key(topic, queue_id, end_offset)
         begin = codec.unit_key(topic, queue_id, first_offset)

@@ -32,7 +32,7 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import Entry, Segment, Storage, opened, place_of, read_range
+from rmq_formats.storage.segments import Entry, Segment, Storage, canonical_path, opened, read_range
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind
@@ -88,7 +88,7 @@ class VerifyOptions:
 
 def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
     """List a directory; where it cannot be listed, and for links to nowhere, add a finding."""
-    for name in storage.links_to_nowhere(path):
+    for name in storage.dangling_symlinks(path):
         findings.add(Finding(kind, LINK_TO_NOWHERE, f"{path}/{name}"))
     try:
         return storage.entries(path)
@@ -311,5 +311,5 @@ def is_a_store(storage: Storage, root: str) -> bool:
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:
     """Refuse an output path inside the store, into which a verification writes nothing. Raises OptionError."""
-    if path is not None and place_of(path).is_relative_to(place_of(root)):
+    if path is not None and canonical_path(path).is_relative_to(canonical_path(root)):
         raise OptionError(f"{option} {path}: is in the store, which is only read")

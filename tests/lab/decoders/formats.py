@@ -27,7 +27,7 @@ from rmq_formats.codecs.record import StoredMessage, decode_record, encode_recor
 from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, record_properties
 from rmq_formats.codecs.trace import decode_trace
 from rmq_formats.codecs.variants import controller, dledger
-from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
@@ -227,7 +227,7 @@ def _read_timer_checkpoint(data: bytes) -> None:
 
 def _tell_layout(data: bytes) -> None:
     for tell in (
-        holds_batch_units, store_variants.holds_rocksdb_table, dledger.holds_index, dledger.holds_entry,
+        is_batch_queue_file, store_variants.is_rocksdb_table, dledger.begins_with_index, dledger.begins_with_entry,
     ):  # fmt: skip
         tell(data)
 

@@ -179,7 +179,7 @@ def _without_fault(files: Files) -> Files:
 
 def _files(root: Path) -> Files:
     """Bytes of log and queues; of a RocksDB its keys and values. Java may index the last message at each start."""
-    database = store_variants.queue_database(str(root), store_variants.recognise(LocalStorage(), str(root)))
+    database = store_variants.queue_database(str(root), store_variants.detect_layouts(LocalStorage(), str(root)))
     files = {}
     for tree in (_LOG, *_QUEUES):
         for path in (root / tree).rglob("*"):
