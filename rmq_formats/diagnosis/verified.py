@@ -116,6 +116,12 @@ _EXPLANATIONS: Final[dict[Kind, _Explanation]] = {
         "messageDelayLevel was changed: messages stored before are delivered by their former delay, and that is right",
         "rmq offsets {store}",
     ),
+    finding_kinds.FORMER_TAGS: _Explanation(
+        lambda finding, count, place: f"{place}: {finding.detail}, in all {count:,} messages",
+        "a broker with another hash of tags dispatched them; consumers that filter by the hash of now miss them, and a "
+        "rebuild from the log alone gives them the codes of now",
+        "rmq rebuild {store} --from-log-alone --plan",
+    ),
     finding_kinds.LOG_LEFTOVER: _Explanation(
         _detail,
         "a recovery cut the log there; a broker overwrites these records, no consumer gets them, and that is right",

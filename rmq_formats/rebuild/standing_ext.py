@@ -30,8 +30,10 @@ def assign_ext_addresses(rows: Rows, units: Rows, ext_units: Rows) -> tuple[Rows
         The rows with addresses where ext units are theirs, and those of the ext units whose values are to be set:
         offset, tags code and store timestamp, int64[j, 3]. None where an address has lost its ext unit.
     """
-    if not len(ext_units) or not len(units):
+    if not len(units):
         return None
+    if not len(ext_units):  # ext files were switched on later, if no unit has an address
+        return None if (units[:, unit_kernel.TAGS_CODE] <= EXT_MAX_ADDRESS).any() else (rows, ext_units)
     at = np.searchsorted(units[:, unit_kernel.QUEUE_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
     at = np.minimum(at, len(units) - 1)
     columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]

@@ -186,6 +186,11 @@ FORMER_DELAY: Final = Kind(
     "consumequeue.former_delay", _INFO,
     "the delay of this level was another one when these messages were stored; they are delivered by it",
 )  # fmt: skip
+FORMER_TAGS: Final = Kind(
+    "consumequeue.former_tags", _INFO,
+    "a broker with another hash of tags dispatched these messages; repairs and rebuilds leave the codes as they are. "
+    "If consumers that filter by tag miss them: rmq rebuild STORE --from-log-alone",
+)  # fmt: skip
 UNIT_MISSING: Final = Kind(
     "consumequeue.unit.missing", _ERROR,
     "messages of the log that the queue does not name; a broker that was killed adds those at the queue's end when "

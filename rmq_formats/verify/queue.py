@@ -1,6 +1,6 @@
 """Compares one queue's ConsumeQueue files with the records of the log, both ways."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
@@ -19,7 +19,7 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.ext import ExtTable, judge_ext
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
-from rmq_formats.verify.former_settings import former_delays
+from rmq_formats.verify.former_settings import former_delays, former_tags
 from rmq_formats.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
@@ -183,8 +183,7 @@ class QueueCheck:
         if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units, unit_count):
             self._late_kind = finding_kinds.QUEUE_BEGINS_LATE
         rows, places, is_former = merged.rows, merged.places, merged.is_former
-        if self.name.topic == SCHEDULE_TOPIC:
-            rows = self._with_former_delays(rows, units)
+        rows = self._with_former_codes(rows, units)
         end = merged.end
         if len(rest):
             rows, end = np.concatenate([rows, rest[1:]]), by_log.end
@@ -223,23 +222,18 @@ class QueueCheck:
             return len(read)
         return stop
 
-    def _with_former_delays(self, rows: Rows, units: Rows) -> Rows:
-        """Keep the times of delivery of messages whose level had another delay when they were dispatched."""
+    def _with_former_codes(self, rows: Rows, units: Rows) -> Rows:
+        """Keep times of delivery and tags codes of a setting that the broker had when it dispatched the messages."""
         at = np.searchsorted(units[:, unit_kernel.QUEUE_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
         at = np.minimum(at, max(0, len(units) - 1))
         columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]
         same = np.flatnonzero((units[at][:, columns] == rows[:, columns]).all(axis=1)) if len(units) else at[:0]
         same = same[rows[same, unit_kernel.STORE_TIMESTAMP] > 0]
         tags_codes, own = units[at[same], unit_kernel.TAGS_CODE], rows[same]
-        runs_of = former_delays(tags_codes, own[:, unit_kernel.TAGS_CODE], own[:, unit_kernel.STORE_TIMESTAMP])
         kept = rows.copy()
-        for begin, end, delay_ms in runs_of:
-            kept[same[begin:end], unit_kernel.TAGS_CODE] = tags_codes[begin:end]
-            first, last = own[[begin, end - 1], unit_kernel.QUEUE_OFFSET].tolist()
-            detail = f"queue offsets {first} to {last} have a delay of {delay_ms // 1000} s"
-            self.findings.add(
-                self.name.finding(finding_kinds.FORMER_DELAY, detail, queue_offset=first, count=end - begin)
-            )
+        for numbers, finding in former_codes(self.name, own, tags_codes):
+            kept[same[numbers], unit_kernel.TAGS_CODE] = tags_codes[numbers]
+            self.findings.add(finding)
         return kept
 
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
@@ -366,6 +360,34 @@ class QueueCheck:
                         physical_offset=log_begin, size=log_end - log_begin,
                     )
                 )  # fmt: skip
+
+
+def former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> Iterator[tuple[Rows, Finding]]:
+    """Find the units of a queue whose tags codes are of a former setting.
+
+    Args:
+        name: of the queue.
+        rows: int64[n, ROW_COLUMNS], the records of units, by queue offset, with the tags codes of now.
+        tags_codes: those of the units.
+
+    Yields:
+        Numbers of the units of each run, and the finding.
+    """
+    expected = rows[:, unit_kernel.TAGS_CODE]
+    if name.topic == SCHEDULE_TOPIC:
+        for begin, end, delay_ms in former_delays(tags_codes, expected, rows[:, unit_kernel.STORE_TIMESTAMP]):
+            numbers = np.arange(begin, end)
+            text = f"have a delay of {delay_ms // 1000} s"
+            yield numbers, _former_finding(name, finding_kinds.FORMER_DELAY, rows[numbers], text)
+        return
+    for numbers in former_tags(tags_codes, expected):
+        text = "have the tags codes of another hash"
+        yield numbers, _former_finding(name, finding_kinds.FORMER_TAGS, rows[numbers], text)
+
+
+def _former_finding(name: QueueName, kind: Kind, rows: Rows, text: str) -> Finding:
+    first, last = rows[[0, -1], unit_kernel.QUEUE_OFFSET].tolist()
+    return name.finding(kind, f"queue offsets {first} to {last} {text}", queue_offset=first, count=len(rows))
 
 
 def _unit_text(row: NDArray[np.int64]) -> str:

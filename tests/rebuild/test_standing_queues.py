@@ -53,7 +53,15 @@ def lives() -> list[tuple[str, Callable[[Path], None]]]:
             units.append(Unit(physical_offset, size, FIRST_MS + number + (8000 if number < 15 else 5000)))
         write_queue(store, dict(enumerate(units)), "SCHEDULE_TOPIC_XXXX")
 
-    return [(made.__name__, made) for made in (made_again, gap, passed_over, expired, former_delay)]
+    def former_tags(store: Path) -> None:
+        write_queue(store, dict(enumerate(former_hash(write_log(store, range(60)), 20))))
+
+    return [(made.__name__, made) for made in (made_again, gap, passed_over, expired, former_delay, former_tags)]
+
+
+def former_hash(units: Sequence[Unit], end: int) -> list[Unit]:
+    """The units, those before a place with tags codes of another hash."""
+    return [replace(unit, tags_code=unit.tags_code * 7 + 1) for unit in units[:end]] + list(units[end:])
 
 
 def with_idle(store: Path) -> None:
@@ -86,6 +94,28 @@ def test_bad_units_are_made_again_and_the_others_stay(tmp_path: Path, numbers: S
         patch(queue_path(tmp_path, number // 20 * 400), number % 20 * UNIT_BYTES, Unit(77, 99, 1).encode())
     assert rebuild(tmp_path) == {}
     assert tree(tmp_path / "consumequeue") == before
+
+
+def test_tags_codes_of_a_former_hash_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> None:
+    units = write_log(tmp_path, range(60))
+    write_queue(tmp_path, dict(enumerate(former_hash(units, 30))))
+    write_config(tmp_path, "Orders")
+    before = tree(tmp_path / "consumequeue")
+    patch(queue_path(tmp_path), 7 * UNIT_BYTES, Unit(77, 99, 1).encode())
+    patch(queue_path(tmp_path, 800), 5 * UNIT_BYTES + 19, b"\x01")
+    assert rebuild(tmp_path) == {}
+    after = tree(tmp_path / "consumequeue")
+    changed = [
+        number
+        for name in sorted(before)
+        for number in range(20)
+        if before[name][number * UNIT_BYTES :][:UNIT_BYTES] != after[name][number * UNIT_BYTES :][:UNIT_BYTES]
+    ]
+    assert changed == [7]  # its former code is lost
+    rebuild(tmp_path, options=replace(REBUILT, from_log_alone=True))
+    assert b"".join(path.read_bytes() for path in sorted(queue_path(tmp_path).parent.iterdir())) == b"".join(
+        unit.encode() for unit in units
+    )
 
 
 def test_the_log_alone_makes_what_a_broker_makes_of_it(tmp_path: Path) -> None:
@@ -142,16 +172,17 @@ def test_messages_that_no_broker_has_dispatched_get_their_queue(tmp_path: Path) 
     assert queue_path(tmp_path).read_bytes() == b"".join(unit.encode() for unit in units)
 
 
-def test_ext_files_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("begin", "end"), [(5, 20), (0, 15), (3, 18)], ids=["on", "off", "on_and_off"])
+def test_ext_files_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path, begin: int, end: int) -> None:
     """Bit maps are in no log, and a broker puts its last message there again at each start."""
     store, sizes = tmp_path / "store", replace(REBUILT.sizes, consumequeue_ext_file_bytes=1024)
     options = replace(REBUILT, sizes=sizes)
     units = write_log(store, range(20))
-    ext_units = [ExtUnit(unit.tags_code, FIRST_MS + 5 + number, b"bits") for number, unit in enumerate(units[5:])]
+    ext_units = [ExtUnit(units[number].tags_code, FIRST_MS + number, b"bits") for number in range(begin, end)]
     addresses = [encode_ext_address(number * ext_units[0].size) for number in range(15)]
-    addressed = [replace(unit, tags_code=address) for unit, address in zip(units[5:], addresses, strict=True)]
+    addressed = [replace(unit, tags_code=address) for unit, address in zip(units[begin:end], addresses, strict=True)]
     ext_units.append(ext_units[-1])
-    write_queue(store, dict(enumerate([*units[:5], *addressed])))
+    write_queue(store, dict(enumerate([*units[:begin], *addressed, *units[end:]])))
     ext_path = store / "consumequeue_ext" / "Orders" / "0" / f"{0:020d}"
     ext_path.parent.mkdir(parents=True)
     ext_path.write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(1024, b"\0"))
@@ -163,3 +194,13 @@ def test_ext_files_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> 
     rebuild(store, options=options)
     after = tree(store)
     assert {path: after[path] for path in before} == before
+
+
+def test_a_queue_without_ext_files_gets_none_where_ext_was_switched_on_later(tmp_path: Path) -> None:
+    write_queue(tmp_path, dict(enumerate(write_log(tmp_path, range(20)))))
+    before = tree(tmp_path)
+    patch(queue_path(tmp_path), 3 * UNIT_BYTES + 7, b"\xff")
+    rebuild(tmp_path, options=replace(REBUILT, sizes=replace(REBUILT.sizes, consumequeue_ext_file_bytes=1024)))
+    after = tree(tmp_path)
+    assert {path: after[path] for path in before} == before
+    assert not tree(tmp_path / "consumequeue_ext")

@@ -187,3 +187,16 @@ def test_a_database_without_current_is_none(variant: Variant) -> None:
     (store / "consumequeue" / "CURRENT").unlink()
     (store / "consumequeue").rename(store / "consumequeue_rocksdb")
     assert faults(store) == {"consumequeue.database": 1}
+
+
+def test_tags_codes_of_a_former_hash_in_rocksdb(variant: Variant) -> None:
+    store = variant("rocksdb")
+    with changed(store) as (units, _):
+        keys = [key for key in units.keys() if key.startswith(KEY[:-8])]  # noqa: SIM118
+        tagged = sum(any(units[key][12:20]) for key in keys)
+        for key in keys:
+            units[key] = bytes(units[key])[:12] + bytes(8) + bytes(units[key])[20:]
+    report = verified(store)
+    told = [item for item in report.findings if item.kind.code == "consumequeue.former_tags"]
+    assert [item.count for item in told] == [tagged]
+    assert not any(kind.code == "consumequeue.unit.tags_code" for kind, _ in report.kinds())

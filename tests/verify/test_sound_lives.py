@@ -1,12 +1,14 @@
 """Stores that a broker leaves as they are have no error, whatever their log says."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import UNIT_BYTES
 from tests.store_files import write_commitlog
 from tests.store_with_queues import write_config, write_log, write_queue
@@ -113,3 +115,63 @@ def test_a_former_delay_is_told_and_no_error(tmp_path: Path) -> None:
         patch(path, number * UNIT_BYTES + byte, bytes([data[number * UNIT_BYTES + byte] ^ 0x55]))
     assert faults(tmp_path) == {"consumequeue.unit.tags_code": 2}
     assert SIZES.delay_levels_ms is not None
+
+
+def with_other_hash(units: list[Unit], begin: int, end: int, other: Callable[[int], int]) -> list[Unit]:
+    changed = [replace(unit, tags_code=other(unit.tags_code)) for unit in units[begin:end]]
+    return [*units[:begin], *changed, *units[end:]]
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 20), (25, 50), (40, 60), (0, 60)])
+@pytest.mark.parametrize("other", [lambda code: code * 7 + 1, lambda _: 0], ids=["hash", "zero"])
+def test_tags_codes_of_a_former_hash(tmp_path: Path, begin: int, end: int, other: Callable[[int], int]) -> None:
+    units = with_other_hash(write_log(tmp_path, range(60)), begin, end, other)
+    write_queue(tmp_path, dict(enumerate(units)))
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {}
+    found = only(verify(tmp_path), "consumequeue.former_tags")
+    assert (found.queue_offset, found.count) == (begin, end - begin)
+
+
+@pytest.mark.parametrize("number", [3, 30, 45])
+def test_a_flipped_bit_beside_a_former_hash_is_an_error(tmp_path: Path, number: int) -> None:
+    units = with_other_hash(write_log(tmp_path, range(60)), 20, 40, lambda code: code * 7 + 1)
+    units[number] = replace(units[number], tags_code=units[number].tags_code ^ 1 << 9)
+    write_queue(tmp_path, dict(enumerate(units)))
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {"consumequeue.unit.tags_code": 1}
+    assert told(tmp_path, "consumequeue.former_tags") == (19 if number == 30 else 20)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda number, code: code ^ 4 if 20 <= number < 40 else code, id="one_bit_everywhere"),
+        pytest.param(lambda number, code: 77 if 20 <= number < 40 else code, id="one_code_of_three_tags"),
+        pytest.param(lambda number, code: code * 31 + number if 20 <= number < 40 else code, id="each_another"),
+        pytest.param(lambda number, code: code * 7 + 1 if number % 10 == 0 else code, id="here_and_there"),
+        pytest.param(lambda number, code: code * 7 + 1 if 20 <= number < 27 else code, id="too_few"),
+    ],
+)
+def test_codes_that_no_other_hash_makes_are_errors(tmp_path: Path, wrong: Callable[[int, int], int]) -> None:
+    units = write_log(tmp_path, range(60))
+    stored = [replace(unit, tags_code=wrong(number, unit.tags_code)) for number, unit in enumerate(units)]
+    write_queue(tmp_path, dict(enumerate(stored)))
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {"consumequeue.unit.tags_code": sum(map(Unit.__ne__, units, stored))}
+
+
+@pytest.mark.parametrize(("begin", "end"), [(20, 60), (0, 40), (15, 50)], ids=["on", "off", "on_and_off"])
+def test_ext_files_that_were_switched_on_and_off(tmp_path: Path, begin: int, end: int) -> None:
+    units = write_log(tmp_path, range(60))
+    ext_units = [ExtUnit(units[number].tags_code, FIRST_MS + number, b"") for number in range(begin, end)]
+    for number in range(begin, end):
+        address = encode_ext_address((number - begin) * ext_units[0].size)
+        units[number] = replace(units[number], tags_code=address)
+    write_queue(tmp_path, dict(enumerate(units)))
+    directory = tmp_path / "consumequeue_ext" / "Orders" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(4096, b"\0"))
+    write_config(tmp_path, "Orders")
+    report = verify(tmp_path, replace(SIZES, consumequeue_ext_file_bytes=4096))
+    assert set(codes(report, informing=True)) == {"index.missing", "checkpoint.missing"}

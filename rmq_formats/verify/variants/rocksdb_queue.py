@@ -6,15 +6,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.former_settings import former_delays
-from rmq_formats.verify.queue import MAX_TOLD, QueueName
+from rmq_formats.verify.queue import MAX_TOLD, QueueName, former_codes
 from rmq_formats.verify.queue_state import in_log_order
 
 _FINE: Final = 0
@@ -126,12 +124,11 @@ class RocksDbQueueCheck:
             is_former[:] = False
         if is_former.any() or len(self.placement.repeated):
             self._set_placement(place_last(np.ascontiguousarray(records[~is_former]), is_named[~is_former]))
-        if self.name.topic == SCHEDULE_TOPIC:
-            self._keep_former_delays(stored, physical)
+        self._keep_former_codes(stored, physical)
         return int(is_former.sum())
 
-    def _keep_former_delays(self, stored: StoredQueue, physical: Longs) -> None:
-        """Keep the times of delivery of messages whose level had another delay when they were dispatched."""
+    def _keep_former_codes(self, stored: StoredQueue, physical: Longs) -> None:
+        """Keep times of delivery and tags codes of a setting that the broker had when it dispatched the messages."""
         rows = self._rows.copy()
         at = np.minimum(np.searchsorted(stored.offsets, rows[:, unit_kernel.QUEUE_OFFSET]), len(stored.offsets) - 1)
         same = (stored.offsets[at] == rows[:, unit_kernel.QUEUE_OFFSET]) & (
@@ -140,16 +137,9 @@ class RocksDbQueueCheck:
         numbers = np.flatnonzero(same & (stored.units["size"][at] == rows[:, unit_kernel.SIZE]))
         own = rows[numbers]
         tags_codes = stored.units["tags_code"][at[numbers]].astype(np.int64)
-        expected, times = own[:, unit_kernel.TAGS_CODE], own[:, unit_kernel.STORE_TIMESTAMP]
-        for begin, end, delay_ms in former_delays(tags_codes, expected, times):
-            rows[numbers[begin:end], unit_kernel.TAGS_CODE] = tags_codes[begin:end]
-            span = _span(*own[[begin, end - 1], unit_kernel.QUEUE_OFFSET].tolist())
-            self.findings.add(
-                self.name.finding(
-                    finding_kinds.FORMER_DELAY, f"{span} with a delay of {delay_ms // 1000} s", path=stored.path,
-                    queue_offset=int(own[begin, unit_kernel.QUEUE_OFFSET]), count=end - begin,
-                )
-            )  # fmt: skip
+        for kept, finding in former_codes(self.name, own, tags_codes):
+            rows[numbers[kept], unit_kernel.TAGS_CODE] = tags_codes[kept]
+            self.findings.add(replace(finding, path=stored.path))
         self._set_placement(replace(self.placement, rows=rows))
 
     def _judge(self, stored: StoredQueue, physical: Longs, places: Longs, is_wanted: NDArray[np.bool_]) -> Longs:
