@@ -140,7 +140,7 @@ def check_accepted(arguments: argparse.Namespace) -> None:
 
 
 def _check_source(arguments: argparse.Namespace) -> None:
-    """Refuse options of another kind of source than the given one."""
+    """Refuse options that belong to another kind of source."""
     if (arguments.store is None) == (arguments.namesrv is None):
         raise OptionError("one of --store and --namesrv is needed: what to export")
     if arguments.cluster is not None and (arguments.store is None or not is_several(arguments.store)):
@@ -195,7 +195,7 @@ def check_tier(arguments: argparse.Namespace) -> None:
     commitlog_segments(*open_storage(arguments.store[0]))
     check_queue_options(tier_options(arguments), selection(arguments))
     with TierQueues(arguments.store[0], arguments.tier) as link:
-        for topic in asked_topics(arguments):
+        for topic in requested_topics(arguments):
             link.queues(topic)
 
 
@@ -209,7 +209,7 @@ def _queue_options(
     arguments: argparse.Namespace, source: QueueSource, options: Mapping[str, str]
 ) -> ClusterExportOptions:
     selected = selection(arguments)
-    topics = None if arguments.table is not None and selected.topics is None else asked_topics(arguments)
+    topics = None if arguments.table is not None and selected.topics is None else requested_topics(arguments)
     max_messages = None if arguments.mode == "batch" else parsed(arguments, "max_messages_per_trigger", values.positive)
     return ClusterExportOptions(
         source, topics, selected.excluded_topics, options, arguments.store_id, max_messages, arguments.mode == "stream"
@@ -272,7 +272,7 @@ def selection(
 
 
 def build_exports(arguments: argparse.Namespace, spark: SparkSession, selected: ExportSelection) -> list[Export]:
-    """Build the exports of one store's messages, as the arguments ask for."""
+    """Build the exports of one store's messages from the arguments."""
     clusters = names_of(arguments, "cluster_by") or ()
     partitions = () if clusters else names_of(arguments, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
     open_table = table_format(spark, arguments.format, pairs_of(arguments, "catalog_option"))
@@ -295,7 +295,7 @@ def build_exports(arguments: argparse.Namespace, spark: SparkSession, selected: 
     return exports
 
 
-def asked_topics(arguments: argparse.Namespace) -> tuple[str, ...]:
+def requested_topics(arguments: argparse.Namespace) -> tuple[str, ...]:
     """List the topics that arguments and spec name."""
     return (*sorted(set(names_of(arguments, "topics") or ())), *(topic.topic for topic in typed_topics(arguments)))
 
@@ -309,9 +309,9 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
     begin = time.perf_counter()
     (store,) = arguments.store
     log = snapshot_log(store)
-    exports, known = build_exports(arguments, spark, selection(arguments)), log.known_topics()
-    check_topics(spark, [log], known, asked_topics(arguments))
-    topics = max(len(export.selection.topics or known) for export in exports)
+    exports, all_topics = build_exports(arguments, spark, selection(arguments)), log.known_topics()
+    check_topics(spark, [log], all_topics, requested_topics(arguments))
+    topics = max(len(export.selection.topics or all_topics) for export in exports)
     set_file_sizes(spark, topics)
     bounds = Bounds(arguments.ending_physical_offset, arguments.fail_on_data_loss == "true", topics)
     run = ExportRun(spark, store, exports, bounds)
@@ -360,8 +360,8 @@ def main_several(arguments: argparse.Namespace, spark: SparkSession) -> tuple[di
     brokers, logs = name_brokers(stores, arguments.cluster, arguments.store_id), snapshot_logs(stores)
     read = [log for log in logs if isinstance(log, StoreLog)]
     known_topics = frozenset[str]().union(*(log.known_topics() for log in read))
-    check_topics(spark, read, known_topics, asked_topics(arguments))
-    topics = len(asked_topics(arguments) or known_topics)
+    check_topics(spark, read, known_topics, requested_topics(arguments))
+    topics = len(requested_topics(arguments) or known_topics)
     set_file_sizes(spark, topics)
     bounds = Bounds(None, arguments.fail_on_data_loss == "true", topics)
 

@@ -76,75 +76,79 @@ def parser() -> JobParser:
     return job
 
 
-def check(given: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     for name in ("starting_timestamp", "ending_timestamp"):
-        parsed(given, name, timestamp_ms)
-    parsed(given, "topics", names)
-    leftover = leftover_word(resume=given.resume, start_anew=given.start_anew)
-    storage, root = open_storage(given.store)
-    follow_broker_conf(given)
+        parsed(arguments, name, timestamp_ms)
+    parsed(arguments, "topics", names)
+    leftover = leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
+    storage, root = open_storage(arguments.store)
+    follow_broker_conf(arguments)
     if configured_log_directories(root):
-        raise StoreLayoutError(f"{given.config}: storePathCommitLog is not in {root}. A store is written as one tree.")
+        raise StoreLayoutError(
+            f"{arguments.config}: storePathCommitLog is not in {root}. A store is written as one tree."
+        )
     if not storage.exists(root):
         return
     if end_killed(root, ProcessRunner(), leftover):
         raise StoreError(
-            f"{given.store}: an earlier write that was killed has been completed, its messages are in the store; "
+            f"{arguments.store}: an earlier write that was killed has been completed, its messages are in the store; "
             "give --mode append to add these, or --mode overwrite"
         )
-    refuse_write(root, overwrite=given.mode == "overwrite")
+    refuse_write(root, overwrite=arguments.mode == "overwrite")
     if storage.is_local and Path(paths.lock_file(root)).exists():
         with store_lock(root):
             pass
-    if given.mode is None and not is_empty(root):
-        raise StoreError(f"{given.store}: has messages already; give --mode append or --mode overwrite")
+    if arguments.mode is None and not is_empty(root):
+        raise StoreError(f"{arguments.store}: has messages already; give --mode append or --mode overwrite")
 
 
-def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, list[str]]:
-    """Read the wanted rows, with the columns that a store has room for; also return the names of the others.
+def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame, list[str]]:
+    """Read the selected rows, with the columns that a store has room for; also return the names of other columns.
 
     Raises:
         StoreError: no Delta table.
-        OptionError: it lacks a column, has one of another type, or no message of a wanted topic.
+        OptionError: it lacks a column, has one of another type, or no message of a selected topic.
     """
-    if not DeltaTableLog(spark, given.table).exists():
-        raise StoreNotFoundError(f"{given.table}: no Delta table")
+    if not DeltaTableLog(spark, arguments.table).exists():
+        raise StoreNotFoundError(f"{arguments.table}: no Delta table")
     try:
-        table = spark.read.format("delta").load(given.table)
+        table = spark.read.format("delta").load(arguments.table)
     except AnalysisException as error:
-        raise StoreError(f"{given.table}: cannot be read ({str(error).splitlines()[0]})") from error
-    known = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
-    frame = table.select(*known)
-    check_columns(f"{given.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(given)))
-    topics = parsed(given, "topics", names)
+        raise StoreError(f"{arguments.table}: cannot be read ({str(error).splitlines()[0]})") from error
+    store_columns = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
+    frame = table.select(*store_columns)
+    check_columns(
+        f"{arguments.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(arguments))
+    )
+    topics = parsed(arguments, "topics", names)
     if topics is not None:
         frame = frame.where(F.col("topic").isin(*topics))
-        found = {row.topic for row in frame.select("topic").distinct().collect()}
-        lacking = [topic for topic in topics if topic not in found]
+        topics_in_table = {row.topic for row in frame.select("topic").distinct().collect()}
+        lacking = [topic for topic in topics if topic not in topics_in_table]
         if lacking:
-            raise OptionError(f"{given.table}: has no topic {', '.join(map(repr, lacking))}")
+            raise OptionError(f"{arguments.table}: has no topic {', '.join(map(repr, lacking))}")
     for name, column, is_start in (
         ("starting_timestamp", "store_timestamp", True),
         ("ending_timestamp", "store_timestamp", False),
         ("starting_physical_offset", "physical_offset", True),
         ("ending_physical_offset", "physical_offset", False),
     ):
-        bound = parsed(given, name, timestamp_ms) if column == "store_timestamp" else getattr(given, name)
+        bound = parsed(arguments, name, timestamp_ms) if column == "store_timestamp" else getattr(arguments, name)
         if bound is not None:
-            wanted = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
-            frame = frame.where(F.col(column) >= wanted if is_start else F.col(column) < wanted)
-    return frame, [name for name in table.columns if name not in known]
+            bound_column = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
+            frame = frame.where(F.col(column) >= bound_column if is_start else F.col(column) < bound_column)
+    return frame, [name for name in table.columns if name not in store_columns]
 
 
-def _needed(given: argparse.Namespace) -> list[str]:
+def _needed(arguments: argparse.Namespace) -> list[str]:
     """List the columns that the arguments name."""
-    found = ["physical_offset", "queue_offset"] if given.keep_offsets else []
-    if given.starting_physical_offset is not None or given.ending_physical_offset is not None:
-        found.append("physical_offset")
-    if given.starting_timestamp is not None or given.ending_timestamp is not None:
-        found.append("store_timestamp")
-    return found
+    columns = ["physical_offset", "queue_offset"] if arguments.keep_offsets else []
+    if arguments.starting_physical_offset is not None or arguments.ending_physical_offset is not None:
+        columns.append("physical_offset")
+    if arguments.starting_timestamp is not None or arguments.ending_timestamp is not None:
+        columns.append("store_timestamp")
+    return columns
 
 
 def needs_delta(_given: argparse.Namespace) -> bool:
@@ -152,35 +156,35 @@ def needs_delta(_given: argparse.Namespace) -> bool:
     return True
 
 
-def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Write the store."""
     begin = time.perf_counter()
-    frame, left_out = rows(spark, given)
-    seen = Observation("import")
+    frame, left_out = rows(spark, arguments)
+    observation = Observation("import")
     sound = F.col("record_error").isNull() if "record_error" in frame.columns else F.lit(True)
     frame = frame.observe(
-        seen,
+        observation,
         F.count_if(sound).alias("messages"),
         F.sum(F.when(sound, F.length("body"))).alias("bytes"),
         F.count_if(~sound).alias("damaged"),
     )
-    conf = follow_broker_conf(given)
+    conf = follow_broker_conf(arguments)
     settings = {} if conf is None else dict(conf.sizes)
     if "delay_levels_ms" in settings:
         settings["delay_levels"] = " ".join(f"{delay_ms // 1000}s" for delay_ms in settings["delay_levels_ms"])
-    writer = frame.write.format("rmq_commitlog").mode(given.mode or "append")
+    writer = frame.write.format("rmq_commitlog").mode(arguments.mode or "append")
     for argument, option in _SINK_OPTIONS.items():
-        value = getattr(given, argument) or settings.get(argument)
+        value = getattr(arguments, argument) or settings.get(argument)
         if value is not None:
             writer = writer.option(option, str(value))
-    writer.option("keepOffsets", str(given.keep_offsets).lower()).save(given.store)
-    counts = {name: int(seen.get[name] or 0) for name in ("messages", "bytes", "damaged")}
+    writer.option("keepOffsets", str(arguments.keep_offsets).lower()).save(arguments.store)
+    counts = {name: int(observation.get[name] or 0) for name in ("messages", "bytes", "damaged")}
     seconds = time.perf_counter() - begin
     report = {
         "job": "import_delta",
-        "store": given.store,
-        "table": given.table,
-        "mode": given.mode or "append",
+        "store": arguments.store,
+        "table": arguments.table,
+        "mode": arguments.mode or "append",
         **counts,
         "columns_left_out": left_out,
         "seconds": round(seconds, 3),

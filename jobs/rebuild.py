@@ -53,63 +53,68 @@ def parser() -> JobParser:
     return job
 
 
-def options(given: argparse.Namespace, store: str) -> RebuildOptions:
+def options(arguments: argparse.Namespace, store: str) -> RebuildOptions:
     """Build the options of rebuilding a store from the arguments. Raises OptionError, StoreError."""
-    live_topics_of = live_topics_path(given.only_live_topics, given.topics_json, store)
+    live_topics_of = live_topics_path(arguments.only_live_topics, arguments.topics_json, store)
     return options_from_arguments(
-        given.what, store_sizes(given), store, live_topics_of, from_log_alone=given.from_log_alone
+        arguments.what, store_sizes(arguments), store, live_topics_of, from_log_alone=arguments.from_log_alone
     )
 
 
-def leftover(given: argparse.Namespace) -> Leftover:
+def leftover(arguments: argparse.Namespace) -> Leftover:
     """Return the operator's word on what an interrupted run has left. Raises OptionError."""
-    return leftover_word(resume=given.resume, start_anew=given.start_anew)
+    return leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
 
 
-def terms(given: argparse.Namespace) -> Terms:
+def terms(arguments: argparse.Namespace) -> Terms:
     """Build the terms of the publication from the arguments. Raises OptionError."""
-    return terms_from_arguments(plan=given.plan, accept=given.accept, work=given.work, out=given.out)
+    return terms_from_arguments(plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out)
 
 
-def check(given: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    leftover(given)
-    terms(given)
-    if is_several(given.store):
-        find_stores(given.store)
+    leftover(arguments)
+    terms(arguments)
+    if is_several(arguments.store):
+        find_stores(arguments.store)
         return
-    (store,) = given.store
-    check_rebuild(store, given.out, options(given, store))
+    (store,) = arguments.store
+    check_rebuild(store, arguments.out, options(arguments, store))
 
 
-def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the rebuild on a session."""
     runner = SparkRunner(spark)
-    if is_several(given.store):
-        return main_several(given, runner)
-    (store,) = given.store
+    if is_several(arguments.store):
+        return main_several(arguments, runner)
+    (store,) = arguments.store
     runner.check_seen("--store", store)
-    if given.plan:
-        runner.check_shared("--work", given.work or tempfile.gettempdir())
+    if arguments.plan:
+        runner.check_shared("--work", arguments.work or tempfile.gettempdir())
     else:
-        runner.check_shared("--out" if given.out else "--store", given.out or store)
+        runner.check_shared("--out" if arguments.out else "--store", arguments.out or store)
     report = rebuild_store(
-        store, given.out, options(given, store), runner, leftover=leftover(given), terms=terms(given)
+        store, arguments.out, options(arguments, store), runner, leftover=leftover(arguments), terms=terms(arguments)
     )
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
 
-def main_several(given: argparse.Namespace, runner: SparkRunner) -> tuple[dict[str, Any], int]:
+def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[dict[str, Any], int]:
     """Run the rebuild of several stores."""
-    if given.plan:
-        runner.check_shared("--work", given.work or tempfile.gettempdir())
+    if arguments.plan:
+        runner.check_shared("--work", arguments.work or tempfile.gettempdir())
     else:
-        for place in [given.out] if given.out else [store.path for store in find_stores(given.store)]:
-            runner.check_shared("--out" if given.out else "--store", place)
+        for place in [arguments.out] if arguments.out else [store.path for store in find_stores(arguments.store)]:
+            runner.check_shared("--out" if arguments.out else "--store", place)
     report = rebuild_stores(
-        given.store, given.out, functools.partial(options, given), runner, leftover(given), terms(given)
+        arguments.store,
+        arguments.out,
+        functools.partial(options, arguments),
+        runner,
+        leftover(arguments),
+        terms(arguments),
     )
-    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
     return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 
 

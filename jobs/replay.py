@@ -101,60 +101,62 @@ def parser() -> JobParser:
     return job
 
 
-def check(given: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    follow_broker_conf(given)
-    commitlog_segments(*open_storage(given.store))
-    if given.rate is not None and not 0 < given.rate < _MAX_RATE:
-        raise OptionError(f"--rate {given.rate}: expected messages a second, 1 or more")
-    if given.tier is not None and given.checkpoint is not None:
+    follow_broker_conf(arguments)
+    commitlog_segments(*open_storage(arguments.store))
+    if arguments.rate is not None and not 0 < arguments.rate < _MAX_RATE:
+        raise OptionError(f"--rate {arguments.rate}: expected messages a second, 1 or more")
+    if arguments.tier is not None and arguments.checkpoint is not None:
         raise OptionError("--checkpoint is a place in the CommitLog, and --tier has places of its own: leave out one")
-    if given.to_store is not None:
-        if canonical_path(given.to_store) == canonical_path(given.store):
-            raise OptionError(f"--to-store {given.to_store}: is the replayed store itself")
+    if arguments.to_store is not None:
+        if canonical_path(arguments.to_store) == canonical_path(arguments.store):
+            raise OptionError(f"--to-store {arguments.to_store}: is the replayed store itself")
         for name in ("to_topic", "rate", "checkpoint"):
-            if getattr(given, name) is not None:
+            if getattr(arguments, name) is not None:
                 raise OptionError(f"{option_name(name)} is for --to-namesrv: a store is written whole, or not at all")
-        refuse_write(given.to_store, overwrite=False)
-    _access(given)
-    choice = choice_of(given)
-    _refuse_batch_topics(given.store, choice)
+        refuse_write(arguments.to_store, overwrite=False)
+    _access(arguments)
+    choice = choice_of(arguments)
+    _refuse_batch_topics(arguments.store, choice)
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
-    if retries and given.to_namesrv and not given.to_topic:
+    if retries and arguments.to_namesrv and not arguments.to_topic:
         raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
 
 
 def _refuse_batch_topics(store: str, choice: Choice) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
-    found = detect_layouts(*open_storage(store))
-    wanted = sorted(filter(choice.query.wants_topic, found.batch_topics))
-    if wanted:
+    variants = detect_layouts(*open_storage(store))
+    batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
+    if batch_topics:
         raise StoreLayoutError(
-            f"{found.places[Variant.BATCH_QUEUES]}: topic {wanted[0]} has inner batches (BatchConsumeQueue), which rmq "
-            "does not take apart; choose other topics with --topics"
+            f"{variants.places[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches (BatchConsumeQueue), "
+            "which rmq does not take apart; choose other topics with --topics"
         )
 
 
-def choice_of(given: argparse.Namespace) -> Choice:
+def choice_of(arguments: argparse.Namespace) -> Choice:
     """Build the choice of messages from the arguments. Raises OptionError, StoreError."""
-    query = _read(given).query
-    if given.group is not None:
-        query = limit_to_backlog(given.store, given.group, query)
-    return build_choice(query, given.sql, _ids(given.msg_ids))
+    query = _read(arguments).query
+    if arguments.group is not None:
+        query = limit_to_backlog(arguments.store, arguments.group, query)
+    return build_choice(query, arguments.sql, _ids(arguments.msg_ids))
 
 
-def _read(given: argparse.Namespace) -> ReadOptions:
+def _read(arguments: argparse.Namespace) -> ReadOptions:
     """Build query and logs from the arguments that are options of ``rmq_commitlog``."""
-    options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
-    return batch_only(commitlog_options({"path": given.store, **options})).read
+    options = {
+        option: getattr(arguments, name) for name, option in _OPTIONS.items() if getattr(arguments, name) is not None
+    }
+    return batch_only(commitlog_options({"path": arguments.store, **options})).read
 
 
-def _tiered_topics(given: argparse.Namespace) -> frozenset[str]:
+def _tiered_topics(arguments: argparse.Namespace) -> frozenset[str]:
     """List the topics that the store's broker has in its tier. Raises StoreNotFoundError."""
-    if given.tier is None:
+    if arguments.tier is None:
         return frozenset()
-    storage, tier = open_storage(given.tier)
-    directory = broker_directory(storage, tier, *read_broker_names(given.store))
+    storage, tier = open_storage(arguments.tier)
+    directory = broker_directory(storage, tier, *read_broker_names(arguments.store))
     return frozenset(topic for topic, _ in tiered_queues(storage, directory))
 
 
@@ -175,21 +177,23 @@ def _ids(text: str | None) -> frozenset[str] | None:
     return frozenset(words)
 
 
-def replay_of(given: argparse.Namespace) -> Replay:
+def replay_of(arguments: argparse.Namespace) -> Replay:
     """Build the replay from the arguments."""
-    store_id = store_identifier(given.store, given.store_id)
-    asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
-    selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
-    checkpoint = ReplayCheckpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
+    store_id = store_identifier(arguments.store, arguments.store_id)
+    choices = {
+        name: getattr(arguments, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")
+    }
+    selection = hashlib.sha256(repr(sorted(choices.items())).encode()).hexdigest()[:16]
+    checkpoint = ReplayCheckpoint(arguments.checkpoint, f"{store_id}#{selection}") if arguments.checkpoint else None
     return Replay(
-        given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint,
-        _access(given), _read(given).logs,
+        arguments.store, store_id, choice_of(arguments), arguments.to_namesrv, arguments.to_topic,
+        arguments.rate, checkpoint, _access(arguments), _read(arguments).logs,
     )  # fmt: skip
 
 
-def _access(given: argparse.Namespace) -> Access:
+def _access(arguments: argparse.Namespace) -> Access:
     """Build the access to the target cluster; raises OptionError."""
-    return Access() if given.to_namesrv is None else access_from_arguments(dict(vars(given)))
+    return Access() if arguments.to_namesrv is None else access_from_arguments(dict(vars(arguments)))
 
 
 def needs_delta(_given: argparse.Namespace) -> bool:
@@ -197,28 +201,28 @@ def needs_delta(_given: argparse.Namespace) -> bool:
     return False
 
 
-def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Count the chosen messages, and send or write them."""
     begin = time.perf_counter()
-    replay = replay_of(given)
-    if topics := _read(given).query.named_topics:
-        log = snapshot_log(given.store)
-        check_topics(spark, [log], log.known_topics() | _tiered_topics(given), tuple(sorted(topics)))
-    found = count(replay)
-    done = found
-    if not given.dry_run and given.to_namesrv is not None:
-        done = _send(replay, found)
-    elif not given.dry_run:
-        _write(spark, given, replay, found)
+    replay = replay_of(arguments)
+    if topics := _read(arguments).query.named_topics:
+        log = snapshot_log(arguments.store)
+        check_topics(spark, [log], log.known_topics() | _tiered_topics(arguments), tuple(sorted(topics)))
+    counts = count(replay)
+    done = counts
+    if not arguments.dry_run and arguments.to_namesrv is not None:
+        done = _send(replay, counts)
+    elif not arguments.dry_run:
+        _write(spark, arguments, replay, counts)
     seconds = time.perf_counter() - begin
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, queue_id), messages in sorted(done.by_queue.items()):
         by_topic.setdefault(topic, {})[str(queue_id)] = messages
     report = {
         "job": "replay",
-        "store": given.store,
-        "target": given.to_namesrv or given.to_store,
-        "dry_run": given.dry_run,
+        "store": arguments.store,
+        "target": arguments.to_namesrv or arguments.to_store,
+        "dry_run": arguments.dry_run,
         "delivery": "at least once",
         "starting_physical_offset": done.begin,
         "ending_physical_offset": done.end,
@@ -234,35 +238,35 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     return report, EXIT_FINDINGS if done.damaged or done.refused else EXIT_CLEAN
 
 
-def _send(replay: Replay, found: Counts) -> Counts:
+def _send(replay: Replay, counts: Counts) -> Counts:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(send(replay, found))
+            return runner.run(send(replay, counts))
     except ClientError as error:
         raise ClusterError(f"cluster of the name server {replay.namesrv}: {error.remark}") from error
     except RemotingError as error:
         raise ClusterError(f"cluster of the name server {replay.namesrv}: {error}") from error
 
 
-def _write(spark: SparkSession, given: argparse.Namespace, replay: Replay, found: Counts) -> None:
+def _write(spark: SparkSession, arguments: argparse.Namespace, replay: Replay, counts: Counts) -> None:
     """Append the records to a store, or create one: new offsets, with ConsumeQueue and Index."""
-    if found.messages:
-        writer = messages(spark, replay, found).write.format("rmq_commitlog").mode("append")
-        writer.option("dispatch", "true").save(given.to_store)
+    if counts.messages:
+        writer = messages(spark, replay, counts).write.format("rmq_commitlog").mode("append")
+        writer.option("dispatch", "true").save(arguments.to_store)
 
 
-def messages(spark: SparkSession, replay: Replay, found: Counts) -> DataFrame:
+def messages(spark: SparkSession, replay: Replay, counts: Counts) -> DataFrame:
     """Read the chosen records as rows of ``rmq_commitlog``; ORIGIN is among their properties."""
     columns = tuple(name for name in COMMITLOG.fieldNames() if name != "record_error")
-    tasks, options = read_plan(replay, found, (*columns, "record_error"))
+    tasks, options = read_plan(replay, counts, (*columns, "record_error"))
     numbers = spark.sparkContext.parallelize([(number,) for number in range(len(tasks))], max(1, len(tasks)))
     read = partial(_read_tasks, replay.store, tasks, options, replay.choice)
     frame = numbers.toDF("task int").mapInArrow(read, COMMITLOG).where("record_error IS NULL").select(*columns)
     places = ("topic", "queue_id", "queue_offset") if replay.origin.by_queue else ("physical_offset",)
     place = F.concat_ws("/", *(F.col(name).cast("string") for name in places))
     origin = F.concat(F.lit(f"{replay.store_id}@"), place)
-    others = F.map_filter("properties", lambda name, _: name != ORIGIN)
-    return frame.withColumn("properties", F.map_concat(others, F.create_map(F.lit(ORIGIN), origin)))
+    other_properties = F.map_filter("properties", lambda name, _: name != ORIGIN)
+    return frame.withColumn("properties", F.map_concat(other_properties, F.create_map(F.lit(ORIGIN), origin)))
 
 
 def _read_tasks(

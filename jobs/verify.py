@@ -50,29 +50,29 @@ def parser() -> JobParser:
     return job
 
 
-def outputs(given: argparse.Namespace) -> VerifyOutputs:
+def outputs(arguments: argparse.Namespace) -> VerifyOutputs:
     """Build the output paths; the JSON report is the job shell's to write."""
-    return VerifyOutputs(given.findings, given.findings_format, given.html)
+    return VerifyOutputs(arguments.findings, arguments.findings_format, arguments.html)
 
 
-def check(given: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    store_sizes(given).check()
-    if is_several(given.store):
-        check_several(given)
+    store_sizes(arguments).check()
+    if is_several(arguments.store):
+        check_several(arguments)
         return
-    (store,) = given.store
-    outputs(given).check(store, FORMATS)
-    for option, path in (("--report", given.report), ("--work", given.work)):
+    (store,) = arguments.store
+    outputs(arguments).check(store, FORMATS)
+    for option, path in (("--report", arguments.report), ("--work", arguments.work)):
         refuse_inside_store(store, option, path)
     check_verifiable(*open_storage(store))
 
 
-def check_several(given: argparse.Namespace) -> None:
+def check_several(arguments: argparse.Namespace) -> None:
     """Refuse arguments that cannot be used for several stores; a broken one is found out later, and reported."""
-    stores = find_stores(given.store)
-    outputs(given).check_several(stores, FORMATS)
-    for option, path in (("--report", given.report), ("--work", given.work)):
+    stores = find_stores(arguments.store)
+    outputs(arguments).check_several(stores, FORMATS)
+    for option, path in (("--report", arguments.report), ("--work", arguments.work)):
         refuse_inside_stores(stores, option, path)
 
 
@@ -82,33 +82,33 @@ def write_delta(spark: SparkSession, findings: pa.Table, path: str) -> None:
     rows.coalesce(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
 
 
-def needs_delta(given: argparse.Namespace) -> bool:
+def needs_delta(arguments: argparse.Namespace) -> bool:
     """Return whether findings are written to a Delta table."""
-    return given.findings is not None and str(given.findings_format) == "delta"
+    return arguments.findings is not None and str(arguments.findings_format) == "delta"
 
 
-def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the verification on a session."""
     runner = SparkRunner(spark)
-    runner.check_shared("--work", given.work or tempfile.gettempdir())
-    if is_several(given.store):
-        return main_several(given, spark, runner)
-    (store,) = given.store
+    runner.check_shared("--work", arguments.work or tempfile.gettempdir())
+    if is_several(arguments.store):
+        return main_several(arguments, spark, runner)
+    (store,) = arguments.store
     runner.check_seen("--store", store)
-    report = verify_store(store, store_sizes(given), runner, work=given.work)
-    outputs(given).write(report, datetime.now(UTC))
-    if given.findings is not None and given.findings_format == "delta":
-        write_delta(spark, findings_table(report.findings), given.findings)
+    report = verify_store(store, store_sizes(arguments), runner, work=arguments.work)
+    outputs(arguments).write(report, datetime.now(UTC))
+    if arguments.findings is not None and arguments.findings_format == "delta":
+        write_delta(spark, findings_table(report.findings), arguments.findings)
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
 
-def main_several(given: argparse.Namespace, spark: SparkSession, runner: SparkRunner) -> tuple[dict[str, Any], int]:
+def main_several(arguments: argparse.Namespace, spark: SparkSession, runner: SparkRunner) -> tuple[dict[str, Any], int]:
     """Run the verification of several stores."""
-    report = verify_stores(given.store, store_sizes(given), runner, work=given.work)
-    outputs(given).write_several(report)
-    if given.findings is not None and given.findings_format == "delta":
-        write_delta(spark, brokers_findings_table(report), given.findings)
-    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    report = verify_stores(arguments.store, store_sizes(arguments), runner, work=arguments.work)
+    outputs(arguments).write_several(report)
+    if arguments.findings is not None and arguments.findings_format == "delta":
+        write_delta(spark, brokers_findings_table(report), arguments.findings)
+    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
     return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 
 

@@ -34,7 +34,7 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def say(text: str) -> None:
+def print_title(text: str) -> None:
     """Print the title of one step of the demo."""
     console.print(f"\n[bold]{text}[/bold]")
 
@@ -54,7 +54,7 @@ def run_job(name: str, *arguments: str) -> dict[str, object]:
 
 def write_store() -> Path:
     """Write a store by real sends to our broker; the broker's own queues and Index are moved to ``written``."""
-    say("1. A broker: messages go in, a consumer gets each of them")
+    print_title("1. A broker: messages go in, a consumer gets each of them")
     console.print("  $ rmq standalone --store .demo/store", style="dim")
     store, traffic = run_traffic(WORK)
     console.print(
@@ -68,24 +68,24 @@ def write_store() -> Path:
     return store
 
 
-def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
+def same_files(rebuilt: Path, expected: Path, *, by_name: bool) -> int | None:
     """Return how many files two directories have, all with the same bytes; None where they differ."""
     trees = [
         {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
-        for directory in (ours, theirs)
+        for directory in (rebuilt, expected)
     ]
     # IndexFiles are named by the time of their creation: they are compared in order.
     equal = trees[0] == trees[1] if by_name else list(trees[0].values()) == list(trees[1].values())
     return len(trees[0]) if equal else None
 
 
-def compare(ours: Path, theirs: Path, owner: str) -> bool:
-    """Print whether the rebuilt directories hold the bytes of others; ``owner`` says whose they are."""
+def compare(rebuilt: Path, expected: Path, owner: str) -> bool:
+    """Compare the rebuilt directories with the expected ones, and print the verdict; ``owner`` describes the latter."""
     good = True
     for name, by_name in (("consumequeue", True), ("index", False)):
-        if not (theirs / name).exists():
+        if not (expected / name).exists():
             continue
-        count = same_files(ours / name, theirs / name, by_name=by_name)
+        count = same_files(rebuilt / name, expected / name, by_name=by_name)
         good &= count is not None
         verdict = f"[green]{count} files, each byte as {owner}[/green]" if count is not None else "[red]differ[/red]"
         console.print(f"  {name:<14}{verdict}")
@@ -112,8 +112,8 @@ def show_table(table: Path) -> tuple[str, str] | None:
 
 
 def show_message(store: Path, topic: str, key: str) -> None:
-    """Print one message by its key, as an operator asks for it."""
-    say(f"4. Look a message up by its key {key!r}, without a broker")
+    """Query one message by its key as an operator does, and print the message."""
+    print_title(f"4. Look a message up by its key {key!r}, without a broker")
     console.print(f"  $ rmq query {short(store)} --topic {topic} --key {key}", style="dim", soft_wrap=True)
     rmq = Path(sys.executable).parent / "rmq"
     subprocess.run([str(rmq), "query", str(store), "--topic", topic, "--key", key], check=False)
@@ -121,27 +121,27 @@ def show_message(store: Path, topic: str, key: str) -> None:
 
 def show_messaging() -> bool:
     """Show transactions, a timer message, a failover."""
-    say("5. Transactions, a message that waits, and a master that dies")
+    print_title("5. Transactions, a message that waits, and a master that dies")
     for name in ("master", "slave"):
         console.print(f"  $ rmq broker --store .demo/{name} -c .demo/{name}.conf", style="dim")
-    seen = run_messaging(WORK)
+    traffic = run_messaging(WORK)
     console.print(
-        f"  {seen.paid + seen.rolled_back} orders in transactions: {seen.paid} committed, and {seen.before} delivered; "
-        f"{seen.rolled_back} rolled back, and never seen"
+        f"  {traffic.paid + traffic.rolled_back} orders in transactions: {traffic.paid} committed, "
+        f"and {traffic.before} delivered; {traffic.rolled_back} rolled back, and never seen"
     )
-    console.print(f"  a message that was to wait for {DELAY_S:.1f} s came after {seen.waited_s:.1f} s")
-    console.print(f"  the master is killed; a new consumer gets {seen.after} messages from its slave")
-    return seen.before == seen.paid and seen.waited_s >= DELAY_S and seen.after == seen.stored
+    console.print(f"  a message that was to wait for {DELAY_S:.1f} s came after {traffic.waited_s:.1f} s")
+    console.print(f"  the master is killed; a new consumer gets {traffic.after} messages from its slave")
+    return traffic.before == traffic.paid and traffic.waited_s >= DELAY_S and traffic.after == traffic.stored
 
 
 def main() -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", help="a RocketMQ store of yours; it is only read")
-    given = parser.parse_args()
-    if given.store:
+    arguments = parser.parse_args()
+    if arguments.store:
         try:
-            commitlog_segments(*open_storage(given.store))
+            commitlog_segments(*open_storage(arguments.store))
         except RmqError as error:
             print(f"demo: {error}", file=sys.stderr)  # noqa: T201 # one line, not wrapped
             return 2
@@ -149,32 +149,32 @@ def main() -> int:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    if given.store:
-        store, out, theirs, sizes = Path(given.store), WORK / "rebuilt", Path(given.store), []
+    if arguments.store:
+        store, out, expected, sizes = Path(arguments.store), WORK / "rebuilt", Path(arguments.store), []
         out.mkdir()
-        say(f"1. The store {store}")
+        print_title(f"1. The store {store}")
     else:
         store = out = write_store()
-        theirs, sizes = WORK / "written", REBUILD_SIZES
+        expected, sizes = WORK / "written", REBUILD_SIZES
     files = open_storage(str(store))[0].entries(str(store / "commitlog"))
     console.print(f"  commitlog: {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
 
-    say("2. Rebuild ConsumeQueue and Index from the CommitLog, on Spark")
-    report = run_job("rebuild", "--store", str(store), *(["--out", str(out)] if given.store else []), *sizes)
+    print_title("2. Rebuild ConsumeQueue and Index from the CommitLog, on Spark")
+    report = run_job("rebuild", "--store", str(store), *(["--out", str(out)] if arguments.store else []), *sizes)
     console.print(
         f"  {report['messages']:,} messages, {report['units']:,} units, {report['index_entries']:,} Index entries "
         f"in {report['seconds']} s"
     )
-    good = compare(out, theirs, "in the store" if given.store else "the broker wrote it")
+    good = compare(out, expected, "in the store" if arguments.store else "the broker wrote it")
 
-    say("3. Land the messages in a Delta table, each once")
+    print_title("3. Land the messages in a Delta table, each once")
     table = WORK / "messages"
     report = run_job("export_delta", "--store", str(store), "--table", str(table))
     console.print(f"  {report['messages']:,} messages landed in {report['seconds']} s")
     keyed = show_table(table)
     if keyed:
         show_message(store, *keyed)
-    if not given.store:
+    if not arguments.store:
         good &= show_messaging()
     return 0 if good else 1
 

@@ -117,9 +117,9 @@ async def _consume(namesrv: str, group: str, count: int) -> list[str]:
     """Consume so many messages with a new group, the last of which is a timer message; return their tags."""
     tags: dict[str, str] = {}
 
-    def take(received: list[ReceivedMessage]) -> bool:
+    def on_messages(received: list[ReceivedMessage]) -> bool:
         tags.update({message.msg_id: message.tags for message in received})
         return len(tags) >= count
 
-    await consume_until(namesrv, group, [TOPIC], take)
+    await consume_until(namesrv, group, [TOPIC], on_messages)
     return list(tags.values())

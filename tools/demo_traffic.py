@@ -59,17 +59,17 @@ def run_traffic(work: Path) -> tuple[Path, Traffic]:
 
 
 def _messages() -> list[Message]:
-    made = []
+    messages = []
     for number in range(ORDERS):
         for topic, tags in TOPICS.items():
             body = {"order": f"order-{number:05d}", "event": tags[number % len(tags)], "amount": number % 97 * 1.25}
-            made.append(
+            messages.append(
                 Message(
                     topic, json.dumps(body).encode(), tags=body["event"], keys=body["order"],
                     properties={"region": ("emea", "apac")[number % 2]},
                 )
             )  # fmt: skip
-    return made
+    return messages
 
 
 async def _send_and_consume(namesrv: str) -> Traffic:
@@ -78,23 +78,23 @@ async def _send_and_consume(namesrv: str) -> Traffic:
         for topic in TOPICS:  # the first send makes the topic
             await producer.send(messages.pop(next(i for i, m in enumerate(messages) if m.topic == topic)))
         begin = time.perf_counter()
-        left = iter(messages)
+        unsent = iter(messages)
 
         async def send_some() -> None:
-            for message in left:
+            for message in unsent:
                 await producer.send(message)
 
         await asyncio.gather(*(send_some() for _ in range(_CONCURRENT_SENDS)))
         send_s = time.perf_counter() - begin
     sent = len(messages) + len(TOPICS)
-    seen: set[str] = set()
+    consumed_ids: set[str] = set()
     last = begin = time.perf_counter()
 
-    def take(received: list[ReceivedMessage]) -> bool:
+    def on_messages(received: list[ReceivedMessage]) -> bool:
         nonlocal last
-        seen.update(message.msg_id for message in received)
+        consumed_ids.update(message.msg_id for message in received)
         last = time.perf_counter()
-        return len(seen) >= sent
+        return len(consumed_ids) >= sent
 
-    await consume_until(namesrv, "demo-consumer", TOPICS, take)
-    return Traffic(sent, len(seen), send_s, last - begin)
+    await consume_until(namesrv, "demo-consumer", TOPICS, on_messages)
+    return Traffic(sent, len(consumed_ids), send_s, last - begin)

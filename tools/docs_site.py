@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
 
 
 def begins_block(before: str, line: str) -> bool:
-    """Tell whether a list or a table begins here without an empty line before it."""
+    """Return whether a list or a table begins here without an empty line before it."""
     if not before.strip() or before.startswith((" ", "#", "|")) or _LIST.match(before):
         return False
     return bool(_LIST.match(line)) or line.startswith("|")

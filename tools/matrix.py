@@ -71,11 +71,15 @@ def prepare(directory: Path, version: Version, interpreter: str) -> Path:
 
 
 def _libraries() -> list[str]:
-    """Return the libraries that the project and its tests ask for, but Spark and Delta."""
+    """Return the requirements of the project and its tests, without Spark and Delta."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(text for extra in extras.values() for text in extra), "importlib_metadata"]
-    return [text for text in wanted if not text.startswith(("pyspark", "delta-spark", "rmq-lake"))]
+    requirements = [
+        *project["dependencies"],
+        *(text for extra in extras.values() for text in extra),
+        "importlib_metadata",
+    ]
+    return [text for text in requirements if not text.startswith(("pyspark", "delta-spark", "rmq-lake"))]
 
 
 def python_version(interpreter: str) -> str:
@@ -86,7 +90,7 @@ def python_version(interpreter: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What has come of one file of tests in one environment.
+    """Result of one test file in one environment.
 
     Attributes:
         commit: of the project.
@@ -110,19 +114,19 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing failed."""
+        """Return whether no test failed."""
         return self.code in (0, 5)
 
 
 def outcomes(commit: str) -> dict[tuple[str, str, str], Outcome]:
-    """Read what was run at a commit, the last of each: by Spark, Python and file."""
-    found = {}
+    """Read the last outcomes of a commit by Spark, Python and file."""
+    by_environment = {}
     if RESULTS.exists():
         for line in RESULTS.read_text().splitlines():
-            one = Outcome(**json.loads(line))
-            if one.commit == commit:
-                found[one.spark, one.python, one.file] = one
-    return found
+            outcome = Outcome(**json.loads(line))
+            if outcome.commit == commit:
+                by_environment[outcome.spark, outcome.python, outcome.file] = outcome
+    return by_environment
 
 
 def run(python: Path, version: Version, running: str, commit: str, file: str) -> Outcome:
@@ -148,31 +152,33 @@ def run(python: Path, version: Version, running: str, commit: str, file: str) ->
     return outcome
 
 
-def last_line(said: str) -> str:
-    """Return pytest's last line, with its counts: Python may tell of open sockets behind it; else the last of all."""
-    lines = [line.strip("= ") for line in said.strip().splitlines()] or ["said nothing"]
+def last_line(text: str) -> str:
+    """Return pytest's line with the counts, which a warning of open sockets may follow; else the last line."""
+    lines = [line.strip("= ") for line in text.strip().splitlines()] or ["said nothing"]
     return next((line for line in reversed(lines) if _COUNTS.match(line)), lines[-1])
 
 
-def table(found: Iterable[Outcome], files: int) -> str:
+def table(results: Iterable[Outcome], files: int) -> str:
     """Draw a table of outcomes, a row an environment."""
     rows: dict[tuple[str, str, str], list[Outcome]] = {}
-    for one in found:
-        rows.setdefault((one.spark, one.delta, one.python), []).append(one)
+    for outcome in results:
+        rows.setdefault((outcome.spark, outcome.delta, outcome.python), []).append(outcome)
     lines = ["| Spark | Delta | Python | files | passed | failed | skipped | failed in |", "| --- " * 8 + "|"]
-    for names, own in sorted(rows.items()):
-        sums = [sum(getattr(one, kind) for one in own) for kind in ("passed", "failed", "skipped")]
-        bad = ", ".join(one.file for one in own if not one.is_good)
-        lines.append(f"| {' | '.join([*names, f'{len(own)} of {files}', *map(str, sums), bad])} |")
+    for names, row_outcomes in sorted(rows.items()):
+        sums = [sum(getattr(outcome, kind) for outcome in row_outcomes) for kind in ("passed", "failed", "skipped")]
+        bad = ", ".join(outcome.file for outcome in row_outcomes if not outcome.is_good)
+        lines.append(f"| {' | '.join([*names, f'{len(row_outcomes)} of {files}', *map(str, sums), bad])} |")
     return "\n".join(lines) + "\n"
 
 
 def test_files(chosen: Iterable[str]) -> list[str]:
     """List the files of tests below some folders."""
-    found = [
-        path for one in chosen for path in ([ROOT / one] if (ROOT / one).is_file() else (ROOT / one).rglob("test_*.py"))
+    files = [
+        path
+        for name in chosen
+        for path in ([ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("test_*.py"))
     ]
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    return sorted(str(path.relative_to(ROOT)) for path in files)
 
 
 def main() -> int:
@@ -182,26 +188,26 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="instead of the tests of sources and jobs")
     parser.add_argument("--python", default=sys.executable, help="interpreter; default: that of the project")
     parser.add_argument("--anew", action="store_true", help="run what has passed at this commit, too")
-    given = parser.parse_args()
-    unknown = [name for name in given.versions if name not in VERSIONS]
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.versions if name not in VERSIONS]
     if unknown:
         parser.error(f"no such version: {', '.join(unknown)}; there are {', '.join(VERSIONS)}")
-    files = test_files(given.tests)
+    files = test_files(arguments.tests)
     MATRIX.mkdir(exist_ok=True)
     git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    running = python_version(given.python)
+    running = python_version(arguments.python)
     good = True
-    for name in given.versions or VERSIONS:
+    for name in arguments.versions or VERSIONS:
         version = VERSIONS[name]
-        python = prepare(MATRIX / f"{name}-python{'.'.join(running.split('.')[:2])}", version, given.python)
+        python = prepare(MATRIX / f"{name}-python{'.'.join(running.split('.')[:2])}", version, arguments.python)
         for file in files:
-            known = outcomes(commit).get((version.pyspark, running, file))
-            if known is None or not known.is_good or given.anew:
-                known = run(python, version, running, commit, file)
-                sys.stdout.write(f"Spark {version.pyspark}, Python {running}: {file}: {known.ended}\n")
+            outcome = outcomes(commit).get((version.pyspark, running, file))
+            if outcome is None or not outcome.is_good or arguments.anew:
+                outcome = run(python, version, running, commit, file)
+                sys.stdout.write(f"Spark {version.pyspark}, Python {running}: {file}: {outcome.ended}\n")
                 sys.stdout.flush()
-            good &= known.is_good
+            good &= outcome.is_good
     sys.stdout.write(table(outcomes(commit).values(), len(files)))
     return 0 if good else 1
 

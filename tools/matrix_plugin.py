@@ -1,4 +1,4 @@
-"""pytest's plugin for ``make test-matrix``: what needs an older or a newer Spark has to say so, and is counted apart.
+"""pytest's plugin for ``make test-matrix``: counts tests that need an older or a newer Spark separately.
 
 A test that fails for that reason, which the project tells in one line (``rmq_formats/spark/versions.py``), counts as
 skipped, with the line; any other failure stays one. So does a module, or a test, that imports pyspark's own module of
@@ -24,26 +24,26 @@ _DELTA_IS_FOR_OTHERS: Final = (
 )
 
 
-def reason(said: str, spark: str) -> str | None:
-    """Find what tells that a test needs another Spark than this one, in what a failure printed; None is any other."""
-    fits = spark.startswith(tuple(f"{one}." for one in DELTA_SPARKS))
-    found = re.search(_TOO_OLD if fits else f"{_TOO_OLD}|{_DELTA_IS_FOR_OTHERS}", said)
-    return found[0] if found else None
+def reason(text: str, spark: str) -> str | None:
+    """Find the line by which a failure names another Spark as its requirement; None for other failures."""
+    fits = spark.startswith(tuple(f"{version}." for version in DELTA_SPARKS))
+    match = re.search(_TOO_OLD if fits else f"{_TOO_OLD}|{_DELTA_IS_FOR_OTHERS}", text)
+    return match[0] if match else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip modules that cannot be imported for what they need."""
-    return _told((yield))
+    return _skip_if_unsupported((yield))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Count a failure that says what it needs as skipped."""
-    return _told((yield))
+    """Count a failure that names its requirement as skipped."""
+    return _skip_if_unsupported((yield))
 
 
-def _told(report: Any) -> Any:
+def _skip_if_unsupported(report: Any) -> Any:
     if report.failed:
         needs = reason("\n".join([str(report.longrepr), *(text for _, text in report.sections)]), pyspark.__version__)
         if needs:

@@ -62,10 +62,10 @@ def standalone(store: Path, conf: str) -> Iterator[Standalone]:
     arguments = ("--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0", *_settings(store, conf))
     with running(log, "standalone", *arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = process.stdout.readline()  # "name server HOST:PORT, broker HOST:PORT"
-        if not told:
+        first_line = process.stdout.readline()  # "name server HOST:PORT, broker HOST:PORT"
+        if not first_line:
             raise RuntimeError(f"rmq standalone did not start: {log.read_text().strip()}")
-        namesrv, broker = (part.split()[-1] for part in told.split(","))
+        namesrv, broker = (part.split()[-1] for part in first_line.split(","))
         yield Standalone(process.pid, namesrv, broker)
 
 
@@ -86,5 +86,5 @@ def _settings(store: Path, conf: str) -> list[str]:
 def free_ports(count: int) -> list[int]:
     """Find so many ports of this machine that are free now."""
     with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in taken]
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in sockets]

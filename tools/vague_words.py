@@ -1,4 +1,4 @@
-"""Counts the words that say nothing alone, in names and in first sentences (CONTRIBUTING.md, "Names").
+"""Counts vague words in names and in first sentences (CONTRIBUTING.md, "Names").
 
 ``python -m tools.vague_words`` fails where a thousand lines have more than ``LIMIT`` of them; with files or folders it
 prints each place in them.
