@@ -18,7 +18,7 @@ from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.rebuild.tasks import scan_split
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.together import JobSteps
 from rmq_formats.verify.job import verify_steps
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.phases.scan import check_split
@@ -42,7 +42,7 @@ def _rebuild(uri: str) -> int:
         return _until_scan(rebuild_steps(uri, out, options, os.cpu_count() or 1))
 
 
-def _until_scan(steps: Steps[Any]) -> int:
+def _until_scan(steps: JobSteps[Any]) -> int:
     """Run a job's waves until it asks for the scan; return that one's number of tasks."""
     runner = ProcessRunner()
     wave = next(steps)

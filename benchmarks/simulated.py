@@ -27,7 +27,7 @@ from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.tasks import scan_split
 from rmq_formats.tasks.object_workspace import ObjectArea
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.together import Steps, Wave
+from rmq_formats.tasks.together import JobSteps, TaskBatch
 from rmq_formats.verify.job import verify_steps
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.phases.queues import PartResult
@@ -101,7 +101,7 @@ def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
     return [*found, _publication_figure(queues)]
 
 
-def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: Path) -> Figure:
+def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., JobSteps[Any]], work: Path) -> Figure:
     with ProcessPoolExecutor(1, _SPAWN) as pool:
         found = pool.submit(_measure, make, job, str(work)).result()
     scans, task = found.scans, found.task
@@ -129,18 +129,18 @@ def _faults(result: Any) -> set[str]:
     return set(result.finding_counts)
 
 
-def _verify(uri: str, area: str, sizes: StoreSizes) -> Steps[Any]:
+def _verify(uri: str, area: str, sizes: StoreSizes) -> JobSteps[Any]:
     told = VerifyOptions(
         consumequeue_file_bytes=sizes.consumequeue_file_bytes, delay_levels_ms=sizes.delay_levels_ms
     )  # fmt: skip
     return verify_steps(uri, told, _PROCESSORS, work=area)
 
 
-def _rebuild(uri: str, area: str, sizes: StoreSizes) -> Steps[Any]:
+def _rebuild(uri: str, area: str, sizes: StoreSizes) -> JobSteps[Any]:
     return rebuild_steps(uri, area, RebuildOptions(True, False, sizes), _PROCESSORS)
 
 
-def _measure(make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: str) -> _Job:
+def _measure(make: Callable[[], ManyQueues], job: Callable[..., JobSteps[Any]], work: str) -> _Job:
     store = make()
     sizes = StoreSizes(
         consumequeue_file_bytes=store.queue_file_bytes, delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS)
@@ -165,7 +165,7 @@ def _measure(make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], wor
             else:
                 lists, plan_s = costs, plan_s + spent_s
         driver_bytes, requests = peak_bytes(), store.requests.count
-        (task,) = _run(make, Wave(wave.function, wave.arguments[:1]))
+        (task,) = _run(make, TaskBatch(wave.function, wave.arguments[:1]))
         steps.close()
     return _Job(plan_s, notes_s, driver_bytes, requests, lists, scans, len(wave.arguments), task)
 
@@ -205,7 +205,7 @@ def _run_copies(queues: int) -> _Task:
     return _Task(target.copies, seconds, peak_bytes(), target.requests.count, 0)
 
 
-def _run(make: Callable[[], ManyQueues], wave: Wave) -> list[_Task]:
+def _run(make: Callable[[], ManyQueues], wave: TaskBatch) -> list[_Task]:
     with ProcessPoolExecutor(_PROCESSORS, _SPAWN, _serve, (make,)) as pool:
         return list(pool.map(partial(_run_task, make, wave.function), wave.arguments))
 

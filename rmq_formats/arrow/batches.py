@@ -23,14 +23,14 @@ MAX_INT: Final = (1 << 31) - 1
 
 
 class RowSelector(Protocol):
-    """Decides which frames and damaged stretches become rows; see ``rmq_formats.read.row_filter``."""
+    """Selector of the frames and damaged ranges that become rows; see ``rmq_formats.read.row_filter``."""
 
     def select(self, rows: FrameRows) -> FrameRows:
         """Return the frames that become rows."""
         ...
 
     def damage(self, damage: Damage) -> bool:
-        """Return whether a damaged stretch becomes a row."""
+        """Return whether a damaged range becomes a row."""
         ...
 
 
@@ -68,11 +68,11 @@ def record_batches(
         if mode is Mode.FAILFAST:
             fail_at_damage(batch, path)
         if mode is Mode.PERMISSIVE and batch.damages:
-            wanted = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
-            if wanted:
+            selected = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
+            if selected:
                 if builder.count:
                     yield builder.finish()
-                yield damage_batch(wanted, schema)
+                yield damage_batch(selected, schema)
         for rows in _parts(_wanted_rows(batch, mode, selector), inflates, batch_bytes):
             if rows.errors and mode is Mode.FAILFAST:
                 row, reason = next(iter(rows.errors.items()))
@@ -97,7 +97,7 @@ def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) ->
 
 
 def fail_at_damage(batch: FrameBatch, path: str | None) -> None:
-    """Raise FormatError at the first damaged stretch or record of a batch, if there is one."""
+    """Raise FormatError at the first damaged range or record of a batch, if there is one."""
     for damage in batch.damages[:1]:  # damages precede the frames of a batch
         raise FormatError(damage.code.text, damage.physical_offset, path)
     failed = np.flatnonzero(batch.frames[:, scan.CODE])[:1]
@@ -120,18 +120,18 @@ def _parts(rows: FrameRows, inflates: bool, batch_bytes: int) -> Iterator[FrameR
 
 
 def damage_batch(damages: Sequence[Damage], schema: pa.Schema) -> pa.RecordBatch:
-    """Build rows for damaged stretches: physical offset, size and record_error; all other columns are null."""
+    """Build rows for damaged ranges: physical offset, size and record_error; all other columns are null."""
     return error_batch([(damage.physical_offset, damage.size, damage.code.text) for damage in damages], schema)
 
 
-def error_batch(stretches: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa.RecordBatch:
-    """Build rows for stretches of the log: physical offset, size (bytes), record_error; all other columns are null."""
-    offsets, sizes, errors = zip(*stretches, strict=True)
+def error_batch(ranges: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa.RecordBatch:
+    """Build rows for ranges of the log: physical offset, size (bytes), record_error; all other columns are null."""
+    offsets, sizes, errors = zip(*ranges, strict=True)
     values: dict[str, Sequence[Any]] = {
         "physical_offset": offsets,
         "size": [min(size, MAX_INT) for size in sizes],
         "record_error": errors,
     }
-    nothing = [None] * len(stretches)
+    nothing = [None] * len(ranges)
     arrays = [pa.array(values.get(field.name, nothing), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -74,7 +74,7 @@ class _Strings:
         self.used = 0
 
     def reserve(self, byte_count: int) -> None:
-        """Grow the value buffer so that it takes that many bytes more."""
+        """Grow the value buffer so that it has room for that many bytes more."""
         needed = self.used + byte_count + kernel.SLACK_BYTES
         if needed > len(self.out):
             buffer = _pooled(max(needed, 2 * len(self.out)))
@@ -83,7 +83,7 @@ class _Strings:
             self._buffer, self.out = buffer, out
 
     def reserve_rows(self, rows: int) -> None:
-        """Grow the offsets and validity so that they take that many rows in all."""
+        """Grow the offsets and validity so that both have room for that many rows in all."""
         if rows >= len(self.offsets):
             buffer = _pooled(8 * (rows + 1))
             offsets = np.frombuffer(buffer, dtype=np.int32)
@@ -128,7 +128,7 @@ def timestamps_array(timestamps_ms: NDArray[np.int64]) -> pa.Array:
 
 
 class BatchBuilder:
-    """Accumulates frame rows into column buffers and gives them out as record batches."""
+    """Accumulator of frame rows in column buffers that become record batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         """Create an empty builder.
@@ -220,17 +220,17 @@ class BatchBuilder:
             texts.used = host_kernel.append_hosts(rows.data, hosts, at, texts.offsets, texts.out, texts.used)
 
     def _append_properties(self, rows: FrameRows, at: int) -> None:
-        found = self._append_map(rows, at) if "properties" in self._names else rows.well_known
+        well_known = self._append_map(rows, at) if "properties" in self._names else rows.well_known
         if "tags" in self._names:
-            self._strings["tags"].append(rows.data, found, text_kernel.TAGS_AT, at)
+            self._strings["tags"].append(rows.data, well_known, text_kernel.TAGS_AT, at)
         if "uniq_key" in self._names:
-            self._strings["uniq_key"].append(rows.data, found, text_kernel.UNIQ_KEY_AT, at)
+            self._strings["uniq_key"].append(rows.data, well_known, text_kernel.UNIQ_KEY_AT, at)
         if "keys" in self._names:
             lists, strings = self._lists["keys"], self._strings["keys"]
-            capacity = int(kernel.total_bytes(found, text_kernel.KEYS_AT)) // 2 + len(rows)
+            capacity = int(kernel.total_bytes(well_known, text_kernel.KEYS_AT)) // 2 + len(rows)
             parts = np.empty((capacity, 2), dtype=np.int64)
             count = text_kernel.split_spaces(
-                rows.data, found, text_kernel.KEYS_AT, at, lists.count, lists.offsets, parts
+                rows.data, well_known, text_kernel.KEYS_AT, at, lists.count, lists.offsets, parts
             )
             strings.reserve_rows(lists.count + count)
             strings.append(rows.data, parts[:count], 0, lists.count)
@@ -243,10 +243,10 @@ class BatchBuilder:
         entries = np.empty(
             (block_bytes // text_kernel.ENTRY_MIN_BYTES + len(rows), text_kernel.ENTRY_COLUMNS), dtype=np.int64
         )
-        found = np.empty((len(rows), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
+        well_known = np.empty((len(rows), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
         count = text_kernel.parse_properties(
             rows.data, rows.frames, scan.PROPERTIES_AT, self._separators, self._slots,
-            at, lists.count, lists.offsets, entries, found,
+            at, lists.count, lists.offsets, entries, well_known,
         )  # fmt: skip
         columns = (("properties", text_kernel.ENTRY_NAME_AT), ("properties.value", text_kernel.ENTRY_VALUE_AT))
         for name, column in columns:
@@ -254,7 +254,7 @@ class BatchBuilder:
             strings.reserve_rows(lists.count + count)
             strings.append(rows.data, entries[:count], column, lists.count)
         lists.count += count
-        return found
+        return well_known
 
     def finish(self) -> pa.RecordBatch:
         """Return the rows appended since the last call as a record batch."""
@@ -290,6 +290,6 @@ class BatchBuilder:
 
 def _versions(magic: NDArray[np.int32]) -> NDArray[np.int32]:
     versions = np.zeros(len(magic), dtype=np.int32)
-    for known, version in RECORD_VERSIONS.items():
-        versions[magic == known] = version
+    for record_magic, version in RECORD_VERSIONS.items():
+        versions[magic == record_magic] = version
     return versions

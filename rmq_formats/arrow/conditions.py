@@ -59,7 +59,7 @@ class Condition:
 
 
 def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
-    """Find conditions that hold for each row for which an expression is true.
+    """Find conditions that each row satisfies for which an expression is true.
 
     Args:
         expression: a ``pyarrow.compute.Expression``; it need not be bound.
@@ -104,7 +104,7 @@ class _Reader:
         elif _FUNCTION in expression:
             function = _message(_first(expression, _FUNCTION))
             name = self._functions[function.get(_REFERENCE, [0])[0]]
-            arguments = [_message(_first(_message(given), _VALUE)) for given in function.get(_ARGUMENTS, [])]
+            arguments = [_message(_first(_message(part), _VALUE)) for part in function.get(_ARGUMENTS, [])]
             if name == "and":
                 for argument in arguments:
                     yield from self.conditions(argument)
@@ -118,11 +118,11 @@ class _Reader:
         values: list[str | int] = []
         columns = set()
         for argument in arguments:
-            found = list(self.conditions(argument))
-            if len(found) != 1 or found[0].comparison is not Comparison.IN:
+            alternatives = list(self.conditions(argument))
+            if len(alternatives) != 1 or alternatives[0].comparison is not Comparison.IN:
                 return
-            columns.add(found[0].column)
-            values += found[0].values
+            columns.add(alternatives[0].column)
+            values += alternatives[0].values
         if len(columns) == 1:
             yield Condition(columns.pop(), Comparison.IN, tuple(values))
 
@@ -136,9 +136,9 @@ class _Reader:
     def _listed(self, listed: _Message) -> Iterator[Condition]:
         column = self._column(_message(_first(listed, _LISTED)))
         values = [self._literal(_message(option)) for option in listed.get(_OPTIONS, [])]
-        known = tuple(value for value in values if value is not None)
-        if column is not None and len(known) == len(values):
-            yield Condition(column, Comparison.IN, known)
+        known_values = tuple(value for value in values if value is not None)
+        if column is not None and len(known_values) == len(values):
+            yield Condition(column, Comparison.IN, known_values)
 
     def _column(self, expression: _Message) -> str | None:
         """Return the column that an expression is; None if it is anything else, as a field of a struct."""

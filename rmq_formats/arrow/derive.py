@@ -51,11 +51,11 @@ class UnitRows:
         names = topics.dictionary.to_pylist()
         codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         pairs, inverse = np.unique(codes << 32 | numbers(batch.column("queue_id"), 0), return_inverse=True)
-        found = [(names[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.tolist()]
-        for topic, queue_id in found:
+        queue_names = [(names[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.tolist()]
+        for topic, queue_id in queue_names:
             if queue_id >= 1 << 31:
                 raise StoreError(f"topic {topic!r}: queue_id {queue_id - (1 << 32)} is negative")
-        rows = [self._numbers.setdefault(queue, len(self._numbers)) for queue in found]
+        rows = [self._numbers.setdefault(queue, len(self._numbers)) for queue in queue_names]
         queues: Table = np.array(rows, dtype=np.int64)[inverse]
         return queues
 

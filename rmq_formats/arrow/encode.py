@@ -42,7 +42,7 @@ _REASONS: Final = {
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a topic name that no broker would create; longer names are accepted, as version 2 records hold them.
+    """Refuse a topic name that no broker would create; longer names are accepted, as version 2 records have room.
 
     Raises:
         StoreError: naming it.
@@ -55,7 +55,7 @@ def check_topic(topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """Options of the encoder: default times, CRC property, and whether offsets are kept.
+    """Options of the encoder: default times, CRC property, and whether rows retain their offsets.
 
     Attributes:
         now_ms: time of rows that have none.
@@ -142,7 +142,7 @@ class RowEncoder(QueueTable):
 
 
 class _Columns:
-    """Column addresses of one batch, as the encode kernel takes them; keeps alive what the addresses point to."""
+    """Column addresses of one batch as arguments of the encode kernel, with references to the buffers."""
 
     def __init__(self, batch: pa.RecordBatch, options: EncodeOptions) -> None:
         self._batch = batch
@@ -162,7 +162,7 @@ class _Columns:
         self.numbers[:, kernel.BORN_TIMESTAMP] = self._number("born_timestamp", options.now_ms * _MS) // _MS
         self.numbers[:, kernel.STORE_TIMESTAMP] = self._number("store_timestamp", options.now_ms * _MS) // _MS
         if options.keep_offsets:
-            self._keep_offsets()
+            self._require_offsets()
         elif "physical_offset" in self._names:
             self.numbers[:, kernel.ORDER] = self._number("physical_offset", _NO_ORDER)
         else:
@@ -188,17 +188,17 @@ class _Columns:
 
     def names(self, row: int) -> str:
         """Describe a row by topic and physical offset, for error texts."""
-        told = []
+        parts = []
         for name in ("topic", "physical_offset"):
             value = self._batch.column(name)[row].as_py() if name in self._names else None
             if value is not None:
-                told.append(f"{name} {value!r}"[:80])
-        return f" ({', '.join(told)})" if told else ""
+                parts.append(f"{name} {value!r}"[:80])
+        return f" ({', '.join(parts)})" if parts else ""
 
     def _number(self, name: str, default: int) -> Table | int:
         return numbers(self._batch.column(name), default) if name in self._names else default
 
-    def _keep_offsets(self) -> None:
+    def _require_offsets(self) -> None:
         for name in ("physical_offset", "queue_offset"):
             if self._batch.column(name).null_count:
                 raise StoreError(f"{name} is null in a row: offsets that are not there cannot be kept")
@@ -226,16 +226,18 @@ class _Columns:
         return texts(column.values), list_offsets(column)
 
     def _hosts(self, name: str, flag: int, default: Host) -> Table:
-        """Encode a column of hosts; an IPv4 host whose row's sys_flag says IPv6 is encoded as IPv6, as it came."""
+        """Encode a column of hosts; an IPv4 host in a row whose sys_flag names IPv6 is encoded as IPv6."""
         count = len(self._batch)
-        given = texts(self._batch.column(name)) if name in self._names else no_texts(count)
+        host_texts = texts(self._batch.column(name)) if name in self._names else no_texts(count)
         fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
         out = np.empty(count * HOST_V4_BYTES + host_kernel.TEXT_ROOM, dtype=np.uint8)
         hosts = np.empty((count, 2), dtype=np.int64)
         self._kept += [fallback, out]
-        if host_kernel.parse_v4_hosts(given, fallback.ctypes.data, len(fallback), out, hosts):
+        if host_kernel.parse_v4_hosts(host_texts, fallback.ctypes.data, len(fallback), out, hosts):
             self._other_hosts(name, hosts)
-        mapped = (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (given[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
+        mapped = (
+            (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (host_texts[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
+        )
         rows = np.flatnonzero(mapped)
         if len(rows):
             wide = np.zeros((len(rows), HOST_V6_BYTES), dtype=np.uint8)

@@ -84,9 +84,9 @@ def properties(blocks: pa.Array) -> pa.MapArray:
     slots = np.empty(1 << max(6, (longest // 2 + 1).bit_length()), dtype=np.int32)
     capacity = int(spans[:, 1].sum()) // text_kernel.ENTRY_MIN_BYTES + len(spans)
     entries = np.empty((capacity, text_kernel.ENTRY_COLUMNS), dtype=np.int64)
-    found = np.empty((len(spans), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
+    well_known = np.empty((len(spans), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
     offsets = np.zeros(len(spans) + 1, dtype=np.int32)
-    count = text_kernel.parse_properties(data, spans, 0, separators, slots, 0, 0, offsets, entries, found)
+    count = text_kernel.parse_properties(data, spans, 0, separators, slots, 0, 0, offsets, entries, well_known)
     names, values = (
         _strings(data, entries[:count], column) for column in (text_kernel.ENTRY_NAME_AT, text_kernel.ENTRY_VALUE_AT)
     )

@@ -80,7 +80,7 @@ def join(*parts: pa.Array) -> pa.BinaryArray:
 
 
 def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, NDArray[np.int64]]:
-    """Return names, values, and int64[rows + 1] with where each row's begin; a slice may be given."""
+    """Return names, values, and int64[rows + 1] with the first entry of each row; ``maps`` may be a slice."""
     offsets = np.asarray(maps.offsets, dtype=np.int64)
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     return maps.keys.slice(first, count), maps.items.slice(first, count), offsets - first
@@ -89,16 +89,16 @@ def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, NDArray[np.int64
 def rows_with(maps: pa.MapArray, name: str) -> NDArray[np.bool_]:
     """Return bool[rows]: whether each row's map has a name."""
     names, _, offsets = map_entries(maps)
-    found = np.flatnonzero(np.asarray(pc.equal(names, name), dtype=np.bool_))
+    entry_numbers = np.flatnonzero(np.asarray(pc.equal(names, name), dtype=np.bool_))
     has = np.zeros(len(maps), dtype=np.bool_)
-    has[np.searchsorted(offsets, found, side="right") - 1] = True
+    has[np.searchsorted(offsets, entry_numbers, side="right") - 1] = True
     return has
 
 
 def lengths(values: pa.Array) -> NDArray[np.int64]:
     """Return int64[rows], the bytes of each value; 0 for null."""
-    found: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
-    return found
+    byte_counts: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
+    return byte_counts
 
 
 def fixed_width(values: NDArray[np.generic]) -> pa.BinaryArray:

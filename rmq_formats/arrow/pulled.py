@@ -1,4 +1,4 @@
-"""Finds the frames in pull responses, whose bodies are CommitLog records one behind the other."""
+"""Finds the frames in pull responses, whose bodies are consecutive CommitLog records."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -33,13 +33,13 @@ def pulled_frames(
     data = np.frombuffer(bytearray().join(answers), dtype=np.uint8)
     points = np.empty((len(data) // RECORD_FIXED_BYTES_V1, select.POINT_COLUMNS), dtype=np.int64)
     result = np.zeros(1, dtype=np.int64)
-    found = int(list_records(data, points, result))
+    record_count = int(list_records(data, points, result))
     if result[0] != len(data):
         raise FormatError("a pull response has bytes that are no record", None, actual=len(data) - int(result[0]))
-    frames = np.empty((found, FRAME_COLUMNS), dtype=np.int64)
-    count = select.check_points(data, len(data), points[:found], 0, _ANY_LOG_BYTES, verify_crc, frames)
-    if count != found:
-        raise FormatError("a pull response has records whose lengths do not add up", actual=found - count)
+    frames = np.empty((record_count, FRAME_COLUMNS), dtype=np.int64)
+    count = select.check_points(data, len(data), points[:record_count], 0, _ANY_LOG_BYTES, verify_crc, frames)
+    if count != record_count:
+        raise FormatError("a pull response has records whose lengths do not add up", actual=record_count - count)
     queue_offsets = FrameRows(data, frames).queue_offsets
-    wanted = (queue_offsets >= begin) & (queue_offsets < end)
-    return FrameBatch(data, 0, frames if wanted.all() else frames[wanted], (), None, 0, 0)
+    is_in_range = (queue_offsets >= begin) & (queue_offsets < end)
+    return FrameBatch(data, 0, frames if is_in_range.all() else frames[is_in_range], (), None, 0, 0)

@@ -60,14 +60,14 @@ class FrameRows:
         return len(self.frames)
 
     def take(self, keep: NDArray[np.bool_]) -> "FrameRows":
-        """Return the rows that a mask marks; to be called before bodies are inflated."""
+        """Return the rows that a mask selects; call this before bodies are inflated."""
         if keep.all():
             return self
-        taken = FrameRows(self.data, self.frames[keep], self._repaired)
+        selected = FrameRows(self.data, self.frames[keep], self._repaired)
         if "_header" in self.__dict__:
             narrow, wide = self._header
-            taken._header = narrow.compress(keep, axis=1), wide.compress(keep, axis=1)
-        return taken
+            selected._header = narrow.compress(keep, axis=1), wide.compress(keep, axis=1)
+        return selected
 
     def part(self, begin: int, end: int) -> "FrameRows":
         """Return the rows from ``begin`` to ``end``; to be called before bodies are inflated."""
@@ -116,11 +116,11 @@ class FrameRows:
     def well_known(self) -> NDArray[np.int64]:
         """Find TAGS, KEYS and UNIQ_KEY: int64[rows, WELL_KNOWN_COLUMNS], spans of their values."""
         self.repair(scan.PROPERTIES_AT)
-        found = np.empty((len(self.frames), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
+        spans = np.empty((len(self.frames), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
         longest = int(self.frames[:, scan.PROPERTIES_AT + 1].max(initial=0))
         separators = np.empty(longest, dtype=np.int32)
-        text_kernel.find_well_known(self.data, self.frames, scan.PROPERTIES_AT, separators, found)
-        return found
+        text_kernel.find_well_known(self.data, self.frames, scan.PROPERTIES_AT, separators, spans)
+        return spans
 
     def repair(self, column: int) -> None:
         """Replace invalid UTF-8 in the topics (TOPIC_AT) or the property blocks (PROPERTIES_AT).
@@ -142,15 +142,15 @@ class FrameRows:
         for row in np.flatnonzero(invalid).tolist():
             begin, size = self.frames[row, column : column + 2].tolist()
             texts[row] = self.data[begin : begin + size].tobytes().decode("utf-8", "replace").encode()
-        self._put_behind(texts, self.frames, column)
+        self._append_to_window(texts, self.frames, column)
 
     def inflate(self, max_bytes: int) -> int:
-        """Inflate the bodies that the producer compressed, whose ``sys_flag`` says so no longer then.
+        """Inflate the bodies that the producer compressed, and clear the compression bits of their ``sys_flag``.
 
         A body that does not inflate stays as it is.
 
         Args:
-            max_bytes: stop behind the row with which the bodies exceed that many bytes.
+            max_bytes: stop after the row with which the bodies exceed that many bytes.
 
         Returns:
             Number of rows done; only a ``part`` of that many may be used.
@@ -175,14 +175,14 @@ class FrameRows:
                 self.errors[row] = error.reason
             else:
                 total += len(bodies[row]) - size
-        self._put_behind(bodies, spans, 0)
+        self._append_to_window(bodies, spans, 0)
         self._clear_compression(list(bodies))
         self.bodies = (spans[:done], 0)
         self.frames = self.frames[:done]
         return done
 
     def _clear_compression(self, rows: list[int]) -> None:
-        """Clear the bits of ``sys_flag`` that say a body is compressed, in the window that ``_put_behind`` has copied.
+        """Clear the compression bits of ``sys_flag`` in the window that ``_append_to_window`` has copied.
 
         A row that is written to a store or sent again must not call its plain body compressed.
         """
@@ -191,7 +191,7 @@ class FrameRows:
         self.data[places[:, np.newaxis] + np.arange(4)] = flags.astype(">i4").view(np.uint8).reshape(-1, 4)
         del self._header  # gathered before
 
-    def _put_behind(self, values: dict[int, bytes], table: NDArray[np.int64], column: int) -> None:
+    def _append_to_window(self, values: dict[int, bytes], table: NDArray[np.int64], column: int) -> None:
         """Append byte strings to the window, and point a table's rows to them."""
         at = len(self.data)
         for row, value in values.items():

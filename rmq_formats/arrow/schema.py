@@ -59,78 +59,78 @@ INDEX: Final = pa.schema(
 )
 
 
-def _told(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+def _column(name: str, kind: pa.DataType, comment: str) -> pa.Field:
     """Describe a column, with the comment that a table's description shows."""
     return pa.field(name, kind, metadata={"comment": comment})
 
 
 _BROKER: Final = (
-    _told("cluster", pa.string(), "the broker's cluster; null where nothing tells it"),
-    _told("broker_name", pa.string(), "the broker's name"),
+    _column("cluster", pa.string(), "the broker's cluster; null where nothing tells it"),
+    _column("broker_name", pa.string(), "the broker's name"),
 )
 _ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
 CONSUMER_OFFSETS: Final = pa.schema(
     [
         *_BROKER,
-        _told("group", pa.string(), "the consumer group"),
-        _told("topic", pa.string(), "the topic; %RETRY%GROUP has what the group failed on"),
-        _told("queue_id", pa.int32(), "number of the queue at the broker"),
-        _told("min_offset", pa.int64(), "queue offset of the first message that is still stored"),
-        _told("committed_offset", pa.int64(), "queue offset of the next message for the group; null if it has none"),
-        _told("max_offset", pa.int64(), "queue offset that the next new message will get"),
-        _told("lag_messages", pa.int64(), "max_offset - committed_offset (0 if there is none); never below 0"),
-        _told("lag_seconds", pa.float64(), "max_timestamp - next_timestamp; 0 if nothing waits, null if unknown"),
-        _told("next_timestamp", TIMESTAMP, "store time of the next message for the group; null if nothing waits"),
-        _told("max_timestamp", TIMESTAMP, "store time of the queue's newest message; null if nothing waits"),
+        _column("group", pa.string(), "the consumer group"),
+        _column("topic", pa.string(), "the topic; %RETRY%GROUP has what the group failed on"),
+        _column("queue_id", pa.int32(), "number of the queue at the broker"),
+        _column("min_offset", pa.int64(), "queue offset of the first message that is still stored"),
+        _column("committed_offset", pa.int64(), "queue offset of the next message for the group; null if it has none"),
+        _column("max_offset", pa.int64(), "queue offset that the next new message will get"),
+        _column("lag_messages", pa.int64(), "max_offset - committed_offset (0 if there is none); never below 0"),
+        _column("lag_seconds", pa.float64(), "max_timestamp - next_timestamp; 0 if nothing waits, null if unknown"),
+        _column("next_timestamp", TIMESTAMP, "store time of the next message for the group; null if nothing waits"),
+        _column("max_timestamp", TIMESTAMP, "store time of the queue's newest message; null if nothing waits"),
     ]
 )
 TOPICS: Final = pa.schema(
     [
         *_BROKER,
-        _told("topic", pa.string(), "the topic"),
-        _told("read_queue_nums", pa.int32(), "queues that consumers see"),
-        _told("write_queue_nums", pa.int32(), "queues that producers see"),
-        _told("perm", pa.int32(), "permissions: 4 read, 2 write, 1 inherit, 8 priority, added"),
-        _told("topic_filter_type", pa.string(), "SINGLE_TAG or MULTI_TAG"),
-        _told("topic_sys_flag", pa.int32(), "1 unit, 2 unit-sub, added"),
-        _told("order", pa.bool_(), "whether it is an ordered topic"),
-        _told("attributes", _ATTRIBUTES, "attributes, such as message.type"),
+        _column("topic", pa.string(), "the topic"),
+        _column("read_queue_nums", pa.int32(), "queues that consumers see"),
+        _column("write_queue_nums", pa.int32(), "queues that producers see"),
+        _column("perm", pa.int32(), "permissions: 4 read, 2 write, 1 inherit, 8 priority, added"),
+        _column("topic_filter_type", pa.string(), "SINGLE_TAG or MULTI_TAG"),
+        _column("topic_sys_flag", pa.int32(), "1 unit, 2 unit-sub, added"),
+        _column("order", pa.bool_(), "whether it is an ordered topic"),
+        _column("attributes", _ATTRIBUTES, "attributes, such as message.type"),
     ]
 )
 GROUPS: Final = pa.schema(
     [
         *_BROKER,
-        _told("group", pa.string(), "the consumer group"),
-        _told("consume_enable", pa.bool_(), "whether it may consume"),
-        _told("consume_from_min_enable", pa.bool_(), "whether a new member may begin with the first message"),
-        _told("consume_broadcast_enable", pa.bool_(), "whether its members may each get every message"),
-        _told("consume_message_orderly", pa.bool_(), "whether it consumes in order"),
-        _told("retry_queue_nums", pa.int32(), "queues of its retry topic"),
-        _told("retry_max_times", pa.int32(), "deliveries again of a message, before it becomes a dead letter"),
-        _told("consume_timeout_minute", pa.int32(), "minutes that a listener may take for a message"),
-        _told("group_sys_flag", pa.int32(), "flags of the group, added"),
-        _told("attributes", _ATTRIBUTES, "attributes of the group"),
+        _column("group", pa.string(), "the consumer group"),
+        _column("consume_enable", pa.bool_(), "whether it may consume"),
+        _column("consume_from_min_enable", pa.bool_(), "whether a new member may begin with the first message"),
+        _column("consume_broadcast_enable", pa.bool_(), "whether its members may each get every message"),
+        _column("consume_message_orderly", pa.bool_(), "whether it consumes in order"),
+        _column("retry_queue_nums", pa.int32(), "queues of its retry topic"),
+        _column("retry_max_times", pa.int32(), "deliveries again of a message, before it becomes a dead letter"),
+        _column("consume_timeout_minute", pa.int32(), "minutes that a listener may take for a message"),
+        _column("group_sys_flag", pa.int32(), "flags of the group, added"),
+        _column("attributes", _ATTRIBUTES, "attributes of the group"),
     ]
 )
 TIMERS: Final = pa.schema(
     [
         *_BROKER,
-        _told("deliver_timestamp", TIMESTAMP, "start of the interval after which it is delivered"),
-        _told("topic", pa.string(), "where it is delivered to"),
-        _told("queue_id", pa.int32(), "queue of that topic"),
-        _told("uniq_key", pa.string(), "the producer's id of the message"),
-        _told("physical_offset", pa.int64(), "place of its record in the CommitLog, in bytes"),
-        _told("size", pa.int32(), "size of its record, in bytes"),
-        _told("store_timestamp", TIMESTAMP, "when it was stored"),
-        _told("rolls", pa.bool_(), "whether it is stored again before it is delivered"),
-        _told("is_recalled", pa.bool_(), "whether a recall of it is stored"),
-        _told("is_taken_in", pa.bool_(), "whether timerlog has a unit of it"),
+        _column("deliver_timestamp", TIMESTAMP, "start of the interval after which it is delivered"),
+        _column("topic", pa.string(), "where it is delivered to"),
+        _column("queue_id", pa.int32(), "queue of that topic"),
+        _column("uniq_key", pa.string(), "the producer's id of the message"),
+        _column("physical_offset", pa.int64(), "place of its record in the CommitLog, in bytes"),
+        _column("size", pa.int32(), "size of its record, in bytes"),
+        _column("store_timestamp", TIMESTAMP, "when it was stored"),
+        _column("rolls", pa.bool_(), "whether it is stored again before it is delivered"),
+        _column("is_recalled", pa.bool_(), "whether a recall of it is stored"),
+        _column("is_taken_in", pa.bool_(), "whether timerlog has a unit of it"),
     ]
 )
 
 
 class Mode(StrEnum):
-    """Read mode: what becomes of a damaged stretch; Spark's names for it."""
+    """Read mode for damaged ranges, under Spark's names."""
 
     PERMISSIVE = "PERMISSIVE"  # a row with record_error
     DROPMALFORMED = "DROPMALFORMED"  # left out
@@ -138,7 +138,7 @@ class Mode(StrEnum):
 
 
 def schema_of(columns: Sequence[str], schema: pa.Schema = COMMITLOG) -> pa.Schema:
-    """Select columns of an Arrow schema, in the order given.
+    """Select columns of an Arrow schema, in the order of ``columns``.
 
     Raises:
         OptionError: an unknown column, one that comes twice, or none at all.

@@ -40,7 +40,7 @@ def fulfilled(expression: Expression, properties: pa.MapArray) -> pa.BooleanArra
     firsts, groups = distinct_rows(columns, len(properties))
     values = [column.take(pa.array(firsts)).to_pylist() for column in columns]
     rows = zip(*values, strict=True) if values else [()]
-    found = [
+    results = [
         expression({name: value for name, value in zip(names, row, strict=True) if value is not None}) for row in rows
     ]
-    return pa.array(np.array(found, dtype=np.bool_)[groups])
+    return pa.array(np.array(results, dtype=np.bool_)[groups])

@@ -45,9 +45,9 @@ from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.origin import Leftover, boot_id, foreign_reason, sealed
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
-from rmq_formats.tasks.segment_ends import find_ends, known_ends
+from rmq_formats.tasks.segment_ends import find_ends, require_readable_ends
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.tasks.together import Steps, Wave, run_alone
+from rmq_formats.tasks.together import JobSteps, TaskBatch, run_alone
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, temporary_area, work_area
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
@@ -110,7 +110,7 @@ def rebuild_steps(
     on_progress: OnProgress | None = None,
     leftover: Leftover = Leftover.REFUSE,
     terms: Terms = NO_TERMS,
-) -> Steps[RebuildReport]:
+) -> JobSteps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
 
     Args:
@@ -149,7 +149,7 @@ def rebuild_steps(
         else:
             yield from publication.finish_interrupted(leftover)
         stack.enter_context(_removed_if_refused(area))
-        ends = known_ends((yield from find_ends(storage, segments)))
+        ends = require_readable_ends((yield from find_ends(storage, segments)))
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
         _prepare(area, segments, splits, options, leftover)
         standing = yield from list_standing(
@@ -304,13 +304,13 @@ def _scan(
     area: WorkArea,
     partitions: int,
     on_progress: OnProgress | None,
-) -> Steps[list[ScanResult]]:
+) -> JobSteps[list[ScanResult]]:
     total = sum(split.size_bytes for split in splits)
     sizes = {split.number: split.size_bytes for split in splits}
     tell = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
     task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
-    results: list[ScanResult] = yield Wave(task, splits, tell)
-    return waves.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
+    results: list[ScanResult] = yield TaskBatch(task, splits, tell)
+    return waves.rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
 
 
 def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
@@ -326,7 +326,7 @@ def _write(
     options: RebuildOptions,
     area: WorkArea,
     on_progress: OnProgress | None,
-) -> Steps[list[WriteResult]]:
+) -> JobSteps[list[WriteResult]]:
     if area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
         return [WriteResult.from_json(line) for line in area.read_text(_WRITTEN).splitlines()]
     waiting: list[int | IndexTask] = []
@@ -335,7 +335,7 @@ def _write(
     if options.consumequeue:
         waiting += range(partitions)
     task = functools.partial(_write_task, split_count=split_count, options=options, area=area)
-    return (yield Wave(task, waiting, counted_progress(on_progress, "write", len(waiting))))
+    return (yield TaskBatch(task, waiting, counted_progress(on_progress, "write", len(waiting))))
 
 
 def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:

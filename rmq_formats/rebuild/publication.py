@@ -19,7 +19,7 @@ from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.tasks.former_files import FormerFiles, allocated_bytes, bring_back_command
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.together import JobSteps
 from rmq_formats.tasks.workspace import LocalArea, WorkArea
 
 
@@ -145,14 +145,14 @@ class Publication:
     def _retain(self) -> Callable[[Path], None] | None:
         return None if self._former is None else self._former.retain
 
-    def finish_interrupted(self, leftover: Leftover) -> Steps[None]:
+    def finish_interrupted(self, leftover: Leftover) -> JobSteps[None]:
         """Complete a publication that was interrupted; see ``rebuild_store``."""
         if isinstance(self._area, LocalArea):
             self._area.finish_publishing(leftover, self._retain)
         else:
             yield from self._area.finish_publishing(leftover)
 
-    def publish(self, directories: Sequence[str], queues: Collection[tuple[str, int]] | None) -> Steps[Outcome]:
+    def publish(self, directories: Sequence[str], queues: Collection[tuple[str, int]] | None) -> JobSteps[Outcome]:
         """Compare, publish, and compare again; or only compare, for a plan.
 
         Args:

@@ -11,7 +11,7 @@ from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.storage.segments import split_query
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import Runner
-from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.together import JobSteps
 from rmq_formats.verify.several import BrokersReport, run_on_stores
 
 OptionsOf = Callable[[str], RebuildOptions]
@@ -46,7 +46,7 @@ def rebuild_stores(
 
 def _steps(
     store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover, terms: Terms
-) -> Steps[RebuildReport]:
+) -> JobSteps[RebuildReport]:
     target = None if out is None else _below(out, store)
     options = options_of(store.path)
     return (yield from rebuild_steps(store.path, target, options, parallelism, leftover=leftover, terms=terms))

@@ -28,7 +28,7 @@ from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Storage, open_storage
 from rmq_formats.storage.store_variants import StoreVariants
 from rmq_formats.tasks import spill
-from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.together import JobSteps
 from rmq_formats.tasks.waves import Area, write_text
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.absent_queues import AbsentQueues, is_deleted
@@ -55,7 +55,7 @@ _NO_EXT: Final = frozenset({
 
 def list_standing(
     storage: Storage, root: str, variants: StoreVariants, options: RebuildOptions, least: int
-) -> Steps[QueuesByPartition | None]:
+) -> JobSteps[QueuesByPartition | None]:
     """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
 
     Args:

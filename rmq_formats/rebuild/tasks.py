@@ -1,8 +1,8 @@
-"""Rebuild of ConsumeQueue and Index in two waves of tasks: scan the splits, then write the files.
+"""Rebuild of ConsumeQueue and Index in two batches of tasks: scan the splits, then write the files.
 
-Wave one scans each split once and spills some fifty bytes of each record. Wave two has a
-task for each partition of queues and one for each IndexFile; none needs more than the spills of wave
-one. A task writes temporary files and renames them, so it can run twice, or die, and a killed rebuild
+The first batch scans each split once and spills some fifty bytes of each record. The second has a
+task for each partition of queues and one for each IndexFile; none needs more than the spills of
+the first. A task writes temporary files and renames them, so it can run twice, or die; a killed rebuild
 resumes from the tasks that are done.
 """
 

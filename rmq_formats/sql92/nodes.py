@@ -58,12 +58,12 @@ class Node:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the node is a literal."""
+        """True if the node is a literal."""
         return self.kind in (NodeKind.CONSTANT, NodeKind.TRUTH_CONSTANT)
 
     @property
     def is_truth(self) -> bool:
-        """Whether the node's value can only be a truth value."""
+        """True if the node's value can only be a truth value."""
         return self.kind in (NodeKind.TRUTH, NodeKind.TRUTH_CONSTANT)
 
 
@@ -97,7 +97,7 @@ def truth(node: Node) -> Node:
 
 
 def too_deep() -> SqlError:
-    """Make the error of an expression that would take too many calls within calls."""
+    """Make the error of an expression that nests too deep for Java's stack."""
     return SqlError("an expression that nests too deep", "java.lang.StackOverflowError")
 
 
@@ -110,30 +110,30 @@ def _above(parts: Sequence[Node], kind: NodeKind, evaluate: Evaluate, text: str)
 
 def all_of(parts: list[Node]) -> Node:
     """Make the node of AND."""
-    asked = [truth(part).evaluate for part in parts]
-    return _above(parts, NodeKind.TRUTH, lambda given: values.all_of(one(given) for one in asked), _joined(parts, "&&"))
+    terms = [truth(part).evaluate for part in parts]
+    return _above(parts, NodeKind.TRUTH, lambda row: values.all_of(term(row) for term in terms), _joined(parts, "&&"))
 
 
 def any_of(parts: list[Node]) -> Node:
     """Make the node of OR."""
-    asked = [truth(part).evaluate for part in parts]
-    return _above(parts, NodeKind.TRUTH, lambda given: values.any_of(one(given) for one in asked), _joined(parts, "||"))
+    terms = [truth(part).evaluate for part in parts]
+    return _above(parts, NodeKind.TRUTH, lambda row: values.any_of(term(row) for term in terms), _joined(parts, "||"))
 
 
 def _joined(parts: list[Node], sign: str) -> str:
-    first, *others = (part.text for part in parts)
-    return "(" * len(others) + first + "".join(f" {sign} {text})" for text in others)
+    first, *other_texts = (part.text for part in parts)
+    return "(" * len(other_texts) + first + "".join(f" {sign} {text})" for text in other_texts)
 
 
 def inverse(node: Node) -> Node:
     """Make the node of NOT."""
     evaluate = truth(node).evaluate
-    return _above([node], NodeKind.TRUTH, lambda given: values.inverse(evaluate(given)), f"(NOT {node.text})")
+    return _above([node], NodeKind.TRUTH, lambda row: values.inverse(evaluate(row)), f"(NOT {node.text})")
 
 
 def negative(node: Node) -> Node:
     """Make the node of the minus sign. What it stands before is no literal any more."""
-    return _above([node], NodeKind.OTHER, lambda given: values.negative(node.evaluate(given)), f"(- {node.text})")
+    return _above([node], NodeKind.OTHER, lambda row: values.negative(node.evaluate(row)), f"(- {node.text})")
 
 
 def equal(left: Node, right: Node) -> Node:
@@ -151,9 +151,9 @@ def equal(left: Node, right: Node) -> Node:
 
 
 def _equal(left: Node, right: Node) -> Node:
-    one, other = left.evaluate, right.evaluate
+    first, second = left.evaluate, right.evaluate
     text = f"({left.text} == {right.text})"
-    return _above([left, right], NodeKind.TRUTH, lambda given: values.equal(one(given), other(given)), text)
+    return _above([left, right], NodeKind.TRUTH, lambda row: values.equal(first(row), second(row)), text)
 
 
 def is_null(node: Node) -> Node:
@@ -170,9 +170,9 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
     for node in (left, right):
         if node.is_truth or (node.is_constant and not values.is_number(node.value)):
             raise SqlError(f"Value '{node.text}' cannot be compared.")
-    one, other, order = left.evaluate, right.evaluate, values.ORDERS[sign]
+    first, second, order = left.evaluate, right.evaluate, values.ORDERS[sign]
     text = f"({left.text} {sign} {right.text})"
-    return _above([left, right], NodeKind.TRUTH, lambda given: values.in_order(order, one(given), other(given)), text)
+    return _above([left, right], NodeKind.TRUTH, lambda row: values.in_order(order, first(row), second(row)), text)
 
 
 def between(node: Node, low: Node, high: Node, *, negated: bool) -> Node:
@@ -204,11 +204,11 @@ def within(node: Node, texts: list[str], *, negated: bool) -> Node:
     """
     if node.kind is not NodeKind.PROPERTY:
         raise SqlError(f"Expected a property for In expression, got: {node.text}")
-    wanted, property_value = frozenset(texts), node.evaluate
+    listed_texts, property_value = frozenset(texts), node.evaluate
 
     def evaluate(properties: Properties) -> Value:
         value = property_value(properties)
-        return None if value is None else (value in wanted) != negated
+        return None if value is None else (value in listed_texts) != negated
 
     return _above(
         [node], NodeKind.TRUTH, evaluate, f"{node.text} {'NOT IN' if negated else 'IN'} ( {', '.join(texts)} )"

@@ -49,8 +49,8 @@ class Parser:
             self._at = self._token.end
         return self._token
 
-    def _take(self, kind: str, *texts: str) -> str | None:
-        """Take the next token's text if it is one of these kinds; else it stays."""
+    def _accept(self, kind: str, *texts: str) -> str | None:
+        """Consume the next token and return its text if the token is of this kind; else return None."""
         token = self._peek()
         if token.kind != kind or (texts and token.text not in texts):
             return None
@@ -58,7 +58,7 @@ class Parser:
         return token.text
 
     def _need(self, kind: str, *texts: str) -> str:
-        text = self._take(kind, *texts)
+        text = self._accept(kind, *texts)
         if text is None:
             raise unexpected(self._text, self._peek(), " or ".join(texts) or kind)
         return text
@@ -73,24 +73,24 @@ class Parser:
 
     def _or(self) -> Node:
         parts = [self._and()]
-        while self._take("word", "OR"):
+        while self._accept("word", "OR"):
             parts.append(self._and())
         return parts[0] if len(parts) == 1 else nodes.any_of(parts)
 
     def _and(self) -> Node:
         parts = [self._equal()]
-        while self._take("word", "AND"):
+        while self._accept("word", "AND"):
             parts.append(self._equal())
         return parts[0] if len(parts) == 1 else nodes.all_of(parts)
 
     def _equal(self) -> Node:
         node = self._compare()
         while True:
-            if sign := self._take("sign", "=", "<>"):
+            if sign := self._accept("sign", "=", "<>"):
                 equal = nodes.equal(node, self._compare())
                 node = equal if sign == "=" else nodes.inverse(equal)
-            elif self._take("word", "IS"):
-                negated = self._take("word", "NOT") is not None
+            elif self._accept("word", "IS"):
+                negated = self._accept("word", "NOT") is not None
                 self._need("word", "NULL")
                 node = nodes.inverse(nodes.is_null(node)) if negated else nodes.is_null(node)
             else:
@@ -99,11 +99,11 @@ class Parser:
     def _compare(self) -> Node:
         node = self._unary()
         while True:
-            if sign := self._take("sign", *_ORDER_SIGNS):
+            if sign := self._accept("sign", *_ORDER_SIGNS):
                 node = nodes.ordered(sign, node, self._unary())
                 continue
-            negated = self._take("word", "NOT") is not None
-            word = self._take("word", *_TESTS)
+            negated = self._accept("word", "NOT") is not None
+            word = self._accept("word", *_TESTS)
             if word is None:
                 if negated:
                     raise unexpected(self._text, self._peek(), " or ".join(_TESTS))
@@ -118,7 +118,7 @@ class Parser:
         if word == "IN":
             self._need("sign", "(")
             texts = [_unquote(self._need("string"))]
-            while self._take("sign", ","):
+            while self._accept("sign", ","):
                 texts.append(_unquote(self._need("string")))
             self._need("sign", ")")
             return nodes.within(node, texts, negated=negated)
@@ -129,26 +129,26 @@ class Parser:
         if self._depth > MAX_DEPTH:
             raise nodes.too_deep()
         try:
-            if self._take("sign", "+"):
+            if self._accept("sign", "+"):
                 return self._unary()
-            if self._take("sign", "-"):
+            if self._accept("sign", "-"):
                 return nodes.negative(self._unary())
-            if self._take("word", "NOT"):
+            if self._accept("word", "NOT"):
                 return nodes.inverse(self._unary())
             return self._primary()
         finally:
             self._depth -= 1
 
     def _primary(self) -> Node:
-        if (text := self._take("string")) is not None:
+        if (text := self._accept("string")) is not None:
             return nodes.constant(_unquote(text))
-        if (text := self._take("float")) is not None:
+        if (text := self._accept("float")) is not None:
             return nodes.constant(float_literal(text))
-        if (text := self._take("integer")) is not None:
+        if (text := self._accept("integer")) is not None:
             return nodes.constant(integer_literal(text.rstrip("lL")))
-        if (text := self._take("word", *_CONSTANTS)) is not None:
+        if (text := self._accept("word", *_CONSTANTS)) is not None:
             return nodes.constant(_CONSTANTS[text])
-        if (text := self._take("name")) is not None:
+        if (text := self._accept("name")) is not None:
             self.names.add(text)
             return nodes.named(text)
         self._need("sign", "(")

@@ -61,10 +61,10 @@ def token_at(text: str, position: int) -> Token:
         raise SqlError(f"Lexical error behind {_place(text, position)}: no token in {text[position : position + 16]!r}",
                        _TOKEN_ERROR)  # fmt: skip
     kind = str(match.lastgroup)
-    found = match[kind]
-    if kind == "name" and found.upper() in _KEYWORDS:
-        kind, found = "word", found.upper()
-    return Token(kind, found, match.start(match.lastgroup or 0), match.end())
+    token_text = match[kind]
+    if kind == "name" and token_text.upper() in _KEYWORDS:
+        kind, token_text = "word", token_text.upper()
+    return Token(kind, token_text, match.start(match.lastgroup or 0), match.end())
 
 
 def unexpected(text: str, token: Token, expected: str) -> SqlError:

@@ -46,7 +46,7 @@ class SqlError(RmqError):
 
     @property
     def remark(self) -> str:
-        """Remark that a Java broker answers to a client that asks whether the expression compiles."""
+        """Remark of a Java broker's response to a client that checks the expression."""
         return f"{self.exception}: {self}"
 
 
@@ -169,8 +169,8 @@ def _in_order(left: Value, right: Value) -> int:
     assert isinstance(right, int | float)
     if not isinstance(left, float) and not isinstance(right, float):
         return (left > right) - (left < right)
-    one, other = _sortable(float(left)), _sortable(float(right))
-    return (one > other) - (one < other)
+    left_order, right_order = _sortable(float(left)), _sortable(float(right))
+    return (left_order > right_order) - (left_order < right_order)
 
 
 def _sortable(number: float) -> tuple[bool, float, bool]:

@@ -1,1 +1,1 @@
-"""What jobs on a store at rest share: task runners (process pool or Spark), store lock, work files, publishing."""
+"""Common parts of jobs on a store at rest: task runners (process pool or Spark), store lock, work files, publishing."""

@@ -27,11 +27,11 @@ def spill_batches(area: Area, split_number: int, batches: NDArray[np.int64]) -> 
 
 def read_batches(area: Area, split_count: int) -> NDArray[np.int64]:
     """Read the inner batches of all splits, int64[n, BATCH_COLUMNS], ascending by physical offset."""
-    found = [np.empty((0, BATCH_COLUMNS), dtype=np.int64)]
+    batches = [np.empty((0, BATCH_COLUMNS), dtype=np.int64)]
     for number in range(split_count):
         if area.exists(_spill_name(number)):
-            found.append(read_longs(area, _spill_name(number))["rows"].reshape(-1, BATCH_COLUMNS))
-    return np.concatenate(found)
+            batches.append(read_longs(area, _spill_name(number))["rows"].reshape(-1, BATCH_COLUMNS))
+    return np.concatenate(batches)
 
 
 def units_of(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.void]:
@@ -44,10 +44,10 @@ def units_of(rows: NDArray[np.int64], batches: NDArray[np.int64]) -> NDArray[np.
     bases, counts = rows[:, unit_kernel.QUEUE_OFFSET].copy(), np.ones(len(rows), dtype=np.int64)
     if len(batches):
         offsets = rows[:, unit_kernel.PHYSICAL_OFFSET]
-        found = np.minimum(np.searchsorted(batches[:, BATCH_PHYSICAL_OFFSET], offsets), len(batches) - 1)
-        is_batch = batches[found, BATCH_PHYSICAL_OFFSET] == offsets
-        bases[is_batch] = batches[found[is_batch], BATCH_BASE_OFFSET]
-        counts[is_batch] = batches[found[is_batch], BATCH_MESSAGES]
+        nearest = np.minimum(np.searchsorted(batches[:, BATCH_PHYSICAL_OFFSET], offsets), len(batches) - 1)
+        is_batch = batches[nearest, BATCH_PHYSICAL_OFFSET] == offsets
+        bases[is_batch] = batches[nearest[is_batch], BATCH_BASE_OFFSET]
+        counts[is_batch] = batches[nearest[is_batch], BATCH_MESSAGES]
     return batch_units(
         rows[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.SIZE], rows[:, unit_kernel.TAGS_CODE],
         rows[:, unit_kernel.STORE_TIMESTAMP], bases, counts,

@@ -81,19 +81,19 @@ def _open_directory(name: str, parent: int, shown: str | Path) -> int:
         raise
 
 
-def _refusal(name: str, parent: int, shown: str | Path, wanted: str) -> StoreError:
+def _refusal(name: str, parent: int, shown: str | Path, expected: str) -> StoreError:
     mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         target = os.readlink(name, dir_fd=parent)
         return StoreError(
-            f"{shown}: a symbolic link (to {target!r}), through which nothing is written. Replace it by {wanted}"
+            f"{shown}: a symbolic link (to {target!r}), through which nothing is written. Replace it by {expected}"
         )
-    return StoreError(f"{shown}: not {wanted}. Move it away")
+    return StoreError(f"{shown}: not {expected}. Move it away")
 
 
 @contextmanager
 def parent_directory(root: str | Path, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Open the directory that a relative path is in; gives the descriptor and the path's last name.
+    """Open the parent directory of a relative path; yield the descriptor and the path's last name.
 
     Args:
         root: of the store.

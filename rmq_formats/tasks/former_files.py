@@ -1,4 +1,4 @@
-"""Keeps what a publication in place has replaced: in ``STORE/quarantine/NNNN``, until somebody deletes it."""
+"""Quarantine of the files that a publication in place replaced: ``STORE/quarantine/NNNN``, until it is deleted."""
 
 import os
 import re
@@ -16,8 +16,8 @@ _NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
 
 def numbered_directories(root: Path) -> list[Path]:
     """List the numbered directories of a store's quarantine, the first one first."""
-    found = [path for path in (root / QUARANTINE).glob("*") if _NUMBER.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name))
+    directories = [path for path in (root / QUARANTINE).glob("*") if _NUMBER.fullmatch(path.name)]
+    return sorted(directories, key=lambda path: int(path.name))
 
 
 def next_directory(root: Path) -> Path:
@@ -34,7 +34,7 @@ class FormerFiles:
     """
 
     def __init__(self, root: Path, directory: Path | None = None) -> None:
-        """Take a store's root, and the directory of a repair; without one it is the next number."""
+        """Create a quarantine of the store at ``root``; without ``directory`` the next free number names it."""
         self._root = root
         self._wanted = directory
         self.directory: Path | None = directory if directory is not None and directory.is_dir() else None

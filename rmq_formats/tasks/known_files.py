@@ -1,4 +1,4 @@
-"""What stands in the directories that a publication replaces: only what rmq knows by name and content may go."""
+"""Check of the directories that a publication replaces: only known files, by name and content, may go."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 
 
 def refuse_unknown(storage: Storage, root: str, directories: Sequence[str]) -> None:
-    """Refuse to replace directories of a store that hold something else.
+    """Refuse to replace directories of a store that have unknown files.
 
     Args:
         storage: of the store.
@@ -25,14 +25,14 @@ def refuse_unknown(storage: Storage, root: str, directories: Sequence[str]) -> N
     """
     for name in directories:
         if name == "index":
-            found = _strays(storage, f"{root}/index", paths.is_index_file_name, "no IndexFile")
+            strays = _strays(storage, f"{root}/index", paths.is_index_file_name, "no IndexFile")
         elif name == "commitlog":
-            found = _strays(storage, f"{root}/commitlog", _is_segment, "no CommitLog file")
+            strays = _strays(storage, f"{root}/commitlog", _is_segment, "no CommitLog file")
         elif name == "consumequeue" and _is_database(storage, root):
-            found = _strays(storage, f"{root}/{name}", is_database_file, "no file of a RocksDB")
+            strays = _strays(storage, f"{root}/{name}", is_database_file, "no file of a RocksDB")
         else:
-            found = _queue_strays(storage, f"{root}/{name}", with_content=name == "consumequeue" and storage.is_local)
-        for path, what in found:
+            strays = _queue_strays(storage, f"{root}/{name}", with_content=name == "consumequeue" and storage.is_local)
+        for path, what in strays:
             store_variants.refuse(store_variants.unknown_file_refusal(path, what))
 
 
@@ -46,7 +46,7 @@ def _is_database(storage: Storage, root: str) -> bool:
 
 
 def is_database_file(name: str) -> bool:
-    """Whether a name is that of a file that a RocksDB has."""
+    """Return whether a name is that of a RocksDB's file."""
     return _DATABASE_FILE.fullmatch(name) is not None
 
 

@@ -66,7 +66,7 @@ class Notes(Protocol):
 
 @contextmanager
 def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable[[], None]]:
-    """Hold the lease of a target; gives a function that raises if the lease has been lost.
+    """Acquire the lease of a target; yield a function that raises if the lease is lost.
 
     Args:
         notes: where the leases are.
@@ -77,27 +77,27 @@ def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable
         StoreLockedError: another one is at work there.
         StoreError: the object store cannot be read or written.
     """
-    own = _Own(notes)
+    own_lease = _OwnLease(notes)
     over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(own, over), daemon=True)
-    with _holding(own.name):
-        own.put(_WANTS)
+    beat = threading.Thread(target=_beat, args=(own_lease, over), daemon=True)
+    with _holding(own_lease.name):
+        own_lease.put(_WANTS)
         try:
             beat.start()
-            company = _Company(notes, own.name, target, work)
+            company = _OtherLeases(notes, own_lease.name, target, work)
             company.refuse_others()
-            _refuse_lost(notes, own.name, target, work)
-            own.put(_HOLDS)
-            company.wait_for_lesser()
-            yield lambda: _refuse_lost(notes, own.name, target, work)
+            _refuse_lost(notes, own_lease.name, target, work)
+            own_lease.put(_HOLDS)
+            company.wait_for_lesser_names()
+            yield lambda: _refuse_lost(notes, own_lease.name, target, work)
         finally:
             over.set()
             beat.join()
             with suppress(StoreError):  # if this fails, the next one finds that nobody holds it
-                notes.delete(own.name)
+                notes.delete(own_lease.name)
 
 
-class _Own:
+class _OwnLease:
     """This process's lease object.
 
     Attributes:
@@ -130,36 +130,36 @@ class _Own:
 
 
 @contextmanager
-def _holding(own: str) -> Iterator[None]:
-    _held.add(own)
+def _holding(own_name: str) -> Iterator[None]:
+    _held.add(own_name)
     try:
         yield
     finally:
-        _held.discard(own)
+        _held.discard(own_name)
 
 
-def _beat(own: _Own, over: threading.Event) -> None:
+def _beat(own_lease: _OwnLease, over: threading.Event) -> None:
     while not over.wait(_BEAT_S):
         # One heartbeat may fail, as by a full disk here; the next may not.
         with suppress(StoreError, OSError):
-            own.beat()
+            own_lease.beat()
 
 
-class _Company:
+class _OtherLeases:
     """Other leases of a target, as one that wants its own sees them."""
 
-    def __init__(self, notes: Notes, own: str, target: str, work: str) -> None:
+    def __init__(self, notes: Notes, own_name: str, target: str, work: str) -> None:
         self._notes = notes
-        self._own = own
+        self._own = own_name
         self._target = target
         self._work = work
 
     def refuse_others(self) -> None:
-        """Wait for the dead; raises StoreLockedError for one that holds the lease, or wants it with a lesser name."""
+        """Wait for expired leases. Raises StoreLockedError for a holder, and for a candidate with a lesser name."""
         self._wait_for(lambda name, text: name < self._own or _state(text) == _HOLDS, lambda _: True)
 
-    def wait_for_lesser(self) -> None:
-        """Wait until those with lesser names are gone; raises StoreLockedError for one that holds the lease."""
+    def wait_for_lesser_names(self) -> None:
+        """Wait until no candidate has a lesser name. Raises StoreLockedError for a holder of the lease."""
         self._wait_for(lambda name, _: name < self._own, lambda text: _state(text) == _HOLDS)
 
     def _wait_for(self, matters: Callable[[str, str], bool], refuses: Callable[[str], bool]) -> None:
@@ -170,7 +170,7 @@ class _Company:
         while first:
             for name, text in list(first.items()):
                 now = self._notes.read(name)
-                lives = _lives(text) and not _is_left_behind(name, text)
+                lives = _lives(text) and not _is_abandoned(name, text)
                 if now is None or lives is False or (time.monotonic() >= deadline and now == text):
                     self._notes.delete(name)
                     del first[name]
@@ -184,13 +184,13 @@ class _Company:
                 time.sleep(_LOOK_S)
 
 
-def _refuse_lost(notes: Notes, own: str, target: str, work: str) -> None:
-    if notes.read(own) is None:
+def _refuse_lost(notes: Notes, own_name: str, target: str, work: str) -> None:
+    if notes.read(own_name) is None:
         raise StoreLockedError(f"{target}: this {work} lost its lease to another one; nothing was published")
 
 
 def _lives(text: str) -> bool | None:
-    """Return whether the process that holds a lease lives; None if it is not of this machine."""
+    """Return whether the owner of a lease is a running process; None for an owner on another machine."""
     try:
         owner = json.loads(text)
         process, pid = str(owner["process"]), int(owner["pid"])
@@ -202,8 +202,8 @@ def _lives(text: str) -> bool | None:
     return _process(pid) == process
 
 
-def _is_left_behind(name: str, text: str) -> bool:
-    """Return whether this very process put a lease, and ended its work without deleting it."""
+def _is_abandoned(name: str, text: str) -> bool:
+    """Return whether this very process put a lease, and ended its work without deleting the lease."""
     return name not in _held and json.loads(text)["process"] == _process(os.getpid())
 
 
@@ -223,7 +223,7 @@ def _who(text: str) -> str:
 
 
 def _process(pid: int) -> str:
-    """Identify a running process of this machine: boot, pid namespace, pid, start time; empty if that is not known."""
+    """Identify a running process of this machine: boot, pid namespace, pid, start time; empty if /proc has no such."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         state, *rest = (

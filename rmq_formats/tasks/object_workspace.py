@@ -24,8 +24,8 @@ from rmq_formats.tasks import object_lease
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.origin import Leftover, check_origin, sealed
 from rmq_formats.tasks.publish import REBUILT
-from rmq_formats.tasks.requests import answers
-from rmq_formats.tasks.together import Steps, Wave
+from rmq_formats.tasks.requests import request_all
+from rmq_formats.tasks.together import JobSteps, TaskBatch
 from rmq_formats.tasks.waves import WORK_DIRECTORY, write_text
 
 MANIFEST: Final = "rebuild-manifest.json"
@@ -73,13 +73,13 @@ class ObjectArea:
 
     @contextmanager
     def lock(self, root: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 # no broker runs on an object store
-        """Hold the lease of the target for a rebuild, see ``lease``."""
+        """Acquire the lease of the target for a rebuild, see ``lease``."""
         with self.lease("rebuild") as check:
             yield check
 
     @contextmanager
     def lease(self, work: str) -> Iterator[Callable[[], None]]:
-        """Hold the lease of the target, of which there is one for rebuilds and writes; see ``object_lease.lease``."""
+        """Acquire the lease of the target, common to rebuilds and writes; see ``object_lease.lease``."""
         with object_lease.lease(_Leases(self), self.target, work) as check:
             yield check
 
@@ -102,7 +102,7 @@ class ObjectArea:
 
     def _put(self, local: Path, path: str) -> None:
         with (
-            self._told(path),
+            self._translate_errors(path),
             local.open("rb") as source,
             self._storage.file_system.open_output_stream(self._storage.inner(path)) as sink,
         ):
@@ -113,7 +113,7 @@ class ObjectArea:
                     sink.flush()
 
     @contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _translate_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -153,7 +153,7 @@ class ObjectArea:
         """Return whether the area has symbolic links, which no object store has."""
         return False
 
-    def publish(self, directories: Sequence[str]) -> Steps[None]:
+    def publish(self, directories: Sequence[str]) -> JobSteps[None]:
         """Replace the target's objects by copies of the new ones in steps, and upload the manifest.
 
         Raises:
@@ -165,7 +165,7 @@ class ObjectArea:
         write_text(self, _NOTE, json.dumps(note))
         yield from self.finish_publishing()
 
-    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> Steps[None]:
+    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> JobSteps[None]:
         """Complete a ``publish`` that was interrupted: all of it, as long as its note is there.
 
         Args:
@@ -185,7 +185,7 @@ class ObjectArea:
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
             self.delete_below(f"{self.target}/{directory}")
-        yield Wave(functools.partial(_copy_task, area=self), tasks)
+        yield TaskBatch(functools.partial(_copy_task, area=self), tasks)
         self._put_manifest(directories, tasks)
         # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
         self.delete(self.path("plan.json"))
@@ -226,17 +226,17 @@ class ObjectArea:
             self._put(Path(file.name), f"{self.target}/{MANIFEST}")
 
     def copy_noted(self, task: str) -> None:
-        """Have the object store copy what a task has written to its names in the target."""
+        """Copy the objects that a task has written to their names in the target."""
         self.copy_new(list(self._noted(task)))
 
     def copy_new(self, names: Sequence[str]) -> None:
-        """Have the object store copy objects from below ``new/`` to their names in the target."""
-        for _ in answers(self._storage, self._copy, names):
+        """Copy objects within the object store from below ``new/`` to their names in the target."""
+        for _ in request_all(self._storage, self._copy, names):
             pass
 
     def _copy(self, name: str) -> None:
         target = f"{self.target}/{name}"
-        with self._told(target):
+        with self._translate_errors(target):
             self._storage.file_system.copy_file(
                 self._storage.inner(self.path(f"new/{name}")), self._storage.inner(target)
             )
@@ -244,13 +244,13 @@ class ObjectArea:
     def delete(self, path: str) -> None:
         """Delete an object, if it exists."""
         if self._storage.exists(path):
-            with self._told(path):
+            with self._translate_errors(path):
                 self._storage.file_system.delete_file(self._storage.inner(path))
 
     def delete_below(self, path: str) -> None:
         """Delete all objects below a path."""
         if self._storage.exists(path):
-            with self._told(path):
+            with self._translate_errors(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))
 
 

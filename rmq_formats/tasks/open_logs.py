@@ -54,8 +54,8 @@ def _pid_of_abort(root: str) -> int | None:
 def _writer(root: str, path: str) -> str:
     """Name the process that has a file open; that of ``abort`` is looked at first."""
     pid = _pid_of_abort(root)
-    others = (entry.name for entry in _PROC.iterdir() if entry.name.isdecimal()) if _PROC.is_dir() else iter(())
-    for name in (*([str(pid)] if pid else []), *others):
+    running_pids = (entry.name for entry in _PROC.iterdir() if entry.name.isdecimal()) if _PROC.is_dir() else iter(())
+    for name in (*([str(pid)] if pid else []), *running_pids):
         if _is_used_by(name, path):
             return _name(name)
     return "another process"

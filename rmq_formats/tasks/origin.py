@@ -81,7 +81,7 @@ def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: 
 
 
 def foreign_reason(note: Mapping[str, Any], root: str) -> str | None:
-    """Tell why a note is not known to be this user's own; None if it is."""
+    """Return the reason why a note may not be this user's; None for a note with this user's seal."""
     origin, signature = note.get("origin"), note.get("seal")
     if not isinstance(origin, dict) or not isinstance(signature, str):
         return "does not say who left it (rmq 0.1.0 did not, nor does somebody else)"

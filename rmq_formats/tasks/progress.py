@@ -20,20 +20,20 @@ OnProgress = Callable[[Progress], None]
 def counted_progress(
     on_progress: OnProgress | None, phase: str, total: int, size_of: Callable[[Any], int] = lambda _: 1
 ) -> Callable[[Any], None]:
-    """Return a function that a runner calls with each result: it adds up their sizes, and tells how far the phase is.
+    """Return a callback for a runner's results that sums up their sizes and reports the progress of a phase.
 
     Args:
-        on_progress: is told; None tells nobody.
+        on_progress: receives the progress; None reports nothing.
         phase: its name.
         total: the sizes of all results.
         size_of: of one result; by default each counts as 1.
     """
     done = 0
 
-    def tell(result: Any) -> None:
+    def report(result: Any) -> None:
         nonlocal done
         done += size_of(result)
         if on_progress:
             on_progress(Progress(phase, done, total))
 
-    return tell
+    return report

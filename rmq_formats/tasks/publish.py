@@ -163,7 +163,7 @@ def publish(
         try:
             _complete(_Publication(work, target, root, area, inodes, retired, kind))
         except (OSError, StoreError):
-            _take_back(_Publication(work, target, root, area, inodes, retired, kind))
+            _roll_back(_Publication(work, target, root, area, inodes, retired, kind))
             raise
     if retain is not None:
         retain(work / "new")
@@ -171,7 +171,7 @@ def publish(
 
 
 def is_publishing(work: Path) -> bool:
-    """Return whether a publication was interrupted: then ``work`` may hold all that there is of the target."""
+    """Return whether a publication was interrupted: then ``work`` may have the only files of the target."""
     return os.path.lexists(work / _NOTE)
 
 
@@ -212,7 +212,7 @@ def _retire(publication: _Publication) -> None:
                 os.rename(name, name, src_dir_fd=root, dst_dir_fd=directory)
 
 
-def _take_back(publication: _Publication) -> None:
+def _roll_back(publication: _Publication) -> None:
     """Roll back a failed publication of which nothing is in place: later it would undo what was written since."""
     work, area, root = publication.work, publication.area, publication.root
     if publication.is_any_in_place():
@@ -231,7 +231,7 @@ def _take_back(publication: _Publication) -> None:
 
 
 def _parse_note(note: Any, kind: PublishedNames) -> tuple[dict[str, int], list[str]]:
-    """Take inodes by name, and names to retire, out of a note. Raises ValueError, TypeError, KeyError."""
+    """Parse inodes by name, and names to retire, from a note. Raises ValueError, TypeError, KeyError."""
     inodes, retired = note["new"], note["retired"]
     if not isinstance(inodes, dict) or not isinstance(retired, list):
         raise TypeError("a member has another type")

@@ -13,17 +13,19 @@ Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")
 
 
-def answers(storage: Storage, ask: Callable[[Argument], Answer], arguments: Sequence[Argument]) -> Iterator[Answer]:
-    """Ask for each argument, and give the answers in their order; one after the other on a disk.
+def request_all(
+    storage: Storage, request: Callable[[Argument], Answer], arguments: Sequence[Argument]
+) -> Iterator[Answer]:
+    """Send a request per argument, and yield the answers in that order; on a disk, one after the other.
 
     Args:
-        storage: that is asked.
-        ask: called in threads where the storage is none of this machine.
+        storage: target of the requests.
+        request: called in threads if the storage is remote.
         arguments: one for each request.
     """
     if storage.is_local or len(arguments) < 2:
-        yield from map(ask, arguments)
+        yield from map(request, arguments)
         return
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         for at in range(0, len(arguments), _WAITING):
-            yield from pool.map(ask, arguments[at : at + _WAITING])
+            yield from pool.map(request, arguments[at : at + _WAITING])

@@ -1,4 +1,4 @@
-"""Runners map a task function over arguments, in a process pool or on Spark; results keep the arguments' order."""
+"""Runners map a task function over arguments, in a process pool or on Spark; results are in the arguments' order."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Where the data of each CommitLog file ends: a look at each of them, in tasks where there are many.
+"""Ends of the data in CommitLog files: each file is read, in tasks if there are many.
 
 A store of a million objects would take a driver that looks at one after the other ten hours.
 """
@@ -10,15 +10,15 @@ from typing import Final
 from rmq_formats.errors import StoreError
 from rmq_formats.scan.splits import data_end_of
 from rmq_formats.storage.segments import Segment, Storage
-from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, answers
-from rmq_formats.tasks.together import Steps, Wave
+from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, request_all
+from rmq_formats.tasks.together import JobSteps, TaskBatch
 
 SEGMENTS_PER_TASK: Final = 4096
 
 End = int | StoreError
 
 
-def find_ends(storage: Storage, segments: Sequence[Segment]) -> Steps[list[End]]:
+def find_ends(storage: Storage, segments: Sequence[Segment]) -> JobSteps[list[End]]:
     """Find the ends in steps that yield their tasks.
 
     Args:
@@ -32,11 +32,11 @@ def find_ends(storage: Storage, segments: Sequence[Segment]) -> Steps[list[End]]
     if storage.is_local or len(segments) <= REQUESTS_AT_ONCE:
         return task(segments)
     slices = [segments[at : at + SEGMENTS_PER_TASK] for at in range(0, len(segments), SEGMENTS_PER_TASK)]
-    found: list[list[End]] = yield Wave(task, slices)
-    return [end for part in found for end in part]
+    task_ends: list[list[End]] = yield TaskBatch(task, slices)
+    return [end for part in task_ends for end in part]
 
 
-def known_ends(ends: Sequence[End]) -> list[int]:
+def require_readable_ends(ends: Sequence[End]) -> list[int]:
     """Return the ends of a log whose files can all be read. Raises the StoreError of the first that cannot."""
     for end in ends:
         if isinstance(end, StoreError):
@@ -46,7 +46,7 @@ def known_ends(ends: Sequence[End]) -> list[int]:
 
 def _ends(segments: Sequence[Segment], storage: Storage) -> list[End]:
     """Task: look at some segments, at many at once where they are objects."""
-    return list(answers(storage, functools.partial(_end, storage), segments))
+    return list(request_all(storage, functools.partial(_end, storage), segments))
 
 
 def _end(storage: Storage, segment: Segment) -> End:

@@ -12,7 +12,7 @@ CONFIG_HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SizeOption:
-    """An option of a size, or of another setting that no file of a store holds.
+    """Option of a size, or of another setting that no file of a store has.
 
     Attributes:
         name: as an argument of Python; ``--index-slots`` is ``index_slots``.

@@ -1,4 +1,4 @@
-"""File locks: the store's lock, which a broker and every writer hold, and a lock for other target directories."""
+"""File locks: the store's lock, common to brokers and writers, and a lock for other target directories."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 
 @contextmanager
 def store_lock(root: str) -> Iterator[None]:
-    """Hold the lock of the store at ``root``; a running broker holds it, too.
+    """Acquire the lock of the store at ``root``, which a running broker has locked.
 
     It is a POSIX record lock on the first byte of the file ``lock``, as ``FileChannel#tryLock(0, 1,
     false)`` takes it in ``DefaultMessageStore#start``.
@@ -50,7 +50,7 @@ def store_lock(root: str) -> Iterator[None]:
 
 @contextmanager
 def directory_lock(root: str) -> Iterator[None]:
-    """Hold the rebuild lock of a directory that is no store; the directory is created if need be.
+    """Acquire the rebuild lock of a directory that is no store; the directory is created if need be.
 
     The lock is held on a file that is deleted in the end. A killed process leaves the file, but no lock; a lock of the
     directory itself would be inherited by forked processes.

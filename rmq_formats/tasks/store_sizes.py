@@ -23,7 +23,7 @@ _MAX_MAPPED_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoreSizes:
-    """What a broker is configured with; by default, what the original's is.
+    """Configured sizes of a broker's store; the defaults are those of the original.
 
     Attributes:
         commitlog_file_bytes: ``mappedFileSizeCommitLog``.

@@ -1,7 +1,7 @@
-"""Jobs as steps that ask for waves of tasks, so that those of several stores run as one wave.
+"""Jobs as generators of task batches, so that the tasks of several stores run as one batch.
 
-A job is a generator: it yields a ``Wave`` and is sent the results of its tasks, or the error of one. Jobs that run
-together have common waves, made of the tasks that all of them wait for. A job that fails ends, the others go on.
+A job is a generator: it yields a ``TaskBatch`` and is sent the results of its tasks, or the error of one. Jobs that run
+together have common batches of the tasks that all of these jobs wait for. A job that fails ends, the others go on.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -15,49 +15,49 @@ from rmq_formats.tasks.runner import Runner
 
 _MOST_AT_ONCE: Final = 16  # stores that are looked at together: they wait for disks and networks
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+Argument = TypeVar("Argument")
+Output = TypeVar("Output")
 Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
-    """Tasks that a job waits for: a function and its arguments, as ``Runner.map`` takes them."""
+class TaskBatch:
+    """Batch of tasks that a job waits for: a function and its arguments for ``Runner.map``."""
 
     function: Callable[[Any], Any]
     arguments: Sequence[Any]
     on_done: Callable[[Any], None] | None = None
 
 
-Steps = Generator[Wave, list[Any], Report]
+JobSteps = Generator[TaskBatch, list[Any], Report]
 
 
-def in_threads(function: Callable[[Given], Found], given: Sequence[Given]) -> list[Found]:
+def in_threads(function: Callable[[Argument], Output], arguments: Sequence[Argument]) -> list[Output]:
     """Apply a function to each of some stores, which wait for disks and networks more than for a processor."""
-    if len(given) <= 1:
-        return [function(one) for one in given]
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(given))) as pool:
-        return list(pool.map(function, given))
+    if len(arguments) <= 1:
+        return [function(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(arguments))) as pool:
+        return list(pool.map(function, arguments))
 
 
-def run_alone(steps: Steps[Report], runner: Runner) -> Report:
+def run_alone(steps: JobSteps[Report], runner: Runner) -> Report:
     """Run one job; what its tasks raise is raised in it."""
     try:
-        wave = next(steps)
+        batch = next(steps)
         while True:
             try:
-                results = runner.map(wave.function, wave.arguments, wave.on_done)
+                results = runner.map(batch.function, batch.arguments, batch.on_done)
             except BaseException as error:  # the job cleans up, and raises it
-                wave = steps.throw(error)
+                batch = steps.throw(error)
             else:
-                wave = steps.send(results)
+                batch = steps.send(results)
     except StopIteration as stop:
         report: Report = stop.value
         return report
 
 
-def run_together(jobs: Sequence[Steps[Report]], runner: Runner) -> list[Report | Exception]:
-    """Run some jobs in common waves of tasks.
+def run_together(jobs: Sequence[JobSteps[Report]], runner: Runner) -> list[Report | Exception]:
+    """Run some jobs in common batches of tasks.
 
     Returns:
         For each job its report, or the RmqError or OSError that has ended it.
@@ -70,7 +70,7 @@ def run_together(jobs: Sequence[Steps[Report]], runner: Runner) -> list[Report |
             mixed = [task for turn in zip_longest(*tasks) for task in turn if task is not None]
 
             if mixed:
-                runner.map(_attempt, mixed, lambda result: running[result.job].take(result))
+                runner.map(_attempt, mixed, lambda result: running[result.job].add_result(result))
     except BaseException:
         for job in running:
             job.steps.close()
@@ -103,44 +103,44 @@ def _attempt(task: _Task) -> _Result:
 
 
 class _Running:
-    """A job that runs with others: the wave that it waits for, or how it has ended."""
+    """Job that runs with others: the task batch that the job waits for, or the job's outcome."""
 
-    def __init__(self, steps: Steps[Any]) -> None:
+    def __init__(self, steps: JobSteps[Any]) -> None:
         self.steps = steps
         self.has_ended = False
         self.outcome: Any = None
-        self._wave: Wave | None = None
+        self._batch: TaskBatch | None = None
         self._results: list[Any] = []
         self._error: Exception | None = None
 
     def advance(self) -> None:
-        """Go on to the next wave, with the results of the last one."""
+        """Advance to the next task batch, with the results of the last one."""
         try:
-            if self._wave is None:
-                self._wave = next(self.steps)
+            if self._batch is None:
+                self._batch = next(self.steps)
             elif self._error is not None:
-                self._wave = self.steps.throw(self._error)
+                self._batch = self.steps.throw(self._error)
             else:
-                self._wave = self.steps.send(self._results)
+                self._batch = self.steps.send(self._results)
         except StopIteration as stop:
             self.has_ended, self.outcome = True, stop.value
         except (RmqError, OSError) as error:
             self.has_ended, self.outcome = True, error
         self._error = None
-        self._results = [] if self.has_ended or self._wave is None else [None] * len(self._wave.arguments)
+        self._results = [] if self.has_ended or self._batch is None else [None] * len(self._batch.arguments)
 
     def tasks(self, job: int) -> list[_Task]:
-        """Return the tasks that it waits for, as those of a numbered job."""
-        if self.has_ended or self._wave is None:
+        """Return the tasks of the current batch, with the job's number."""
+        if self.has_ended or self._batch is None:
             return []
-        function = self._wave.function
-        return [_Task(job, number, function, argument) for number, argument in enumerate(self._wave.arguments)]
+        function = self._batch.function
+        return [_Task(job, number, function, argument) for number, argument in enumerate(self._batch.arguments)]
 
-    def take(self, result: _Result) -> None:
-        """Take the result of one of its tasks."""
+    def add_result(self, result: _Result) -> None:
+        """Add the result of one of the job's tasks."""
         if result.error is not None:
             self._error = self._error or result.error
             return
         self._results[result.number] = result.value
-        if self._wave is not None and self._wave.on_done:
-            self._wave.on_done(result.value)
+        if self._batch is not None and self._batch.on_done:
+            self._batch.on_done(result.value)

@@ -1,4 +1,4 @@
-"""Waves of tasks over the splits of a log: where they write, how many there are, how their seams are checked."""
+"""Tasks over the splits of a log: their work area, their number, and the check of split boundaries."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Area(Protocol):
         ...
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file by a function that is given its path; a reader sees all of it or none."""
+        """Write a file atomically, by a function of a path: a reader sees all of the file or none."""
         ...
 
     def note_files(self, task: str, files: Mapping[str, int]) -> None:
@@ -44,7 +44,7 @@ class Area(Protocol):
 
 
 def partition_count(splits: Sequence[Split]) -> int:
-    """Return the number of tasks that write queues: by the log's bytes, for its queues are not known yet.
+    """Return the number of tasks that write queues, by the log's bytes: the number of queues comes later.
 
     Even a small log may have a hundred thousand queues, each of which costs a file: hence several tasks early.
     """
@@ -79,7 +79,7 @@ class Scanned(Protocol):
 AnyScan = TypeVar("AnyScan", bound=Scanned)
 
 
-def mend_seams(
+def rescan_misaligned_splits(
     splits: Sequence[Split], results: Sequence[AnyScan], scan_again: Callable[[Split, int], AnyScan]
 ) -> list[AnyScan]:
     """Check that each split of a file began where the one before it ended; scan again those that did not.
@@ -87,13 +87,13 @@ def mend_seams(
     A record's body may, by malice, hold a record's bytes with the very offset where they stand. A split
     that begins inside such a body takes them for a frame; a walk from the file's start does not.
     """
-    mended = list(results)
+    corrected = list(results)
     for number in range(1, len(splits)):
         split, before = splits[number], splits[number - 1]
-        end = mended[number - 1].end_physical_offset
-        if split.path == before.path and mended[number].begin_physical_offset != end:
-            mended[number] = scan_again(split, end - split.file_offset)
-    return mended
+        end = corrected[number - 1].end_physical_offset
+        if split.path == before.path and corrected[number].begin_physical_offset != end:
+            corrected[number] = scan_again(split, end - split.file_offset)
+    return corrected
 
 
 def write_text(area: Area, name: str, text: str) -> None:

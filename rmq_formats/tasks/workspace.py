@@ -87,7 +87,7 @@ class LocalArea:
 
     @contextmanager
     def lock(self, root: str) -> Iterator[Callable[[], None]]:
-        """Hold the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError.
+        """Acquire the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError.
 
         Args:
             root: of the store that is read.
@@ -152,8 +152,8 @@ def write_longs(work: Area, name: str, **arrays: NDArray[np.int64]) -> None:
 
 def read_longs(work: Area, name: str) -> dict[str, NDArray[np.int64]]:
     """Read what ``write_longs`` wrote."""
-    found = msgspec.msgpack.decode(work.read_bytes(name), type=dict[str, bytes])
-    return {key: np.frombuffer(image, dtype="<i8").copy() for key, image in found.items()}
+    images = msgspec.msgpack.decode(work.read_bytes(name), type=dict[str, bytes])
+    return {key: np.frombuffer(image, dtype="<i8").copy() for key, image in images.items()}
 
 
 def temporary_area(name: str, work: str | None) -> WorkArea:

@@ -22,8 +22,8 @@ from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.segment_ends import find_ends
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.together import Steps, Wave, run_alone
-from rmq_formats.tasks.waves import mend_seams, partition_count
+from rmq_formats.tasks.together import JobSteps, TaskBatch, run_alone
+from rmq_formats.tasks.waves import partition_count, rescan_misaligned_splits
 from rmq_formats.tasks.workspace import WorkArea, temporary_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.delay_levels import file_delays, levels_of_delays
@@ -98,7 +98,7 @@ def verify_steps(
     *,
     work: str | None = None,
     on_progress: OnProgress | None = None,
-) -> Steps[VerifyReport]:
+) -> JobSteps[VerifyReport]:
     """Verify a store in steps that yield their tasks; see ``verify_store``.
 
     Args:
@@ -168,7 +168,7 @@ class _Verification:
         self.phases: dict[str, float] = {}
         self._begin = self._last = time.perf_counter()
 
-    def run(self) -> Steps[VerifyReport]:
+    def run(self) -> JobSteps[VerifyReport]:
         """Verify."""
         plan = yield from self._plan()
         self._mark("plan")
@@ -202,7 +202,7 @@ class _Verification:
 
     # --- plan -----------------------------------------------------------------------------
 
-    def _plan(self) -> Steps[_Plan]:
+    def _plan(self) -> JobSteps[_Plan]:
         files = [entry.name for entry in self.storage.entries(self.root) if not entry.is_directory]
         details = dict.fromkeys(files, "there is a file where a directory should be")
         details |= dict.fromkeys(self.storage.dangling_symlinks(self.root), LINK_TO_NOWHERE)
@@ -229,7 +229,7 @@ class _Verification:
             segments, unreadable, splits, sizes, queues.by_partition(partition_count(splits)), database.note
         )  # fmt: skip
 
-    def _readable(self, every: list[Segment]) -> Steps[tuple[list[Segment], list[int], list[Segment]]]:
+    def _readable(self, every: list[Segment]) -> JobSteps[tuple[list[Segment], list[int], list[Segment]]]:
         """Look at the log's files: those that can be read, where their data ends, and those that cannot."""
         segments, ends, unreadable = [], [], []
         for segment, end in zip(every, (yield from find_ends(self.storage, every)), strict=True):
@@ -267,7 +267,7 @@ class _Verification:
 
     # --- scan -----------------------------------------------------------------------------
 
-    def _scan(self, plan: _Plan) -> Steps[list[SplitCheck]]:
+    def _scan(self, plan: _Plan) -> JobSteps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
         has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
@@ -279,8 +279,8 @@ class _Verification:
             batch_topics=self.variants.batch_topics,
         )
         task = functools.partial(check_split, options=options, work=self.work)
-        checks: list[SplitCheck] = yield Wave(task, plan.splits, tell)
-        checks = mend_seams(
+        checks: list[SplitCheck] = yield TaskBatch(task, plan.splits, tell)
+        checks = rescan_misaligned_splits(
             plan.splits,
             checks,
             lambda split, begin: checks[split.number] if checks[split.number].failed else task(split, begin=begin),
@@ -315,7 +315,9 @@ class _Verification:
 
     # --- compare --------------------------------------------------------------------------
 
-    def _compare(self, plan: _Plan, checks: Sequence[SplitCheck]) -> Steps[tuple[list[PartResult], list[IndexResult]]]:
+    def _compare(
+        self, plan: _Plan, checks: Sequence[SplitCheck]
+    ) -> JobSteps[tuple[list[PartResult], list[IndexResult]]]:
         facts = self._facts(plan, checks)
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
@@ -332,7 +334,7 @@ class _Verification:
             _compare_task, root=self.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work
         )
         results: list[PartResult | IndexResult]
-        results = yield Wave(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
+        results = yield TaskBatch(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
         for result in results:
             self.findings.merge(result.findings)
             self.excused.merge(result.excused)

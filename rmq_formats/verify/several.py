@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_formats.read.stores import BrokerStore, find_stores, none_done
 from rmq_formats.tasks.runner import Runner
-from rmq_formats.tasks.together import Steps, run_together
+from rmq_formats.tasks.together import JobSteps, run_together
 from rmq_formats.verify.job import verify_steps
 from rmq_formats.verify.phases.plan import VerifyOptions, refuse_inside_store
 from rmq_formats.verify.report import VerifyReport, findings_table
@@ -90,7 +90,7 @@ class BrokersReport(Generic[Report]):
 
 
 def run_on_stores(
-    job: str, given: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[Steps[Report]], runner: Runner
+    job: str, given: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
 ) -> BrokersReport[Report]:
     """Run a job on several stores.
 

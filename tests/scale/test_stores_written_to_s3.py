@@ -95,7 +95,7 @@ def test_a_new_store_has_the_bytes_of_the_original(
 @contextmanager
 def watched(on_change: Callable[[str], None]) -> Iterator[None]:
     """Tell the name of each object before it is changed, but for leases, which change as time goes by."""
-    told = ObjectArea._told
+    told = ObjectArea._translate_errors
 
     @contextmanager
     def with_call(self: ObjectArea, path: str) -> Iterator[None]:
@@ -105,7 +105,7 @@ def watched(on_change: Callable[[str], None]) -> Iterator[None]:
             yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ObjectArea, "_told", with_call)
+        patch.setattr(ObjectArea, "_translate_errors", with_call)
         yield
 
 

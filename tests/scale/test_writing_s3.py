@@ -111,7 +111,7 @@ def test_a_task_copies_the_objects_that_a_task_has_written(bucket: Bucket, tmp_p
 
 def die_at(at: int, store: Path, out: str, runner: Runner) -> None:
     """Rebuild, and be killed before the ``at``-th change of the object store."""
-    told, seen = ObjectArea._told, 0
+    told, seen = ObjectArea._translate_errors, 0
 
     @contextmanager
     def counted(self: ObjectArea, path: str) -> Iterator[None]:
@@ -122,7 +122,7 @@ def die_at(at: int, store: Path, out: str, runner: Runner) -> None:
         with told(self, path):
             yield
 
-    ObjectArea._told = counted  # type: ignore[method-assign]
+    ObjectArea._translate_errors = counted  # type: ignore[method-assign]
     rebuild_store(str(store), out, SMALL, runner)
     os._exit(0)
 

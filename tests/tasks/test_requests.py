@@ -3,7 +3,7 @@
 import threading
 
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, answers
+from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, request_all
 
 
 class Far(LocalStorage):
@@ -20,9 +20,9 @@ def test_requests_to_another_machine_are_under_way_together() -> None:
         return -number
 
     count = 2 * 4096  # more than a pool is given at once
-    assert list(answers(Far(), ask, range(count))) == [-number for number in range(count)]
+    assert list(request_all(Far(), ask, range(count))) == [-number for number in range(count)]
 
 
 def test_on_a_disk_one_comes_after_the_other() -> None:
-    threads = list(answers(LocalStorage(), lambda _: threading.current_thread(), range(3)))
+    threads = list(request_all(LocalStorage(), lambda _: threading.current_thread(), range(3)))
     assert set(threads) == {threading.main_thread()}

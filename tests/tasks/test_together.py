@@ -4,7 +4,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.together import Steps, Wave, run_alone, run_together
+from rmq_formats.tasks.together import JobSteps, TaskBatch, run_alone, run_together
 
 
 def halve(number: int) -> int:
@@ -13,10 +13,10 @@ def halve(number: int) -> int:
     return number // 2
 
 
-def job(numbers: list[int], waves: int, told: list[int], cleaned: list[str]) -> Steps[list[int]]:
+def job(numbers: list[int], waves: int, told: list[int], cleaned: list[str]) -> JobSteps[list[int]]:
     try:
         for _ in range(waves):
-            numbers = yield Wave(halve, numbers, told.append)
+            numbers = yield TaskBatch(halve, numbers, told.append)
     finally:
         cleaned.append("done")
     return numbers
@@ -45,9 +45,9 @@ def test_a_job_alone_raises_what_its_tasks_raise() -> None:
 def test_what_is_no_fault_of_a_store_ends_all_and_leaves_nothing_behind() -> None:
     cleaned: list[str] = []
 
-    def other(error: type[BaseException]) -> Steps[list[int]]:
+    def other(error: type[BaseException]) -> JobSteps[list[int]]:
         try:
-            yield Wave(lambda _: 1 // 0, [1])
+            yield TaskBatch(lambda _: 1 // 0, [1])
         finally:
             cleaned.append(error.__name__)
         return []

@@ -14,9 +14,9 @@ from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.index import MAX_INT
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants, Variant
-from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, answers
+from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, request_all
 from rmq_formats.tasks.spill import partition_of
-from rmq_formats.tasks.together import Steps, Wave
+from rmq_formats.tasks.together import JobSteps, TaskBatch
 from rmq_formats.tasks.waves import MAX_PARTITIONS
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList
@@ -83,7 +83,9 @@ class QueueDirectories:
         return QueuesByPartition(list(self._topics), numbers[order], queue_ids[order], bounds)
 
 
-def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> Steps[QueueDirectories]:
+def list_queues(
+    storage: Storage, root: str, variants: StoreVariants, findings: FindingList
+) -> JobSteps[QueueDirectories]:
     """List the queue directories in steps that yield their tasks; what else is there becomes a finding.
 
     Topics are listed in tasks where they are many objects: a million light queues have a topic's directory each.
@@ -93,7 +95,7 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
     task = functools.partial(_list_topics, storage=storage)
     size = max(REQUESTS_AT_ONCE, -(-len(topics) // _MOST_LISTS))
     slices = [topics[at : at + size] for at in range(0, len(topics), size)]
-    parts = map(task, slices) if storage.is_local or len(slices) <= 1 else iter((yield Wave(task, slices)))
+    parts = map(task, slices) if storage.is_local or len(slices) <= 1 else iter((yield TaskBatch(task, slices)))
     for own, (queue_ids, found_there) in zip(slices, parts, strict=True):
         for (_, topic), ids in zip(own, queue_ids, strict=True):
             found.add(topic, ids)
@@ -125,7 +127,7 @@ def _list_topics(topics: Sequence[tuple[str, str]], storage: Storage) -> tuple[l
     """Task: list the queues of some topics; of each its ids, and what else is there as findings."""
     found: list[QueueIds] = []
     findings = FindingList()
-    for queue_ids, own in answers(storage, functools.partial(_queues_of, storage), topics):
+    for queue_ids, own in request_all(storage, functools.partial(_queues_of, storage), topics):
         found.append(queue_ids)
         if own.counts:
             findings.merge(own)
