@@ -30,22 +30,22 @@ def _mixed(value: int) -> int:
 
 def murmur3_low(data: bytes) -> int:
     """Compute the low 64 bits of the 128-bit MurmurHash3 (x64, seed 0) of some bytes."""
-    one = other = 0
+    h1 = h2 = 0
     blocks = len(data) // _BLOCK_BYTES * _BLOCK_BYTES
     for at in range(0, blocks, _BLOCK_BYTES):
         low, high = unpack_from("<QQ", data, at)
-        one ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
-        one = ((_rotated(one, 27) + other) * 5 + 0x52DCE729) & _MASK
-        other ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
-        other = ((_rotated(other, 31) + one) * 5 + 0x38495AB5) & _MASK
+        h1 ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+        h1 = ((_rotated(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
+        h2 = ((_rotated(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
     low, high = unpack_from("<QQ", data[blocks:].ljust(_BLOCK_BYTES, b"\0"))
-    other ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
-    one ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
-    one ^= len(data)
-    other ^= len(data)
-    one = (one + other) & _MASK
-    other = (other + one) & _MASK
-    return (_mixed(one) + _mixed(other)) & _MASK
+    h2 ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
+    h1 ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+    h1 ^= len(data)
+    h2 ^= len(data)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    return (_mixed(h1) + _mixed(h2)) & _MASK
 
 
 class BloomFilter:
@@ -73,21 +73,21 @@ class BloomFilter:
         """Compute the bit positions of a group that subscribes a topic; some may be the same."""
         hashed = murmur3_low(f"{group}#{topic}".encode("utf-8", "replace"))
         low, high = hashed & 0xFFFFFFFF, hashed >> 32
-        found = []
+        positions = []
         for number in range(1, self.hash_count + 1):
             combined = (low + number * high) & 0xFFFFFFFF
-            found.append((combined if combined < 1 << 31 else combined ^ 0xFFFFFFFF) % self.bit_count)
-        return found
+            positions.append((combined if combined < 1 << 31 else combined ^ 0xFFFFFFFF) % self.bit_count)
+        return positions
 
     def bit_map(self, positions: Iterable[int]) -> bytes:
         """Build a bit map with these bits set."""
         return _bit_map(self.bit_count, tuple(positions))
 
     @staticmethod
-    def may_hold(bit_map: bytes, bits: bytes) -> bool:
+    def may_contain(bit_map: bytes, bits: bytes) -> bool:
         """Return whether all bits of one bit map, as ``bit_map`` makes it, are set in another one of the same size."""
-        wanted = int.from_bytes(bits)
-        return int.from_bytes(bit_map) & wanted == wanted
+        mask = int.from_bytes(bits)
+        return int.from_bytes(bit_map) & mask == mask
 
 
 @lru_cache(maxsize=1024)  # cached: a topic's messages have few different maps

@@ -51,8 +51,8 @@ class _JsonParser:
         self.text = text
 
     def error(self, reason: str, at: int) -> DecodeError:
-        found = self.text[at : at + 16]
-        return DecodeError(f"bad JSON: {reason}", physical_offset=at, actual=repr(found) if found else "the end")
+        excerpt = self.text[at : at + 16]
+        return DecodeError(f"bad JSON: {reason}", physical_offset=at, actual=repr(excerpt) if excerpt else "the end")
 
     def skip(self, at: int) -> int:
         match = _SPACE.match(self.text, at)
@@ -284,13 +284,13 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
     """
     table = _mapping(_mapping(loads(text), "consumerOffset.json").get("offsetTable"), "offsetTable")
-    found = {}
+    offsets_by_key = {}
     for name, queues in table.items():
         offsets = _queue_offsets(name, queues)
         key = topic_and_group(name)
         if key is not None:
-            found[key] = offsets
-    return found
+            offsets_by_key[key] = offsets
+    return offsets_by_key
 
 
 def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
@@ -301,13 +301,13 @@ def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 
     Source: ``LmqConsumerOffsetManager``.
     """
-    found = consumer_offsets(text)
+    offsets_by_key = consumer_offsets(text)
     table = _mapping(_mapping(loads(text), "lmqConsumerOffset.json").get("lmqOffsetTable"), "lmqOffsetTable")
     for name, value in table.items():
         offset, key = _integer(name, value), topic_and_group(name)
         if key is not None:
-            found[key] = {0: offset}
-    return found
+            offsets_by_key[key] = {0: offset}
+    return offsets_by_key
 
 
 def group_offsets(name: str, text: str) -> dict[int, int]:

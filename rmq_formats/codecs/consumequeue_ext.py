@@ -67,13 +67,13 @@ class ExtUnit:
 
         Source: ``ConsumeQueueExt.CqExtUnit#read``.
         """
-        left = len(buffer) - position
-        if position < 0 or left < _SIZE.size:
+        available_bytes = len(buffer) - position
+        if position < 0 or available_bytes < _SIZE.size:
             raise TruncatedError("the bytes end within a ConsumeQueueExt unit", physical_offset=position)
         size = _SIZE.unpack_from(buffer, position)[0]
         if size <= 0:
             return None
-        if left < max(size, EXT_UNIT_MIN_BYTES):
+        if available_bytes < max(size, EXT_UNIT_MIN_BYTES):
             raise TruncatedError("the bytes end within a ConsumeQueueExt unit", physical_offset=position)
         _, tags_code, store_timestamp_ms, bit_map_bytes = UNIT.unpack_from(buffer, position)
         if max(bit_map_bytes, 0) != size - EXT_UNIT_MIN_BYTES:

@@ -22,15 +22,15 @@ def parse_properties(text: str) -> dict[str, str]:
     Raises:
         DecodeError: an escape of a Unicode character without four hex digits.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in _logical_lines(text):
         end = _KEY_END.search(line)
         at = len(line) if end is None else end.end() - 1
         rest = line[at:].lstrip(_BLANKS)
         if rest[:1] in {"=", ":"}:
             rest = rest[1:].lstrip(_BLANKS)
-        found[_unescape(line[:at])] = _unescape(rest)
-    return found
+        settings[_unescape(line[:at])] = _unescape(rest)
+    return settings
 
 
 def _logical_lines(text: str) -> list[str]:

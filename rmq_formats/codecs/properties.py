@@ -44,10 +44,10 @@ def decode_properties(properties_bytes: bytes) -> dict[str, str]:
 def raw_property(properties_bytes: bytes, name: bytes) -> bytes:
     """Return the value of one property, without decoding the others; empty where there is none."""
     begin = len(properties_bytes)
-    wanted = name + _NAME_END_BYTE
-    while (begin := properties_bytes.rfind(wanted, 0, begin)) >= 0:
+    encoded_name = name + _NAME_END_BYTE
+    while (begin := properties_bytes.rfind(encoded_name, 0, begin)) >= 0:
         if begin == 0 or properties_bytes[begin - 1] == PROPERTY_SEPARATOR:
-            start = begin + len(wanted)
+            start = begin + len(encoded_name)
             end = properties_bytes.find(_VALUE_END_BYTE, start)
             if value := properties_bytes[start : end if end >= 0 else None]:
                 return value

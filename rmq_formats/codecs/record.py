@@ -222,15 +222,15 @@ def _read(view: memoryview, shape: FrameShape, physical_offset: int | None) -> S
 
 def _error(code: DamageCode, view: memoryview, position: int, physical_offset: int | None) -> FormatError:
     at = position if physical_offset is None else physical_offset
-    left = len(view) - position
+    available_bytes = len(view) - position
     if code is DamageCode.TRUNCATED:
-        return TruncatedError(code.text, at, actual=max(left, 0))
+        return TruncatedError(code.text, at, actual=max(available_bytes, 0))
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
     if magic not in TOPIC_LENGTH:  # a BLANK too, which is no record
         return MagicError(DamageCode.MAGIC.text, at, actual=f"{magic & 0xFFFFFFFF:08X}")
     if code is DamageCode.SIZE:
-        if fixed_bytes(magic, 0) <= size <= MAX_FRAME_BYTES and size > left:
-            return TruncatedError("the bytes end within a record", at, expected=size, actual=left)
+        if fixed_bytes(magic, 0) <= size <= MAX_FRAME_BYTES and size > available_bytes:
+            return TruncatedError("the bytes end within a record", at, expected=size, actual=available_bytes)
         return LengthError(code.text, at, actual=size)
     if code is DamageCode.PHYSICAL_OFFSET:
         recorded = _PHYSICAL_OFFSET.unpack_from(view, position)[0]

@@ -92,13 +92,13 @@ def frame_shape(view: memoryview, position: int, physical_offset: int | None) ->
     Source: ``CommitLog#checkMessageAndReturnSize``, which accepts negative lengths of bodies and
     properties and does not look at the physical offset.
     """
-    left = len(view) - position
-    if position < 0 or left < BLANK_BYTES:
+    available_bytes = len(view) - position
+    if position < 0 or available_bytes < BLANK_BYTES:
         return DamageCode.TRUNCATED
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
     if magic not in _FIXED_BYTES:
         return DamageCode.SIZE if magic == MAGIC_BLANK else DamageCode.MAGIC
-    if not _FIXED_BYTES[magic] <= size <= min(left, MAX_FRAME_BYTES):
+    if not _FIXED_BYTES[magic] <= size <= min(available_bytes, MAX_FRAME_BYTES):
         return DamageCode.SIZE
     fixed = fixed_bytes(magic, SYS_FLAG.unpack_from(view, position)[0])
     room = size - fixed  # for body, topic and properties

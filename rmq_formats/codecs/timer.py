@@ -106,13 +106,13 @@ class TimerUnit:
         return cls(previous, flags, *rest[:-1])
 
 
-def encode_blank(left: int) -> bytes:
+def encode_blank(remaining_bytes: int) -> bytes:
     """Encode the BLANK that ends a file of ``timerlog`` that no other unit fits into.
 
     Args:
-        left: bytes from its start to the file's end.
+        remaining_bytes: bytes from its start to the file's end.
     """
-    return pack_fields(BLANK, left, 0, MAGIC_BLANK)
+    return pack_fields(BLANK, remaining_bytes, 0, MAGIC_BLANK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,6 @@ def decode_done_offset(checkpoint: bytes) -> int | None:
     if len(checkpoint) < _DONE_AT + _DONE.size:
         return None
     magic, done_offset, read_time_ms, queue_offset = _DONE.unpack_from(checkpoint, _DONE_AT)
-    found = TimerCheckpoint.decode(checkpoint)
-    same = (read_time_ms, queue_offset) == (found.last_read_time_ms, found.last_timer_queue_offset)
+    stored = TimerCheckpoint.decode(checkpoint)
+    same = (read_time_ms, queue_offset) == (stored.last_read_time_ms, stored.last_timer_queue_offset)
     return int(done_offset) if magic == _DONE_MAGIC and same else None

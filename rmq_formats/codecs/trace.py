@@ -100,26 +100,25 @@ class TraceRecord:
 
     def fields(self) -> list[str]:
         """Return the fields as they stand in an encoded record, without the type."""
-        one = self
-        head = [str(one.timestamp_ms), one.region_id, one.group]
-        message = [one.topic, one.msg_id, _text(one.tags), _text(one.keys), one.store_host]
-        kind = str(int(one.message_type))
-        match one.trace_type:
+        head = [str(self.timestamp_ms), self.region_id, self.group]
+        message = [self.topic, self.msg_id, _text(self.tags), _text(self.keys), self.store_host]
+        kind = str(int(self.message_type))
+        match self.trace_type:
             case TraceType.PUB:
-                sent = [str(one.body_bytes), str(one.cost_ms), kind, _text(one.offset_msg_id), _bool(one.is_success)]
+                sent = [str(self.body_bytes), str(self.cost_ms), kind, _text(self.offset_msg_id), _bool(self.is_success)]
                 return head + message + sent
             case TraceType.SUB_BEFORE:
-                return [*head, one.request_id, one.msg_id, str(one.retry_times), _text(one.keys)]
+                return [*head, self.request_id, self.msg_id, str(self.retry_times), _text(self.keys)]
             case TraceType.SUB_AFTER:
                 return [
-                    one.request_id, one.msg_id, str(one.cost_ms), _bool(one.is_success), _text(one.keys),
-                    str(one.context_code), str(one.timestamp_ms), one.group,
+                    self.request_id, self.msg_id, str(self.cost_ms), _bool(self.is_success), _text(self.keys),
+                    str(self.context_code), str(self.timestamp_ms), self.group,
                 ]  # fmt: skip
             case TraceType.END_TRANSACTION:
-                ended = [kind, _text(one.transaction_id), one.transaction_state, _bool(one.is_from_check)]
+                ended = [kind, _text(self.transaction_id), self.transaction_state, _bool(self.is_from_check)]
                 return head + message + ended
             case TraceType.RECALL:
-                return [*head, one.topic, one.msg_id, _bool(one.is_success)]
+                return [*head, self.topic, self.msg_id, _bool(self.is_success)]
 
     def index_keys(self) -> list[str]:
         """Return the keys under which the trace message is indexed."""
@@ -145,15 +144,15 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
     Raises:
         DecodeError: a record lacks fields, or has bad ones.
     """
-    found = []
+    contexts = []
     for text in body.decode("utf-8", "replace").split(RECORD_END):
         kind, *fields = text.split(FIELD_END)
         if kind in _READERS:
             try:
-                found.append(_READERS[kind](fields))
+                contexts.append(_READERS[kind](fields))
             except (IndexError, ValueError) as error:
                 raise DecodeError(f"a trace record {kind} of {len(fields)} fields: {error}") from error
-    return found
+    return contexts
 
 
 def _pub(fields: list[str]) -> TraceRecord:

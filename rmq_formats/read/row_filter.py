@@ -208,7 +208,7 @@ class _WantedLightQueues:
         """Return whether a place of a row in a light queue is selected, bool[rows]."""
         rows.repair(scan.TOPIC_AT)
         self._dispatcher.dispatch_units(FrameBatch(rows.data, 0, rows.frames, (), None, 0, 0))
-        units, _ = self._dispatcher.take()
+        units, _ = self._dispatcher.drain()
         row_of_unit = np.cumsum(units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT) - 1
         has_unit = np.isin(rows.frames[:, scan.POSITION], units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET])
         light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT

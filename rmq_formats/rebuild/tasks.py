@@ -168,7 +168,7 @@ def scan_split(
             damages += batch.all_damages()
             has_end_mark |= batch.blank_at is not None
             dispatcher.dispatch(batch)
-    units, keys = _only_live(*dispatcher.take(), dispatcher, options)
+    units, keys = _only_live(*dispatcher.drain(), dispatcher, options)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     units = drop_light_units(units, names, options.batch_topics)
     if options.consumequeue:

@@ -187,13 +187,13 @@ def consumequeue_images(rows: Rows, file_bytes: int, end: int = 0) -> Iterator[t
     starts = np.arange(first, last + 2, dtype=np.int64) * units_per_file
     bounds = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], starts)
     for number in range(first, last + 1):
-        own = rows[bounds[number - first] : bounds[number - first + 1]]
+        file_rows = rows[bounds[number - first] : bounds[number - first + 1]]
         start = number * units_per_file
         # All files but the last are full: what no record claims is pre-blank up to the end.
         used = units_per_file if number < last else end - start
         image = np.empty(used * UNIT_BYTES, dtype=np.uint8)
-        unit_kernel.encode_units(own, start, image)
-        written = int(own[-1, unit_kernel.QUEUE_OFFSET]) - start + 1 if len(own) else 0
+        unit_kernel.encode_units(file_rows, start, image)
+        written = int(file_rows[-1, unit_kernel.QUEUE_OFFSET]) - start + 1 if len(file_rows) else 0
         image[written * UNIT_BYTES :].reshape(-1, UNIT_BYTES)[:] = np.frombuffer(PRE_BLANK, dtype=np.uint8)
         yield start * UNIT_BYTES, image
 

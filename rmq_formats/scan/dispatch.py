@@ -63,7 +63,7 @@ class QueueTable:
         """Topics with a record that has a mark: MARK_LIGHT or MARK_BATCH."""
         marks = self._queues[: self._used[0], kernel.QUEUE_MARKS].tolist()
         named = zip(self.queue_names(), marks, strict=True)
-        return tuple(sorted({topic for (topic, _), found in named if found & mark}))
+        return tuple(sorted({topic for (topic, _), queue_mark in named if queue_mark & mark}))
 
 
 class Dispatcher(QueueTable):
@@ -143,16 +143,16 @@ class Dispatcher(QueueTable):
         """Return the inner batches dispatched, int64[n, BATCH_COLUMNS], in log order."""
         return np.concatenate([np.empty((0, BATCH_COLUMNS), dtype=np.int64), *self._batches])
 
-    def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def drain(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the units and keys appended since the last call, in log order.
 
         Returns:
             Units, int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; and keys,
             int64[m, KEY_COLUMNS]. Both are valid until the next ``dispatch``.
         """
-        taken = self._units[: self._result[kernel.UNIT_COUNT]], self._keys[: self._result[kernel.KEY_COUNT]]
+        tables = self._units[: self._result[kernel.UNIT_COUNT]], self._keys[: self._result[kernel.KEY_COUNT]]
         self._result[[kernel.UNIT_COUNT, kernel.KEY_COUNT]] = 0
-        return taken
+        return tables
 
 
 def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:

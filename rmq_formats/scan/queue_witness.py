@@ -181,8 +181,8 @@ def _fill_front(
         return
     offsets = rows[: first + 1, unit_kernel.QUEUE_OFFSET]
     steps = offsets - np.arange(first + 1) == offsets[first] - first
-    others = np.flatnonzero(~steps)
-    begin = max(int(others[-1]) + 1 if len(others) else 0, first - place)
+    gaps = np.flatnonzero(~steps)
+    begin = max(int(gaps[-1]) + 1 if len(gaps) else 0, first - place)
     places[begin:first] = np.arange(place - (first - begin), place)
 
 

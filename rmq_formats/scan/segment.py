@@ -51,7 +51,7 @@ class FrameBatch:
     def all_damages(self) -> list[Damage]:
         """Return the stretches of ``damages`` and the frames that failed a checksum, in log order."""
         failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]
-        found = [
+        failures = [
             Damage(
                 self.physical_offset + int(row[kernel.POSITION]),
                 int(row[kernel.SIZE]),
@@ -59,7 +59,7 @@ class FrameBatch:
             )
             for row in failed
         ]
-        return sorted([*self.damages, *found])
+        return sorted([*self.damages, *failures])
 
 
 def scan_segment(
@@ -156,11 +156,11 @@ class _SegmentWalker:
             if status == kernel.NEED_MORE:
                 self._extend(position)
             elif status > kernel.SOUND and position < self.data_end:
-                found, used_end = self.first_sound(position)
-                end = min(found, used_end) if found == self.data_end else found
+                sound_at, used_end = self.first_sound(position)
+                end = min(sound_at, used_end) if sound_at == self.data_end else sound_at
                 if end > position:
                     damages.append(Damage(self.file_offset + position, end - position, DamageCode(status)))
-                position = found
+                position = sound_at
         yield self._batch(frames[:0], damages, None, begin, position)
 
     def _batch(
@@ -191,11 +191,11 @@ class _SegmentWalker:
             self.window = grown
         elif kept:
             self.window[:kept] = self.window[self.data_bytes - kept : self.data_bytes].copy()
-        wanted = min(len(self.window), self.file_bytes - position)
-        got = kept + self.reader.read_into(position + kept, self.window[kept:wanted].data)
-        if got < wanted:
+        window_end = min(len(self.window), self.file_bytes - position)
+        got = kept + self.reader.read_into(position + kept, self.window[kept:window_end].data)
+        if got < window_end:
             raise TruncatedError(
-                "the file ended while it was read", self.file_offset + position + got, None, wanted, got
+                "the file ended while it was read", self.file_offset + position + got, None, window_end, got
             )
         self.window_at, self.data_bytes = position, got
 

@@ -62,10 +62,10 @@ class BrokerConf:
         if not any(Path(directory).is_dir() for directory in directories):
             raise OptionError(f"{self.path}: storePathCommitLog {', '.join(directories)}: no such directory")
         is_copy = self.root is not None and os.path.realpath(self.root) != os.path.realpath(root)
-        own = paths.commitlog_dir(root)
-        if is_copy and own not in directories and list_segments(storage, own):
+        store_log = paths.commitlog_dir(root)
+        if is_copy and store_log not in directories and list_segments(storage, store_log):
             raise OptionError(
-                f"{self.path}: storePathCommitLog is that of {self.root}, and {own} has files of its own. "
+                f"{self.path}: storePathCommitLog is that of {self.root}, and {store_log} has files of its own. "
                 "Take the line out of the file to read those."
             )
         return directories
@@ -127,7 +127,7 @@ def use_broker_conf(file: str | None, stores: tuple[str, ...] | list[str]) -> Br
 
 def _path_list(text: str | None) -> list[str]:
     """Split a list of paths at commas, or at colons as releases before 4.8 do (``MixAll.MULTI_PATH_SPLITTER``)."""
-    separator = next((one for one in _SEPARATORS if one in (text or "")), ",")
+    separator = next((candidate for candidate in _SEPARATORS if candidate in (text or "")), ",")
     parts = [part.strip() for part in (text or "").split(separator)]
     return [part.rstrip("/") or "/" for part in parts if part]
 

@@ -21,10 +21,10 @@ def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
     Raises:
         StoreLayoutError: it has several DLedger CommitLogs.
     """
-    found = store_variants.dledger_directories(storage, root)
-    store_variants.refuse(store_variants.log_read_refusal(found))
+    dledger = store_variants.dledger_directories(storage, root)
+    store_variants.refuse(store_variants.log_read_refusal(dledger))
     directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
-    return [*((directory, 0) for directory in directories), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
+    return [*((directory, 0) for directory in directories), *((directory, ENTRY_HEAD_BYTES) for directory in dledger)]
 
 
 def refuse_compressed_segments(storage: Storage, root: str) -> None:

@@ -13,8 +13,8 @@ LOG_PATHS_VARIABLE: Final = "RMQ_LOG_PATHS"
 
 def use_log_directories(root: str, directories: Sequence[str]) -> None:
     """Let this process, and those that it starts, find a local store's CommitLog in other directories."""
-    known = json.loads(os.environ.get(LOG_PATHS_VARIABLE, "{}"))
-    os.environ[LOG_PATHS_VARIABLE] = json.dumps(known | {_absolute(root): list(directories)})
+    directories_by_root = json.loads(os.environ.get(LOG_PATHS_VARIABLE, "{}"))
+    os.environ[LOG_PATHS_VARIABLE] = json.dumps(directories_by_root | {_absolute(root): list(directories)})
 
 
 def configured_log_directories(root: str) -> list[str]:

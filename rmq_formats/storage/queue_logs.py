@@ -84,14 +84,14 @@ def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
         storage: where it is.
         tier: ``tieredStoreFilePath``.
     """
-    found = {}
+    directories = {}
     for entry in storage.entries(tier):
         cluster = tiered.parse_cluster_directory(entry.name) if entry.is_directory else None
         if cluster is not None:
             for broker in storage.entries(f"{tier}/{entry.name}"):
                 if broker.is_directory:
-                    found[cluster, broker.name] = f"{tier}/{entry.name}/{broker.name}"
-    return found
+                    directories[cluster, broker.name] = f"{tier}/{entry.name}/{broker.name}"
+    return directories
 
 
 def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: str | None) -> str:
@@ -152,20 +152,20 @@ def tiered_queues(storage: Storage, directory: str, wants_topic: WantsTopic = _i
 
 def compacted_queues(storage: Storage, root: str) -> Iterator[tuple[str, int]]:
     """List the topics and queues that have a directory of a compacted log, or of its units."""
-    found: set[tuple[str, int]] = set()
+    queues: set[tuple[str, int]] = set()
     for tree in (compaction_log_dir(root), compaction_queue_dir(root)):
-        found.update(_queues(storage, tree, _is_any))
-    yield from sorted(found)
+        queues.update(_queues(storage, tree, _is_any))
+    yield from sorted(queues)
 
 
 def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
     """List the segments of one flat file of tiered storage, by offset; other names are passed over."""
-    found = []
+    segments = []
     for entry in storage.entries(directory):
         base = None if entry.is_directory else tiered.parse_segment_name(entry.name, entry.size_bytes)
         if base is not None:
-            found.append(Segment(f"{directory}/{entry.name}", base, entry.size_bytes, 0, entry.version))
-    return tuple(sorted(found, key=lambda segment: segment.start_offset))
+            segments.append(Segment(f"{directory}/{entry.name}", base, entry.size_bytes, 0, entry.version))
+    return tuple(sorted(segments, key=lambda segment: segment.start_offset))
 
 
 def _queues(storage: Storage, tree: str, wants_topic: WantsTopic) -> Iterator[tuple[str, int]]:
@@ -176,10 +176,10 @@ def _queues(storage: Storage, tree: str, wants_topic: WantsTopic) -> Iterator[tu
 
 def _queue_ids(storage: Storage, directory: str) -> list[int]:
     names = [entry.name for entry in storage.entries(directory) if entry.is_directory]
-    found = {
+    queue_ids = {
         queue_id for name in names if (queue_id := paths.parse_queue_id(name)) is not None and str(queue_id) == name
     }
-    return sorted(found)
+    return sorted(queue_ids)
 
 
 def _checked(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

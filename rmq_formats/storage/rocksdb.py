@@ -62,7 +62,7 @@ class RocksDb:
         handle = self._handles.get(family)
         if handle is None:
             return
-        with self._told():
+        with self._library_errors_as_damage():
             items: Any = handle.items(from_key=begin, read_opt=_read_options(end))  # of bytes, in raw mode
             last: bytes | None = None
             while chunk := list(islice(items, chunk_pairs)):
@@ -72,7 +72,7 @@ class RocksDb:
 
     def _check_end(self, handle: "Rdict", begin: bytes, end: bytes | None, last: bytes | None) -> None:
         """Raise FormatError where pairs ended at damage: the library's iterators end there as at the last pair."""
-        with self._told():
+        with self._library_errors_as_damage():
             at = handle.iter(_read_options(end))
             at.seek(begin if last is None else last)
             if last is not None and at.valid():
@@ -89,9 +89,9 @@ class RocksDb:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key; None without one. Raises FormatError."""
         handle = self._handles.get(family)
-        with self._told():
-            found: bytes | None = None if handle is None else handle.get(key)
-        return found
+        with self._library_errors_as_damage():
+            value: bytes | None = None if handle is None else handle.get(key)
+        return value
 
     def first_from(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the first pair from a key on; None at the family's end. Raises FormatError."""
@@ -105,7 +105,7 @@ class RocksDb:
         handle = self._handles.get(family)
         if handle is None:
             return None
-        with self._told():
+        with self._library_errors_as_damage():
             at = handle.iter(_read_options(None))
             at.seek_for_prev(key) if is_before else at.seek(key)
             if at.valid():
@@ -114,8 +114,8 @@ class RocksDb:
         return None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        with _told_as_damage(self.path):
+    def _library_errors_as_damage(self) -> Iterator[None]:
+        with _library_errors_as_damage(self.path):
             yield
 
 
@@ -139,7 +139,7 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     _check_logs(storage, path)
     with tempfile.TemporaryDirectory(prefix="rmq-rocksdb-") as directory:
         _link_files(storage, path, directory)
-        with _told_as_damage(path):
+        with _library_errors_as_damage(path):
             families = rocksdict.Rdict.list_cf(directory, _options())
             database = rocksdict.Rdict(
                 directory, _options(), column_families={name: _options() for name in families},
@@ -209,7 +209,7 @@ def _read_options(end: bytes | None) -> Any:
 
 
 @contextmanager
-def _told_as_damage(path: str) -> Iterator[None]:
+def _library_errors_as_damage(path: str) -> Iterator[None]:
     """Re-raise what the library raises, a plain Exception, as FormatError that names the database."""
     try:
         yield

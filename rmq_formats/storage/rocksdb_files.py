@@ -53,7 +53,7 @@ def make_rocksdb(directory: Path, families: Families) -> int:
     tables = directory.with_name(f"{directory.name}.tables")
     shutil.rmtree(tables, ignore_errors=True)
     tables.mkdir(parents=True)
-    with _told(directory):
+    with _library_errors_as_store_errors(directory):
         database = rocksdict.Rdict(str(directory), _options(rocksdict))
         count = 0
         for name, pairs in families.items():
@@ -107,7 +107,7 @@ def _options(rocksdict: Any) -> Any:
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
+def _library_errors_as_store_errors(directory: Path) -> Iterator[None]:
     """Re-raise what the library raises, a plain Exception, as StoreError that names the database."""
     try:
         yield

@@ -144,9 +144,9 @@ class _LocalFile:
         """Find one past the last byte that is not zero; skips holes, of which Java's preallocated files mostly are."""
         end = self.size_bytes
         for begin, extent_end in reversed(self._extents()):
-            found = _data_end(self, begin, min(extent_end, end))
-            if found > begin:
-                return found
+            data_end = _data_end(self, begin, min(extent_end, end))
+            if data_end > begin:
+                return data_end
         return 0
 
     def _extents(self) -> list[tuple[int, int]]:
@@ -186,12 +186,12 @@ class LocalStorage(Storage):
         """List a directory, sorted; empty where there is none."""
         try:
             with os.scandir(path) as scan:
-                found = [entry for item in scan if (entry := _entry(item)) is not None]
+                entries = [entry for item in scan if (entry := _entry(item)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(entries, key=lambda entry: entry.name)
 
     def dangling_symlinks(self, path: str) -> list[str]:
         """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
@@ -244,10 +244,10 @@ def _reason(error: Exception) -> str:
 
 def split_query(uri: str) -> tuple[str, str]:
     """Split a URI, or a path below one, into the part before the query and the query with its ``?``, empty if none."""
-    found = _QUERY.search(uri)
-    if found is None:
+    query = _QUERY.search(uri)
+    if query is None:
         return uri, ""
-    return uri[: found.start()] + uri[found.end() :].rstrip("/"), found.group(1)
+    return uri[: query.start()] + uri[query.end() :].rstrip("/"), query.group(1)
 
 
 def canonical_path(path: str) -> PurePosixPath:
@@ -307,8 +307,8 @@ class ArrowStorage(Storage):
         except (OSError, pa.ArrowException) as error:
             raise StoreError(f"{path}: cannot be listed ({_reason(error)})") from error
         directory = pafs.FileType.Directory
-        found = [Entry(info.base_name, info.type == directory, info.size or 0, info.mtime_ns or 0) for info in infos]
-        return sorted(found, key=lambda entry: entry.name)
+        entries = [Entry(info.base_name, info.type == directory, info.size or 0, info.mtime_ns or 0) for info in infos]
+        return sorted(entries, key=lambda entry: entry.name)
 
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
@@ -387,10 +387,10 @@ class Segment:
 
 def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list[Segment]:
     """List the segments of a CommitLog or queue directory, by offset; other names are passed over."""
-    found = []
+    segments = []
     for entry in storage.entries(directory):
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if start_offset is not None and not entry.is_directory:
             path = f"{directory}/{entry.name}"
-            found.append(Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version))
-    return found
+            segments.append(Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version))
+    return segments

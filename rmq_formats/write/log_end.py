@@ -111,7 +111,7 @@ def _split_ends(split: Split) -> QueueEnds:
     with opened(storage, path) as file:
         for batch in split_frames(file, split, verify_crc=False):
             dispatcher.dispatch(batch)
-            units, _ = dispatcher.take()
+            units, _ = dispatcher.drain()
             queues = units[:, kernel.UNIT_QUEUE]
             grown = np.zeros(max(len(ends), int(queues.max(initial=-1)) + 1), dtype=np.int64)
             grown[: len(ends)] = ends

@@ -26,5 +26,5 @@ def test_a_map_holds_what_was_put_into_it() -> None:
     bloom = BloomFilter()
     bits = bloom.bit_map([0, 9, 111])
     assert bits == b"\x01\x02" + bytes(11) + b"\x80"
-    assert bloom.may_hold(bits, bloom.bit_map([111, 0]))
-    assert not bloom.may_hold(bits, bloom.bit_map([0, 1]))
+    assert bloom.may_contain(bits, bloom.bit_map([111, 0]))
+    assert not bloom.may_contain(bits, bloom.bit_map([0, 1]))

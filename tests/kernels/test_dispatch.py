@@ -43,7 +43,7 @@ def dispatched(
     dispatcher = Dispatcher(levels, tags_from=tags_from, to_light_queues=to_light_queues)
     for batch in batches(data, file_offset, **scan):
         dispatcher.dispatch(batch)
-    units, keys = (table.tolist() for table in dispatcher.take())
+    units, keys = (table.tolist() for table in dispatcher.drain())
     names = dispatcher.queue_names()
     return [(*names[row[0]], *row[1:]) for row in units], [(*row[:3], *names[row[3]]) for row in keys]
 
@@ -188,9 +188,9 @@ def test_take_gives_each_row_once_and_counts_go_on() -> None:
     for start in (places[0][0], places[3][0]):
         for batch in batches(data, start=start, limit=start + 1, search=False):
             dispatcher.dispatch(batch)
-        taken += dispatcher.take()[0].tolist()
+        taken += dispatcher.drain()[0].tolist()
     assert [row[1] for row in taken] == [0, 3]
-    assert len(dispatcher.take()[0]) == 0
+    assert len(dispatcher.drain()[0]) == 0
     assert (dispatcher.message_count, dispatcher.record_bytes) == (2, 2 * places[0][1])
     assert [name[1] for name in dispatcher.queue_names()] == [0, 1]
 

@@ -97,7 +97,7 @@ class ConsumerFilters:
         def may_match(store_timestamp_ms: int, bit_map: bytes) -> bool:
             if store_timestamp_ms <= born_ms or len(bit_map) != len(bits):
                 return True  # it was dispatched without regard to this filter
-            return BloomFilter.may_hold(bit_map, bits)
+            return BloomFilter.may_contain(bit_map, bits)
 
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 

@@ -171,7 +171,7 @@ class _SegmentScan:
 
     def _add(self, batch: FrameBatch) -> None:
         self._dispatcher.dispatch(batch)
-        self._queues.add(self._dispatcher.take()[0])
+        self._queues.add(self._dispatcher.drain()[0])
         damages = batch.all_damages()
         self.damage_count += len(damages)
         self.damages += damages[: MAX_LISTED - len(self.damages)]

@@ -162,7 +162,7 @@ class Collector(Dispatcher):
         self._result[dispatch_kernel.MARKS] = 0
         self.batches = _by_offset(self.inner_batches())
         self._batches.clear()
-        return *self.take(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+        return *self.drain(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
 
     @staticmethod
     def without_lmq_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:

@@ -37,8 +37,8 @@ def used_count(units: NDArray[np.void]) -> int:
     """Count the units before the first that RocketMQ takes for the end of the queue."""
     ends = (units["physical_offset"] < 0) | (units["size"] <= 0) | (units["base_offset"] < 0)
     ends |= units["batch_size"] <= 0
-    found = np.flatnonzero(ends)
-    return int(found[0]) if len(found) else len(units)
+    end_rows = np.flatnonzero(ends)
+    return int(end_rows[0]) if len(end_rows) else len(units)
 
 
 def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
@@ -47,8 +47,8 @@ def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArr
     Args:
         data: from the file's begin up to its last byte that is not zero, or further.
     """
-    found = np.frombuffer(data, dtype=np.uint8)
-    whole = np.concatenate([found, np.zeros(-len(found) % BATCH_UNIT_BYTES, dtype=np.uint8)])
+    file_bytes = np.frombuffer(data, dtype=np.uint8)
+    whole = np.concatenate([file_bytes, np.zeros(-len(file_bytes) % BATCH_UNIT_BYTES, dtype=np.uint8)])
     units = whole.view(BATCH_UNIT_DTYPE)
     used = used_count(units)
     return units[:used], whole[used * BATCH_UNIT_BYTES :]

@@ -64,13 +64,13 @@ def decode_epochs(text: str) -> tuple[Epoch, ...]:
     if len(lines) < 2:  # the count and the sum
         raise DecodeError("no count and checksum in the first two lines")
     count, crc = (_number(line, MAX_EPOCH) for line in lines[:2])
-    found = tuple(_epoch(line) for line in lines[2:] if len(_parts(line)) == 2)  # others are passed over
+    epochs = tuple(_epoch(line) for line in lines[2:] if len(_parts(line)) == 2)  # others are passed over
     actual = zlib.crc32("".join(f"{line}\n" for line in lines[2:]).encode()) & _CRC_MASK
     if crc not in (NOT_CHECKED_CRC, actual):
         raise ChecksumError("the checksum of the epochs does not match", expected=actual, actual=crc)
-    if count != len(found):
-        raise DecodeError("another number of epochs than the first line says", expected=count, actual=len(found))
-    return found
+    if count != len(epochs):
+        raise DecodeError("another number of epochs than the first line says", expected=count, actual=len(epochs))
+    return epochs
 
 
 def encode_epochs(epochs: tuple[Epoch, ...]) -> str:

@@ -114,12 +114,12 @@ def properties(text: str) -> dict[str, str]:
     Raises:
         DecodeError: another line.
     """
-    found = {}
+    settings = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         name, separator, value = line.partition("=")
         if not separator:
             raise DecodeError(f"no line of a properties file: {line!r}")
-        found[name.strip()] = value.strip()
-    return found
+        settings[name.strip()] = value.strip()
+    return settings

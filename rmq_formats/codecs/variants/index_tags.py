@@ -41,11 +41,11 @@ def tagged_messages(
         hashes.setdefault(entry.physical_offset, set()).add(entry.key_hash)
     if hashes and not is_end:
         hashes.popitem()
-    for physical_offset, own in hashes.items():
+    for physical_offset, key_hashes in hashes.items():
         message = message_at(physical_offset)
         if message is not None and message.tags:
             key_hash = index_key_hash(message.topic, index_tags_key(message.tags))
-            yield TaggedMessage(physical_offset, key_hash in own)
+            yield TaggedMessage(physical_offset, key_hash in key_hashes)
 
 
 def is_first_indexed(messages: Iterator[TaggedMessage]) -> bool | None:

@@ -50,7 +50,7 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
     Raises:
         FormatError: a length in the body does not fit it.
     """
-    found: list[InnerMessage] = []
+    messages: list[InnerMessage] = []
     at, body = 0, message.body
     while at < len(body):
         end = at + _HEAD.size
@@ -64,9 +64,9 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
         if properties_bytes < 0 or next_at > len(body) or next_at - at != size:
             raise _error(message, at)
         properties = decode_properties(body[properties_at:next_at])
-        found.append(InnerMessage(message.queue_offset + len(found), flag, properties, body[end:body_end]))
+        messages.append(InnerMessage(message.queue_offset + len(messages), flag, properties, body[end:body_end]))
         at = next_at
-    return found
+    return messages
 
 
 def count_messages(batch: bytes, most: int) -> int:

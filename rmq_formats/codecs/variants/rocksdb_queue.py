@@ -138,8 +138,8 @@ def decode_units(
         sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         bad = np.flatnonzero(sizes != size)
         if len(bad):
-            found = texts[int(bad[0])]
-            raise DecodeError(f"a {what} of RocksDB of another size", expected=size, actual=f"{len(found)} bytes")
+            bad_text = texts[int(bad[0])]
+            raise DecodeError(f"a {what} of RocksDB of another size", expected=size, actual=f"{len(bad_text)} bytes")
     dtype = np.dtype([("prefix", f"V{len(prefix)}"), ("queue_offset", ">i8")])
     offsets = np.frombuffer(b"".join(keys), dtype=dtype)["queue_offset"].astype(np.int64)
     return offsets, np.frombuffer(b"".join(values), dtype=UNIT_VALUE_DTYPE)

@@ -140,7 +140,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
                 finding_kinds.SEGMENT_UNREADABLE, str(error), split.path, end, split.file_offset + split.limit - end
             )
         )
-    units, keys = dispatcher.take()
+    units, keys = dispatcher.drain()
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     units = drop_light_units(units, names, options.batch_topics)
     if options.has_database:

@@ -101,7 +101,7 @@ class QueueLogCheck:
             lost += self._scan(segment, dispatcher)
         if not self.log.is_padded:
             lost += self._gaps()
-        units, _ = dispatcher.take()
+        units, _ = dispatcher.drain()
         self._tell_foreign(units, dispatcher.queue_names())
         return LogRecords(
             places=units[:, kernel.UNIT_PHYSICAL_OFFSET].copy(),
