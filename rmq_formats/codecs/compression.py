@@ -1,4 +1,4 @@
-"""Compresses and inflates message bodies: zlib, LZ4 frame or Zstandard, as told by the sys_flag.
+"""Compresses and inflates message bodies: zlib, LZ4 frame or Zstandard, according to the sys_flag.
 
 Inflating has a hard limit that holds while it goes on: a body of 4 MiB can stand for many gigabytes.
 """
@@ -40,7 +40,7 @@ class Compression(Enum):
 
     @classmethod
     def of_sys_flag(cls, sys_flag: int) -> "Compression | None":
-        """Return the compression type that a sys_flag tells; None if the body is plain.
+        """Return the compression type in a sys_flag; None if the body is plain.
 
         Raises:
             DecodeError: a type that RocketMQ does not know.
@@ -94,7 +94,7 @@ def compress(body: bytes, codec: Compression, level: int = DEFAULT_LEVEL) -> byt
 
 
 def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """Return the plain body: inflated if the sys_flag says that it is compressed, else unchanged.
+    """Return the plain body: inflated if the sys_flag marks it as compressed, else unchanged.
 
     An empty body stays empty, whatever the flags (``MessageDecoder#decode`` does not inflate it).
 

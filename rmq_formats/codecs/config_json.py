@@ -45,7 +45,7 @@ def loads(text: str) -> object:
 
 
 class _JsonParser:
-    """Recursive descent over one text; each method takes a position and returns one after what it read."""
+    """Recursive descent over one text; each method reads at a position, and returns the position after its value."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -167,7 +167,7 @@ class StoredTopicConfig:
 
     @property
     def has_batch_queues(self) -> bool:
-        """Whether the topic's queues are BatchConsumeQueues."""
+        """True if the topic's queues are BatchConsumeQueues."""
         return self.attributes.get("queue.type") == "BatchCQ"
 
 
@@ -347,7 +347,7 @@ def _queue_id(name: str, key: str) -> int:
 
 
 def _integer(name: str, value: object) -> int:
-    """Return an integer, which fastjson takes as text, too."""
+    """Return an integer, given as a number or text, as in fastjson."""
     if isinstance(value, str) and _LONG.fullmatch(value):
         value = int(value)
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:

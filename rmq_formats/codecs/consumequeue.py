@@ -73,12 +73,12 @@ class Unit:
 
     @property
     def is_written(self) -> bool:
-        """Whether the unit is written: the first that is not ends a scan of the queue (``ConsumeQueue#recover``)."""
+        """True if the unit is written; a scan of the queue ends at the first other unit (``ConsumeQueue#recover``)."""
         return self.physical_offset >= 0 and self.size > 0
 
     @property
     def is_pre_blank(self) -> bool:
-        """Whether this is a pre-blank unit, which stands for no message. No record is that large."""
+        """True for a pre-blank unit, which has no message. No record is that large."""
         return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
 
 

@@ -1,4 +1,4 @@
-"""Damage of a CommitLog as data: a scan reports each unreadable stretch and reads on."""
+"""Damage of a CommitLog as data: a scan reports each unreadable range and continues."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -40,7 +40,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """A stretch of the CommitLog that holds no sound record.
+    """Range of the CommitLog without a sound record.
 
     Attributes:
         physical_offset: first byte of the stretch in the log.

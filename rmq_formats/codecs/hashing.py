@@ -41,7 +41,7 @@ def index_tags_key(tags: str) -> str:
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Compute the hash under which an IndexFile keeps a key of a topic, 0 to 2^31 - 1.
+    """Compute the hash of a topic's key in an IndexFile, 0 to 2^31 - 1.
 
     Source: ``IndexService#buildKey``, ``IndexFile#indexKeyHashMethod``.
     """

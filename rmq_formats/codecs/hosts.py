@@ -18,7 +18,7 @@ _TEXT = re.compile(r"(?:\[(?P<v6>[^\[\]%]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Address and port of a host, as a record holds them.
+    """Address and port of a host in a record.
 
     Attributes:
         address: 4 bytes (IPv4) or 16 (IPv6), in network order.
@@ -68,7 +68,7 @@ class Host:
 
     @property
     def is_v6(self) -> bool:
-        """Whether the host is IPv6 and takes 20 bytes; a record says so in its sys_flag."""
+        """True for an IPv6 host of 20 bytes; a flag in a record's sys_flag marks it."""
         return len(self.address) == V6_ADDRESS_BYTES
 
     @property

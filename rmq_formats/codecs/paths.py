@@ -130,5 +130,5 @@ def abort_file(root: str) -> str:
 
 
 def lock_file(root: str) -> str:
-    """``<root>/lock``: a running broker holds an exclusive lock on its first byte."""
+    """``<root>/lock``: a running broker locks its first byte exclusively."""
     return _join(root, "lock")

@@ -90,7 +90,7 @@ class MessageToStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A record as it stands in the log; the attributes beyond those of ``MessageToStore`` tell its place.
+    """Record in the log; the attributes beyond ``MessageToStore`` are its offsets and store time.
 
     Attributes:
         queue_offset: its offset in its queue.
@@ -123,7 +123,7 @@ class StoredMessage:
 
     @property
     def version(self) -> int:
-        """Record version: 1, or 2 where the topic's length takes two bytes."""
+        """Record version: 1, or 2 if the topic's length has two bytes."""
         return RECORD_VERSIONS[self.magic]
 
     @property
@@ -319,7 +319,7 @@ def _sys_flag(message: MessageToStore) -> int:
 
 
 def _properties_before_crc(properties: bytes, append_crc_property: bool) -> bytes:
-    """Prepare properties for the CRC property behind them: an older one removed, the last one terminated."""
+    """Remove an older CRC property and terminate the properties, so that a CRC property can follow."""
     if not append_crc_property or not properties:
         return properties
     end = bytes([PROPERTY_SEPARATOR])

@@ -64,7 +64,7 @@ class FrameShape:
 
     @property
     def end(self) -> int:
-        """Position of the first byte behind the frame."""
+        """Position of the first byte after the frame."""
         return self.position + self.size
 
 

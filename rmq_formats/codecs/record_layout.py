@@ -60,7 +60,7 @@ class HeadField(NamedTuple):
 
 
 def _head_fields(sys_flag: int) -> dict[str, HeadField]:
-    """Return the fields by name, in order, of a record with the hosts that ``sys_flag`` tells."""
+    """Return the fields by name, in order, of a record with the host lengths in ``sys_flag``."""
     fields, at = {}, 0
     for name, v4_code in _FIELDS:
         code = f"{HOST_V6_BYTES}s" if sys_flag & _HOST_BITS.get(name, 0) else v4_code
@@ -133,5 +133,5 @@ def host_kind(sys_flag: int) -> int:
 
 
 def store_timestamp_at(sys_flag: int) -> int:
-    """Offset of the store timestamp in a record, in bytes: behind the born host."""
+    """Offset of the store timestamp in a record, in bytes: after the born host."""
     return RECORD_STORE_TIMESTAMP_AT + (HOST_V6_EXTRA_BYTES if sys_flag & FLAG_BORN_HOST_V6 else 0)

@@ -28,7 +28,7 @@ Kind = Literal["end", "torn", "damage"]
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the readable part of a log ends.
+    """End of the readable part of a log.
 
     Attributes:
         position: one past the last batch that can be read.

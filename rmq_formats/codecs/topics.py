@@ -1,4 +1,4 @@
-"""Names of RocketMQ's system topics, and of topics that hold copies. Source: ``TopicValidator``, ``MixAll``."""
+"""Names of RocketMQ's system topics, and of topics with copies of messages. Source: ``TopicValidator``, ``MixAll``."""
 
 from typing import Final
 

@@ -105,7 +105,13 @@ class TraceRecord:
         kind = str(int(self.message_type))
         match self.trace_type:
             case TraceType.PUB:
-                sent = [str(self.body_bytes), str(self.cost_ms), kind, _text(self.offset_msg_id), _bool(self.is_success)]
+                sent = [
+                    str(self.body_bytes),
+                    str(self.cost_ms),
+                    kind,
+                    _text(self.offset_msg_id),
+                    _bool(self.is_success),
+                ]
                 return head + message + sent
             case TraceType.SUB_BEFORE:
                 return [*head, self.request_id, self.msg_id, str(self.retry_times), _text(self.keys)]

@@ -1,4 +1,4 @@
-"""Codec of the unique id that a producer gives each message (UNIQ_KEY): address, process, class loader, time, number.
+"""Codec of the unique id of a message (UNIQ_KEY), made by its producer: address, process, class loader, time, number.
 
 ::
 
@@ -69,7 +69,7 @@ class UniqueId:
 
 
 def is_offset_id(text: str) -> bool:
-    """Whether an id of 32 or 56 hex digits is one of host and physical offset, not a producer's.
+    """Return whether an id of 32 or 56 hex digits has host and physical offset, and is no producer's.
 
     Both have the same lengths. A port has 16 bits in a field of 32, so that zeros stand where a producer's id has the
     process id, and a physical offset is not negative.

@@ -88,7 +88,7 @@ def _first_near(offsets: Rows) -> int:
 
 
 def _placement(rows: Rows, places: Rows) -> Placement:
-    """Sort rows by what ``append_rows`` said of them."""
+    """Sort rows by the result codes of ``append_rows``."""
     placed = rows[places >= 0]
     offsets = placed[:, unit_kernel.QUEUE_OFFSET].copy()
     placed[:, unit_kernel.QUEUE_OFFSET] = places[places >= 0]

@@ -21,7 +21,7 @@ _USUAL_RECORD_BYTES = 512
 
 
 class QueueTable:
-    """Hash table of the queues that a kernel met, filled by ``kernels.dispatch.find_queue``."""
+    """Hash table of the queues in dispatched records, filled by ``kernels.dispatch.find_queue``."""
 
     def __init__(self) -> None:
         self._queues = np.zeros((_FIRST_QUEUES, kernel.QUEUE_COLUMNS), dtype=np.int64)
@@ -99,7 +99,7 @@ class Dispatcher(QueueTable):
 
     @property
     def message_count(self) -> int:
-        """Sound records dispatched, including those that give neither unit nor key."""
+        """Number of sound records dispatched, including records without unit and key."""
         return int(self._result[kernel.MESSAGE_COUNT])
 
     @property
@@ -156,7 +156,7 @@ class Dispatcher(QueueTable):
 
 
 def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Double the rows of a table; a record may hold 16,000 keys, and no table is smaller than that."""
+    """Double the rows of a table; no table is smaller than the 16,000 keys that a record may have."""
     grown = np.empty((2 * len(table), table.shape[1]), dtype=np.int64)
     grown[: len(table)] = table
     return grown

@@ -23,7 +23,7 @@ def own_queues(units: Units) -> Units:
 
 
 def with_store_times(units: Units) -> Units:
-    """Give light units the store time of their record, which units in RocksDB have and those in files do not."""
+    """Set the store time of LMQ units to their record's, as units in RocksDB have store times."""
     is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
     if is_own.all():
         return units
@@ -33,7 +33,7 @@ def with_store_times(units: Units) -> Units:
 
 
 def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topics: Collection[str]) -> Units:
-    """Drop the light units of records in batch queues, from which Java gives none (only ``ConsumeQueue`` does).
+    """Drop the LMQ units of records in batch queues, as only Java's ``ConsumeQueue`` writes LMQ units.
 
     Args:
         units: int64[n, UNIT_COLUMNS], as in ``own_queues``.

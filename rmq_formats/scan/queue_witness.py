@@ -30,7 +30,7 @@ NOT_PLACED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Where the log begins and ends, and what of it cannot be read.
+    """Bounds of the log, and its unreadable ranges.
 
     Attributes:
         start: physical offset of its first byte; older records were deleted.
@@ -47,7 +47,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class MergedQueue:
-    """What a queue's files should hold, and what is to be said of its units and records.
+    """Expected content of a queue's files, and the differences of its units and records.
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place, which stands in QUEUE_OFFSET. Places between them without a
@@ -187,7 +187,7 @@ def _fill_front(
 
 
 def _fill_between(at: Rows, right: Rows, names: Rows, rows: Rows, places: Rows) -> None:
-    """Fill each stretch between two units that are right with the records between theirs."""
+    """Fill each range between two correct units with the records between the two units' records."""
     for number in np.flatnonzero(np.diff(at[right]) > 1).tolist():
         low, high = int(right[number]), int(right[number + 1])
         begin, stop = int(names[low]) + 1, int(names[high])  # behind an old unit are all records: NO_RECORD + 1
@@ -208,7 +208,7 @@ def _fill_between(at: Rows, right: Rows, names: Rows, rows: Rows, places: Rows) 
 
 
 def _append(at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, places: Rows, kept_end: int) -> None:
-    """Place the records behind the queue's last unit: in what pre-blanks stand for, then as a broker that starts."""
+    """Assign offsets to the records after the queue's last unit: first in pre-blanks, then like a starting broker."""
     begin, end_physical_offset = 0, -1
     if len(right):
         last = int(right[-1])

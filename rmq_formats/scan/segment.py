@@ -27,7 +27,7 @@ WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough for a core's cach
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """Frames found in one window of a segment, and the damage met before and between them.
+    """Frames in one window of a segment, and the damage before and between the frames.
 
     Attributes:
         data: uint8, the window; valid until the next batch is asked for.
@@ -49,7 +49,7 @@ class FrameBatch:
     next_physical_offset: int
 
     def all_damages(self) -> list[Damage]:
-        """Return the stretches of ``damages`` and the frames that failed a checksum, in log order."""
+        """Return ``damages`` and the frames that failed a checksum, in log order."""
         failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]
         failures = [
             Damage(
@@ -99,7 +99,7 @@ def scan_segment(
 
 
 def without_record_sums(batches: Iterable[FrameBatch]) -> Iterator[FrameBatch]:
-    """Take frames for sound of which nothing but the record's own sum (``__CRC32#``) fails.
+    """Accept frames as sound if only the record's own CRC (``__CRC32#``) fails.
 
     In the log of a single queue, of tiered storage or of a compacted topic, records have another physical offset than
     when the sum was made; their bodies' sums hold. The frame tables are changed in place.
@@ -172,13 +172,13 @@ class _SegmentWalker:
         )
 
     def _load(self, position: int) -> None:
-        """Read so that the window holds ``position``."""
+        """Read until the window contains ``position``."""
         if not self.window_at <= position < self.window_at + self.data_bytes:
             self.data_bytes = 0
             self._extend(position)
 
     def _extend(self, position: int) -> None:
-        """Read so that the window begins at ``position`` and holds more than it did.
+        """Read until the window begins at ``position`` and contains more bytes than before.
 
         If it begins there already and is full, a record with a plausible header is larger than it.
         """

@@ -140,7 +140,7 @@ def _frozen_ends(storage: Storage, segments: list[Segment], ends: list[int]) -> 
 
 
 def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
-    """Count the bytes of a torn tail: those behind the last sound record that no broker is writing at.
+    """Count the bytes of a torn tail: bytes after the last sound record where no broker is writing.
 
     Args:
         storage: where the segments are.

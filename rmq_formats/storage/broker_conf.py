@@ -109,7 +109,7 @@ def read_broker_conf(file: str) -> BrokerConf:
 
 
 def use_broker_conf(file: str | None, stores: tuple[str, ...] | list[str]) -> BrokerConf | None:
-    """Read the ``broker.conf`` that the operator names, and take the logs of these stores from where it says.
+    """Read the operator's ``broker.conf``, and use its log directories for these stores.
 
     Raises:
         OptionError: see ``read_broker_conf``; or several stores have their log in one place.

@@ -65,7 +65,7 @@ def check_store(storage: Storage, root: str) -> None:
 
 
 def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
-    """List the CommitLog segments of the store at ``root``, those of a DLedger CommitLog behind those of ``commitlog``.
+    """List the CommitLog segments of the store at ``root``, DLedger segments after those of ``commitlog``.
 
     Raises:
         StoreNotFoundError: there is no such store, or it holds no CommitLog file.

@@ -1,4 +1,4 @@
-"""Asks whether another process holds a lock of a file, and takes none: who asks must not be in anybody's way."""
+"""Detects file locks of other processes without locking a file: a check must block nobody."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ _FLOCK: Final = struct.Struct("@hhqqi")
 
 
 def is_locked(path: str, size_bytes: int = 0) -> bool:
-    """Return whether a process of this machine, and not this one, holds a POSIX record lock of a file.
+    """Return whether another process of this machine has a POSIX record lock on a file.
 
     Args:
         path: of the file; one that cannot be opened is not locked.

@@ -1,4 +1,4 @@
-"""Says where a store may be, when a path that was given for one holds none: a level up or down, or in an archive."""
+"""Suggests where a store may be, if a path has none: a level up or down, or in an archive."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +26,7 @@ _SUFFIXES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", "
 
 
 def no_store_error(storage: Storage, path: str) -> str:
-    """Return the error text of a path that holds no store; it names the store or the archive that may be meant."""
+    """Return the error text for a path without a store; it suggests a nearby store or archive."""
     return next(_hints(storage, path), f"{path}: holds no store. Give the directory that has commitlog/ in it.")
 
 

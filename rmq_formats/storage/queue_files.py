@@ -34,7 +34,7 @@ def queue_topics(storage: Storage, directory: str) -> list[str]:
 
 
 def named_topics(storage: Storage, root: str) -> list[str]:
-    """Topics that have a directory in ``consumequeue`` or ``batchconsumequeue``: those that can be asked for."""
+    """Topics with a directory in ``consumequeue`` or ``batchconsumequeue``."""
     trees = (paths.consumequeue_dir(root), paths.batch_consumequeue_dir(root))
     return sorted({topic for tree in trees for topic in queue_topics(storage, tree)})
 

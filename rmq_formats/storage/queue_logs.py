@@ -1,4 +1,4 @@
-"""Logs of single queues: those of tiered storage and of compacted topics, which hold records of the CommitLog again.
+"""Logs of single queues, in tiered storage and of compacted topics, with copies of CommitLog records.
 
 Each record there says its place in the log of its queue where it would say that in the CommitLog, and is the same
 otherwise: whatever scans a CommitLog scans these. docs/formats/tiered.md, docs/formats/compaction.md

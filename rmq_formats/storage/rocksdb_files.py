@@ -1,4 +1,4 @@
-"""Writes a RocksDB whole: tables of sorted pairs, taken into a new database.
+"""Writes a whole RocksDB: tables of sorted pairs, ingested into a new database.
 
 Java's RocksDB of RocketMQ 5.3.3 is of version 8.4: tables are of a format that it reads.
 """

@@ -262,7 +262,7 @@ def canonical_path(path: str) -> PurePosixPath:
 
 
 class ArrowStorage(Storage):
-    """Storage behind a ``pyarrow.fs`` file system; the URI is resolved anew in each process."""
+    """Storage in a ``pyarrow.fs`` file system; each process resolves the URI anew."""
 
     is_local = False
 

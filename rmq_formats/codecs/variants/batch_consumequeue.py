@@ -34,7 +34,7 @@ assert len(END_UNIT) == BATCH_UNIT_BYTES
 
 
 def used_count(units: NDArray[np.void]) -> int:
-    """Count the units before the first that RocketMQ takes for the end of the queue."""
+    """Count the units before the unit that marks the queue's end for RocketMQ."""
     ends = (units["physical_offset"] < 0) | (units["size"] <= 0) | (units["base_offset"] < 0)
     ends |= units["batch_size"] <= 0
     end_rows = np.flatnonzero(ends)
@@ -42,7 +42,7 @@ def used_count(units: NDArray[np.void]) -> int:
 
 
 def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
-    """Split what was read of a file: the units in use, BATCH_UNIT_DTYPE[n], and the bytes behind them, uint8[m].
+    """Split a file's bytes into the units in use, BATCH_UNIT_DTYPE[n], and the bytes after the units, uint8[m].
 
     Args:
         data: from the file's begin up to its last byte that is not zero, or further.
@@ -55,7 +55,7 @@ def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArr
 
 
 def is_end(behind: NDArray[np.uint8]) -> bool:
-    """Whether bytes behind the last unit are zeros, or the end mark of a compacted topic's file and zeros."""
+    """Return whether bytes after the last unit are zeros, or a compacted topic's end mark and zeros."""
     return behind.tobytes().rstrip(b"\0") in {b"", END_UNIT.rstrip(b"\0")}
 
 
@@ -76,14 +76,14 @@ def batch_units(
 
 
 def batch_images(units: NDArray[np.void], file_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Build the files of one queue: start offset in bytes, and the used bytes; what is behind them is zeros."""
+    """Build the files of one queue: start offset in bytes, and the used bytes without the zeros after them."""
     per_file = file_bytes // BATCH_UNIT_BYTES
     for begin in range(0, len(units), per_file):
         yield begin * BATCH_UNIT_BYTES, units[begin : begin + per_file].tobytes()
 
 
 def is_batch_queue_file(head: bytes) -> bool:
-    """Whether a file that begins so is a BatchConsumeQueue's: no ConsumeQueue has two units that read like this."""
+    """Return whether a file's first bytes are a BatchConsumeQueue's: two ConsumeQueue units never look so."""
     if len(head) < BATCH_HEAD_BYTES:
         return False
     units = np.frombuffer(head, dtype=BATCH_UNIT_DTYPE, count=2)

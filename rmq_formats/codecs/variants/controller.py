@@ -40,7 +40,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """What a controller knows a broker by.
+    """Identity of a broker at a controller.
 
     Attributes:
         cluster: its cluster's name.

@@ -88,7 +88,7 @@ class EntryHead:
 
 
 def begins_with_entry(head: bytes) -> bool:
-    """Whether a file begins with an entry: a header of 48 bytes before each record."""
+    """Return whether a file begins with an entry: a header of 48 bytes before each record."""
     if len(head) < ENTRY_HEAD_BYTES:
         return False
     entry = EntryHead.decode(head)
@@ -97,7 +97,7 @@ def begins_with_entry(head: bytes) -> bool:
 
 
 def begins_with_index(head: bytes) -> bool:
-    """Whether a file begins with index units, one for each entry."""
+    """Return whether a file begins with index units, one for each entry."""
     if len(head) < 2 * INDEX_UNIT_BYTES:
         return False
     first, after = np.frombuffer(head, dtype=INDEX_UNIT_DTYPE, count=2)

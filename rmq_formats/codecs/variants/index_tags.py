@@ -1,4 +1,4 @@
-"""Tells by entries of an Index whether it has one for the TAGS of a message, as that of a broker from 5.4 on has."""
+"""Detects by entries of an Index whether messages' TAGS are indexed, as brokers from 5.4 on do."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,7 +25,7 @@ class TaggedMessage(NamedTuple):
 def tagged_messages(
     entries: bytes, message_at: Callable[[int], StoredMessage | None], *, is_end: bool
 ) -> Iterator[TaggedMessage]:
-    """Compare entries that follow each other with their records, and tell of those with TAGS.
+    """Compare consecutive entries with their records, and yield the records with TAGS.
 
     The entry for TAGS is a message's last. So it does not matter what is cut off at the begin of the entries; and the
     last message counts only where no entry follows.
@@ -49,7 +49,7 @@ def tagged_messages(
 
 
 def is_first_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
-    """Whether the first messages of an Index have entries for their TAGS; None if there is no message.
+    """Return whether the first messages of an Index have entries for their TAGS; None without messages.
 
     The first few are asked, as one may be damaged. Those without, and then those with such entries, tell of an upgrade.
     """
@@ -58,7 +58,7 @@ def is_first_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
 
 
 def is_last_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
-    """Whether the last messages of an Index, given from its end on, have such entries; see ``is_first_indexed``."""
+    """Return whether the last messages of an Index have entries for their TAGS; see ``is_first_indexed``."""
     votes = [message.is_indexed for message in islice(messages, VOTES)]
     return votes[0] if votes and votes == sorted(votes, reverse=True) else _majority(votes)
 

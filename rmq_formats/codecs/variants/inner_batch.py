@@ -40,7 +40,7 @@ class InnerMessage:
 
 
 def is_inner_batch(message: StoredMessage) -> bool:
-    """Whether a record holds several messages: by its flag, and where they begin (a repair's filler has the flag)."""
+    """Return whether a record contains several messages: by its flag and its body (a repair's filler has the flag)."""
     return bool(message.sys_flag & FLAG_INNER_BATCH and raw_property(message.properties_bytes, b"INNER_BASE"))
 
 

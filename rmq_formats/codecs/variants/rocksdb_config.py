@@ -55,7 +55,7 @@ class Table(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a pair of a table is."""
+    """Kind of a pair in a table."""
 
     DATA_VERSION = 1
     DATA = 2

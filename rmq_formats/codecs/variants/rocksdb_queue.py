@@ -72,7 +72,7 @@ def unit_key(topic: str, queue_id: int, queue_offset: int) -> bytes:
 
 
 def key_after_queue(prefix: bytes) -> bytes:
-    """Return a key behind all of a queue's, and before those of the next queue."""
+    """Return a key after all keys of a queue, and before the keys of the next queue."""
     return prefix[:-1] + b"\x02"
 
 
@@ -146,7 +146,7 @@ def decode_units(
 
 
 def encode_units(prefix: bytes, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> tuple[bytes, bytes]:
-    """Encode units of one queue: their keys, and their values, each one behind the other.
+    """Encode units of one queue: all keys concatenated, and all values concatenated.
 
     Args:
         prefix: of the queue.
