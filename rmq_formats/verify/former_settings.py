@@ -51,7 +51,7 @@ def former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
     Yields:
         Numbers of the units of each run, ascending.
     """
-    deviates = tags_codes != expected
+    deviates = (tags_codes != expected) & (expected != 0)  # without tags it is 0, whatever the hash
     if np.count_nonzero(deviates) <= _FEWEST_REPEATS:
         return
     hashed = np.flatnonzero(np.isin(expected, expected[deviates]))

@@ -161,6 +161,14 @@ def test_codes_that_no_other_hash_makes_are_errors(tmp_path: Path, wrong: Callab
     assert faults(tmp_path) == {"consumequeue.unit.tags_code": sum(map(Unit.__ne__, units, stored))}
 
 
+def test_no_hash_gives_a_code_to_messages_without_tags(tmp_path: Path) -> None:
+    """A repair puts placeholders without tags in the place of lost messages, whose codes their units still have."""
+    units = write_log(tmp_path, range(60), properties_bytes=b"")
+    write_queue(tmp_path, dict(enumerate(units)))
+    write_config(tmp_path, "Orders")
+    assert faults(tmp_path) == {"consumequeue.unit.tags_code": 60}
+
+
 @pytest.mark.parametrize(("begin", "end"), [(20, 60), (0, 40), (15, 50)], ids=["on", "off", "on_and_off"])
 def test_ext_files_that_were_switched_on_and_off(tmp_path: Path, begin: int, end: int) -> None:
     units = write_log(tmp_path, range(60))
