@@ -42,8 +42,8 @@ HEADER = """| what | measured | Apache RocketMQ (Java) | ratio | target | met |
 def row(figure: Figure) -> str:
     """Format a figure as a row of the Markdown table."""
     ratio = "" if figure.ratio is None else f"{figure.ratio:.2f} ×"
-    met = "yes" if figure.met else "**no**"
-    return f"| {figure.name} | {figure.value} | {figure.peer} | {ratio} | {figure.target} | {met} |"
+    is_met = "yes" if figure.is_met else "**no**"
+    return f"| {figure.name} | {figure.value} | {figure.peer} | {ratio} | {figure.target} | {is_met} |"
 
 
 def parts(work: Path, messages: int, queues: int, light_queues: int) -> dict[str, Callable[[], list[Figure]]]:
@@ -83,22 +83,22 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
     parser.add_argument("--queues", type=int, default=10_000_000, help="of the part simulated; in thousands")
     parser.add_argument("--light-queues", type=int, default=1_000_000, help="of the part simulated; in thousands")
-    given = parser.parse_args()
-    counts = given.messages, given.queues, given.light_queues
+    arguments = parser.parse_args()
+    counts = arguments.messages, arguments.queues, arguments.light_queues
     processors = len(os.sched_getaffinity(0))
-    print(f"{given.messages:,} records, {processors} processors, Python {platform.python_version()}\n\n{HEADER}")
-    met = True
+    print(f"{arguments.messages:,} records, {processors} processors, Python {platform.python_version()}\n\n{HEADER}")
+    is_met = True
     try:
-        for name, part in parts(given.work.resolve(), *counts).items():
-            if given.only in (None, name):
-                met &= _run(name, part, given.work)
+        for name, part in parts(arguments.work.resolve(), *counts).items():
+            if arguments.only in (None, name):
+                is_met &= _run(name, part, arguments.work)
     finally:
-        shutil.rmtree(given.work, ignore_errors=True)
-    return 0 if met else 1
+        shutil.rmtree(arguments.work, ignore_errors=True)
+    return 0 if is_met else 1
 
 
 def _run(name: str, part: Callable[[], list[Figure]], work: Path) -> bool:
-    """Measure one part and print its rows; a part that fails is told, and the others go on."""
+    """Measure one part and print its rows; a failure is printed, and the next part runs."""
     work.mkdir(parents=True, exist_ok=True)
     try:
         figures = part()
@@ -107,7 +107,7 @@ def _run(name: str, part: Callable[[], list[Figure]], work: Path) -> bool:
         print(f"{name}: {getattr(error, 'stderr', None) or error}", file=sys.stderr, flush=True)
         return False
     print("\n".join(map(row, figures)), flush=True)
-    return all(figure.met for figure in figures)
+    return all(figure.is_met for figure in figures)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def figures(work: Path) -> list[Figure]:
 
 
 def _figure(kind: str, rates: dict[str, list[float]], least: float) -> Figure:
-    share = statistics.median(one / plain for one, plain in zip(rates[kind], rates["plain"], strict=True))
+    share = statistics.median(secured / plain for secured, plain in zip(rates[kind], rates["plain"], strict=True))
     rate, plain = statistics.median(rates[kind]), statistics.median(rates["plain"])
     name = f"single sends of 1 KiB, {kind}, of plain ones (median of {ROUNDS})"
     return Figure(name, f"{share:.0%} ({rate:,.0f}/s of {plain:,.0f}/s)", f"{least:.0%}", share >= least)
@@ -64,7 +64,7 @@ def _figure(kind: str, rates: dict[str, list[float]], least: float) -> Figure:
 def _certificate(directory: Path) -> tuple[Path, Path]:
     """Make a certificate for this machine, and its key."""
     cert, key = directory / "cert.pem", directory / "key.pem"
-    made = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert}"
+    arguments = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert}"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    subprocess.run(["openssl", *made.split(), *names], check=True, capture_output=True)
+    subprocess.run(["openssl", *arguments.split(), *names], check=True, capture_output=True)
     return cert, key

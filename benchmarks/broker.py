@@ -62,27 +62,27 @@ class Running:
 def figures(work: Path) -> list[Figure]:
     """Measure sends, batch sends and consumption at both brokers in turn, on stores under ``work``."""
     build_peer()
-    ours, theirs = {}, {}
+    ours, java = {}, {}
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         with our_broker(work / f"ours-{flush}", flush) as broker:
             ours.update(_measure(broker, flush))
             ours.setdefault("start", broker.start_s)
             ours.setdefault("idle", broker.idle_bytes / (1 << 20))
         with java_broker(work / f"java-{flush}", flush) as broker:
-            theirs.update(_measure(broker, flush))
+            java.update(_measure(broker, flush))
     rates = [(f"single sends, {threads} threads", f"send {threads}", 1.3) for threads in SINGLE_THREADS]
     rates += [
         ("sends in batches of 32, messages", "batch", 1.0),
         ("consumption by Java's push consumer", "consume", 1.0),
         ("SYNC_FLUSH, single sends, 64 threads", "sync 64", 1.0),
     ]
-    made = [beside_java(name, ours[key], theirs[key], target) for name, key, target in rates]
+    rows = [beside_java(name, ours[key], java[key], target) for name, key, target in rates]
     start_s, idle = ours["start"], ours["idle"]
-    made.append(
+    rows.append(
         Figure("start of `rmq standalone` to the answer to a first send", f"{start_s:.2f} s", "1.5 s", start_s <= 1.5)
     )
-    made.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120))
-    return made
+    rows.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120))
+    return rows
 
 
 def build_peer() -> None:
@@ -90,10 +90,10 @@ def build_peer() -> None:
     subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
 
 
-def beside_java(name: str, ours: float, theirs: float, target: float = 1.0) -> Figure:
+def beside_java(name: str, ours: float, java: float, target: float = 1.0) -> Figure:
     """Make the figure of a rate, a second, that has to be ``target`` times Apache's."""
-    ratio = ours / theirs
-    return Figure(name, f"{ours:,.0f}/s", f"{target:.1f} × Java", ratio >= target, f"{theirs:,.0f}/s", ratio)
+    ratio = ours / java
+    return Figure(name, f"{ours:,.0f}/s", f"{target:.1f} × Java", ratio >= target, f"{java:,.0f}/s", ratio)
 
 
 def load_both(work: Path, mode: str, topic: str, amount: int, more: str = "") -> tuple[float, float]:
@@ -128,7 +128,7 @@ class Rates:
     cpu_us: list[float] = field(default_factory=list)
 
     def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> int:
-        """Run a load, which tells its rate and how many messages it has handled, at the server with this pid."""
+        """Run a load, which returns rate and number of messages, against the server with this pid."""
         before = psutil.Process(pid).cpu_times()
         per_second, count = run()
         after = psutil.Process(pid).cpu_times()
@@ -137,10 +137,10 @@ class Rates:
         return count
 
 
-def beside_java_in_turn(name: str, ours: Rates, theirs: Rates) -> Figure:
+def beside_java_in_turn(name: str, ours: Rates, java: Rates) -> Figure:
     """Make the figure of rounds in turn: the medians of the rates, and of the servers' processor time."""
-    cpu = " and ".join(f"{statistics.median(one.cpu_us):.0f}" for one in (ours, theirs))
-    rates = [statistics.median(one.per_second) for one in (ours, theirs)]
+    cpu = " and ".join(f"{statistics.median(rates_of_server.cpu_us):.0f}" for rates_of_server in (ours, java))
+    rates = [statistics.median(rates_of_server.per_second) for rates_of_server in (ours, java)]
     return beside_java(f"{name} (median of {len(ours.per_second)}; processor µs a message {cpu})", *rates)
 
 

@@ -52,16 +52,16 @@ async def _send_until(producer: Producer, end: float) -> int:
 
 async def consume(namesrv: str, topic: str, count: int) -> float:
     """Consume so many with a new group; messages a second from the first to the last."""
-    seen, first, last = 0, 0.0, 0.0
+    consumed, first, last = 0, 0.0, 0.0
 
-    def take(received: list[ReceivedMessage]) -> bool:
-        nonlocal seen, first, last
+    def on_messages(received: list[ReceivedMessage]) -> bool:
+        nonlocal consumed, first, last
         first = first or time.perf_counter()
-        seen += len(received)
-        if seen < count:
+        consumed += len(received)
+        if consumed < count:
             return False
         last = time.perf_counter()
         return True
 
-    await consume_until(namesrv, "client-load", [topic], take, batch_size=32)
-    return seen / (last - first)
+    await consume_until(namesrv, "client-load", [topic], on_messages, batch_size=32)
+    return consumed / (last - first)

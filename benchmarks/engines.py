@@ -28,12 +28,12 @@ def figures(work: Path, messages: int) -> list[Figure]:
     """Measure the scan of the dispatch columns by each engine."""
     source = Store(warm_store(work, messages)).arrow(DISPATCH_COLUMNS.split(","))
     ways = _ways(source, messages)
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    seconds_by_way: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(ROUNDS + 1):
         for name, way in ways.items():
-            taken[name].append(_seconds(way))
-    medians = {name: _medians(rounds[1:]) for name, rounds in taken.items()}  # the first loads what is lazy
-    return [_figure(name, found, medians[ALONE], messages) for name, found in medians.items()]
+            seconds_by_way[name].append(_seconds(way))
+    medians = {name: _medians(rounds[1:]) for name, rounds in seconds_by_way.items()}  # the first loads what is lazy
+    return [_figure(name, median_seconds, medians[ALONE], messages) for name, median_seconds in medians.items()]
 
 
 def _ways(source: Records, messages: int) -> dict[str, Callable[[], None]]:
@@ -68,23 +68,23 @@ def _duckdb(source: Records) -> int:  # noqa: ARG001 # the query names it
 
 
 def _seconds(way: Callable[[], None]) -> tuple[float, float]:
-    """Return the seconds that something takes: of the clock, and of processors."""
+    """Return the wall-clock seconds and the processor seconds of a scan."""
     wall, processor = time.perf_counter(), time.process_time()
     way()
     return time.perf_counter() - wall, time.process_time() - processor
 
 
-def _medians(taken: list[tuple[float, float]]) -> tuple[float, float]:
-    walls, processors = zip(*taken, strict=True)
+def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
+    walls, processors = zip(*rounds, strict=True)
     return statistics.median(walls), statistics.median(processors)
 
 
-def _figure(name: str, found: tuple[float, float], alone: tuple[float, float], messages: int) -> Figure:
-    rate, alone_rate = messages / found[0], messages / alone[0]
+def _figure(name: str, median_seconds: tuple[float, float], alone: tuple[float, float], messages: int) -> Figure:
+    rate, alone_rate = messages / median_seconds[0], messages / alone[0]
     is_aim = name.startswith("DuckDB")
     return Figure(
         f"dispatch columns: {name}",
-        f"{rate / 1e6:.2f} M rows/s, {found[1]:.2f} processor s",
+        f"{rate / 1e6:.2f} M rows/s, {median_seconds[1]:.2f} processor s",
         f"{TARGET / 1e6:.0f} M rows/s" if is_aim else "",
         rate >= TARGET or not is_aim,
         "" if name == ALONE else f"kernels: {alone_rate / 1e6:.2f} M rows/s",

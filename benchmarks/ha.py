@@ -27,8 +27,8 @@ def figures(work: Path) -> list[Figure]:
     with our_pair(work) as namesrv:
         ours = load(namesrv, "send", "Replicated", THREADS)
     with java_pair(work) as namesrv:
-        theirs = load(namesrv, "send", "Replicated", THREADS)
-    return [beside_java(f"SYNC_MASTER with one slave, single sends, {THREADS} threads", ours, theirs)]
+        java = load(namesrv, "send", "Replicated", THREADS)
+    return [beside_java(f"SYNC_MASTER with one slave, single sends, {THREADS} threads", ours, java)]
 
 
 @contextmanager
@@ -67,4 +67,6 @@ async def _has_slave(master: str) -> bool:
             answer = await client.invoke(master, request(RequestCode.GET_BROKER_HA_STATUS))
         except RemotingError:
             return False
-        return any(one.transfer_from_where >= 0 for one in decode_body(answer.body, HaStatus).ha_connection_info)
+        return any(
+            connection.transfer_from_where >= 0 for connection in decode_body(answer.body, HaStatus).ha_connection_info
+        )

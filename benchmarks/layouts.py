@@ -43,15 +43,15 @@ _WORD: Final = 4
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Measure on a store of its own, which takes Java's rebuild a minute.
+    """Measure on a separate store; Java's rebuild of that store lasts a minute.
 
     Args:
         work: directory of the benchmarks' stores.
         messages: records of the store, at most.
     """
-    own = work / "layouts"
-    own.mkdir(exist_ok=True)
-    store = offline.warm_store(own, min(messages, MESSAGES))
+    directory = work / "layouts"
+    directory.mkdir(exist_ok=True)
+    store = offline.warm_store(directory, min(messages, MESSAGES))
     dledger = work / "dledger"
     if not dledger.exists():
         make_dledger(store, dledger)
@@ -68,12 +68,12 @@ def _rates(command: str, store: Path, dledger: Path, work: Path) -> Iterator[Fig
     """Compare bytes a second of a command over both logs, in turns."""
     best = {store: 0.0, dledger: 0.0}
     for _ in range(RUNS):
-        for one, rate in list(best.items()):
+        for root, rate in list(best.items()):
             out = work / "rebuilt"
-            given = ["--out", str(out)] if command == "rebuild" else []
-            report = json.loads(run_rmq(command, str(one), "--json", *given).splitlines()[-1])
+            options = ["--out", str(out)] if command == "rebuild" else []
+            report = json.loads(run_rmq(command, str(root), "--json", *options).splitlines()[-1])
             shutil.rmtree(out, ignore_errors=True)
-            best[one] = max(rate, report["bytes"] / report["seconds"])
+            best[root] = max(rate, report["bytes"] / report["seconds"])
     ratio = best[dledger] / best[store]
     yield Figure(
         f"`rmq {command}` of a DLedger CommitLog", f"{best[dledger] / 1e6:,.0f} MB/s", "0.8 of the classic log's",
@@ -85,10 +85,10 @@ def _verified_in_turns(store: Path, dledger: Path) -> Figure:
     """Compare bytes a processor second of verifications in this process: other work on the machine counts less."""
     best = {store: 0.0, dledger: 0.0}
     for _ in range(PROCESSOR_RUNS):
-        for one, rate in list(best.items()):
+        for root, rate in list(best.items()):
             begin = time.process_time()
-            report = verify_store(str(one), VerifyOptions(), ProcessRunner(1))
-            best[one] = max(rate, report.bytes / (time.process_time() - begin))
+            report = verify_store(str(root), VerifyOptions(), ProcessRunner(1))
+            best[root] = max(rate, report.bytes / (time.process_time() - begin))
     ratio = best[dledger] / best[store]
     return Figure(
         "the same on one processor, by processor time", f"{best[dledger] / 1e6:,.0f} MB/s", "0.8 of the classic log's",
@@ -120,7 +120,7 @@ def _rocksdb(store: Path, work: Path) -> Figure:
 
 
 def _java(store: Path, log_bytes: int) -> float:
-    """Bytes a second of Java's rebuild; the time of a start over an empty store is taken off."""
+    """Return bytes a second of Java's rebuild, less the time of a start with an empty store."""
     build_peer()
     empty = store.with_name(f"{store.name}-empty")
     empty.mkdir()
@@ -183,11 +183,11 @@ class _Entries:
         self.places: list[tuple[int, int]] = []
 
     def append(self, record: bytearray) -> None:
-        """Append a record, which is told its new place."""
+        """Append a record, and set the record's physical offset."""
         size = ENTRY_HEAD_BYTES + len(record)
-        left = self._file_begin + self._file_bytes - self._at
-        if size + FILE_END_BYTES > left:
-            self._file.write(b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, left)))
+        remaining = self._file_begin + self._file_bytes - self._at
+        if size + FILE_END_BYTES > remaining:
+            self._file.write(b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining)))
             self._file.close()
             self._at = self._file_begin = self._file_begin + self._file_bytes
             self._file = self._made()

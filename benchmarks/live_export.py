@@ -64,20 +64,20 @@ def main(namesrv: str, lake: str) -> None:
     """Export all to a new table, several times in one session; prints the seconds."""
     spark = session("bench", master="local[2]")
     directory = Path(lake)
-    taken = []
+    run_seconds = []
     for _ in range(_RUNS):
         directory.mkdir()
         spec = directory / "spec.toml"
         spec.write_text(_SPEC, encoding="utf-8")
-        given = export_delta.parser().parse_args(["--namesrv", namesrv, "--typed", str(spec)])
-        export_delta.check(given)
+        arguments = export_delta.parser().parse_args(["--namesrv", namesrv, "--typed", str(spec)])
+        export_delta.check(arguments)
         begin = time.perf_counter()
-        report, _ = export_delta.main(given, spark)
-        taken.append(time.perf_counter() - begin)
+        report, _ = export_delta.main(arguments, spark)
+        run_seconds.append(time.perf_counter() - begin)
         assert report["messages"] == MESSAGES
         shutil.rmtree(directory)
     spark.stop()
-    print(json.dumps(taken))
+    print(json.dumps(run_seconds))
 
 
 if __name__ == "__main__":

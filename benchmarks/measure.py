@@ -28,7 +28,7 @@ class Figure:
     name: str
     value: str
     target: str
-    met: bool
+    is_met: bool
     peer: str = ""
     ratio: float | None = None
 
@@ -66,7 +66,7 @@ def peak_bytes() -> int:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return how long an action takes."""
+    """Return the seconds of an action."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin

@@ -80,8 +80,8 @@ def _rebuild(store: Path, work: Path) -> list[Figure]:
 
 
 def _scans(store: Path, messages: int) -> list[Figure]:
-    given = [str(store), DISPATCH_COLUMNS, str(messages)]
-    report = json.loads(run("-m", "benchmarks.spark_scan", *given).splitlines()[-1])
+    arguments = [str(store), DISPATCH_COLUMNS, str(messages)]
+    report = json.loads(run("-m", "benchmarks.spark_scan", *arguments).splitlines()[-1])
     few, everything = report["dispatch_s"], report["all_s"]
     rows, most_rows = (messages / statistics.mean(few[name][1:]) for name in ("ours", "ceiling"))
     rate, most = (report["bytes"] / statistics.mean(everything[name][1:]) for name in ("ours", "ceiling"))

@@ -28,7 +28,7 @@ def figures(work: Path) -> list[Figure]:
         for number in range(ROUNDS + 1):
             for name, broker in brokers.items():
                 group = f"load-pop-{number}"
-                uvloop.run(_have_pop(broker, group))
+                uvloop.run(_set_pop_mode(broker, group))
                 run = partial(loaded, broker.namesrv, "pop", TOPIC, CONSUMED, group)
                 if number:
                     rates[name].measure(broker.pid, run)
@@ -37,8 +37,8 @@ def figures(work: Path) -> list[Figure]:
     return [beside_java_in_turn("consumption by POP, Java's push consumer", rates["ours"], rates["java"])]
 
 
-async def _have_pop(broker: Running, group: str) -> None:
-    """Have a group pop the topic."""
+async def _set_pop_mode(broker: Running, group: str) -> None:
+    """Set the group's request mode for the topic to POP."""
     mode = MessageRequestMode(topic=TOPIC, consumer_group=group, mode="POP", pop_share_queue_num=-1)
     async with Admin(broker.namesrv) as admin:
         await admin.create_group(SubscriptionGroupConfig(group_name=group))

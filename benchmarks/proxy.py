@@ -43,10 +43,10 @@ def figures(work: Path) -> list[Figure]:
                     # The first is for warming up: Java compiles meanwhile.
                     count = rates[name, mode].measure(pid, run) if number else run()[1]
                     sent[name] += count * (mode == "send")
-    told = {"send": f"sends through the proxy, {THREADS} threads", "consume": "receives and acknowledgements there"}
+    titles = {"send": f"sends through the proxy, {THREADS} threads", "consume": "receives and acknowledgements there"}
     return [
         beside_java_in_turn(f"{text}, official Java client", rates["ours", mode], rates["java", mode])
-        for mode, text in told.items()
+        for mode, text in titles.items()
     ]
 
 
@@ -57,10 +57,10 @@ def our_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
     log = store.with_suffix(".log")
     with running(log, "standalone", "--store", str(store), *free, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = re.fullmatch(r"name server (\S+), broker \S+, proxy (\S+)\n", process.stdout.readline())
-        if told is None:
+        addresses = re.fullmatch(r"name server (\S+), broker \S+, proxy (\S+)\n", process.stdout.readline())
+        if addresses is None:
             raise RuntimeError(f"rmq standalone did not start: {log.read_text().strip()}")
-        yield told[1], told[2], process.pid
+        yield addresses[1], addresses[2], process.pid
 
 
 async def _make_topic(namesrv: str) -> None:

@@ -59,7 +59,7 @@ async def serve() -> None:
 
 
 class _Pump(asyncio.Protocol):
-    """Keeps so many requests in flight, and counts answers by their bytes."""
+    """Sender of requests with a constant number in flight; counts answers by their bytes."""
 
     def __init__(self, frame: bytes, answer_bytes: int, depth: int, count: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,7 +90,7 @@ def _request(serialize_type: int) -> RemotingCommand:
 
 
 async def pump(port: int, serialize_type: int, connections: int, depth: int, count: int) -> float:
-    """Return the requests a second that the server takes."""
+    """Return the requests a second that the server answers."""
     command = _request(serialize_type)
     answer_bytes = len(encode_frame(send_message(command, None)))  # type: ignore[arg-type] # it is not looked at
     loop = asyncio.get_running_loop()
@@ -108,14 +108,14 @@ async def pump(port: int, serialize_type: int, connections: int, depth: int, cou
 
 
 async def invoke(port: int, serialize_type: int, depth: int, count: int) -> float:
-    """Return the requests a second that ``RemotingClient`` sends and gets answered, ``depth`` at a time."""
+    """Return the answered requests a second of ``RemotingClient``, with ``depth`` in flight."""
     async with RemotingClient() as client:
-        left = count
+        remaining = count
 
         async def work() -> None:
-            nonlocal left
-            while left > 0:
-                left -= 1
+            nonlocal remaining
+            while remaining > 0:
+                remaining -= 1
                 await client.invoke(f"127.0.0.1:{port}", _request(serialize_type))
 
         begin = time.perf_counter()
@@ -142,7 +142,7 @@ LOADS = (
 def figures(count: int = 100_000) -> list[Figure]:
     """Measure requests a second of server and client; the server's also by its processor time alone."""
     command = [sys.executable, "-m", "benchmarks.remoting", "serve"]
-    found = []
+    rows = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdin is not None
@@ -154,13 +154,13 @@ def figures(count: int = 100_000) -> list[Figure]:
             after = process.cpu_times()
             busy_s = after.user + after.system - before.user - before.system
             value = f"{rate:,.0f} requests/s ({count / busy_s:,.0f} a processor second)"
-            found.append(Figure(load.name, value, f"{load.target:,}", rate >= load.target))
+            rows.append(Figure(load.name, value, f"{load.target:,}", rate >= load.target))
         rate = run(invoke(port, JSON, 64, count // 2))
         name = "`RemotingClient`, JSON headers, 64 in flight"
-        found.append(Figure(name, f"{rate:,.0f} requests/s", "30,000", rate >= 30_000))
+        rows.append(Figure(name, f"{rate:,.0f} requests/s", "30,000", rate >= 30_000))
         server.stdin.close()
         server.wait()
-    return found
+    return rows
 
 
 def main() -> None:
@@ -168,11 +168,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["serve", "measure"], nargs="?", default="measure")
     parser.add_argument("--count", type=int, default=100_000)
-    given = parser.parse_args()
-    if given.what == "serve":
+    arguments = parser.parse_args()
+    if arguments.what == "serve":
         run(serve())
         return
-    for figure in figures(given.count):
+    for figure in figures(arguments.count):
         print(f"{figure.name:65s} {figure.value:>60s}  target {figure.target}")
 
 

@@ -32,9 +32,9 @@ def figures(work: Path) -> list[Figure]:
     with our_broker(work / "replay-ours", "ASYNC_FLUSH") as broker:
         ours = per_second(store, broker.namesrv)
     with java_broker(work / "replay-java", "ASYNC_FLUSH") as broker:
-        theirs = per_second(store, broker.namesrv)
-    name, ratio = "replay to our broker, messages of 1 KiB", ours / theirs
-    return [Figure(name, f"{ours:,.0f}/s", f"{TARGET:,}/s", ours >= TARGET, f"{theirs:,.0f}/s", ratio)]
+        java = per_second(store, broker.namesrv)
+    name, ratio = "replay to our broker, messages of 1 KiB", ours / java
+    return [Figure(name, f"{ours:,.0f}/s", f"{TARGET:,}/s", ours >= TARGET, f"{java:,.0f}/s", ratio)]
 
 
 def per_second(store: Path, namesrv: str) -> float:
@@ -49,9 +49,9 @@ def per_second(store: Path, namesrv: str) -> float:
     run(make_topic())
     replay = Replay(str(store), "bench", build_choice(Query(), None, None), namesrv)
     begin, begin_cpu_s = time.perf_counter(), psutil.Process().cpu_times()
-    found = count(replay)
-    run(send(replay, found))
+    counts = count(replay)
+    run(send(replay, counts))
     seconds, end_cpu_s = time.perf_counter() - begin, psutil.Process().cpu_times()
     spent_s = end_cpu_s.user + end_cpu_s.system - begin_cpu_s.user - begin_cpu_s.system
     print(f"replay to {namesrv}: {seconds:.1f} s, of which {spent_s:.1f} s of a processor are ours", file=sys.stderr)
-    return found.messages / seconds
+    return counts.messages / seconds

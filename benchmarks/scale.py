@@ -43,7 +43,7 @@ def _rebuild(uri: str) -> int:
 
 
 def _until_scan(steps: JobSteps[Any]) -> int:
-    """Run a job's waves until it asks for the scan; return that one's number of tasks."""
+    """Run a job's waves up to the scan; return the scan's number of tasks."""
     runner = ProcessRunner()
     wave = next(steps)
     while getattr(wave.function, "func", None) not in {check_split, scan_split}:
@@ -62,11 +62,11 @@ def _measure(plan: Callable[[str], int], segments: int) -> tuple[float, int, int
 
 def figures(segments: int = SEGMENTS) -> list[Figure]:
     """Measure each plan in a process of its own."""
-    found = []
+    rows = []
     for name, plan in {"scan": _scan, "verify": _verify, "rebuild": _rebuild}.items():
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             seconds, peak_bytes, tasks = pool.submit(_measure, plan, segments).result()
         value = f"{seconds:,.0f} s, {peak_bytes / (1 << 30):.2f} GiB, {tasks:,} tasks"
-        met = seconds <= LONGEST_S and peak_bytes <= LARGEST_BYTES
-        found.append(Figure(f"plan of a {name} of {segments:,} segments", value, "300 s, 2 GiB", met))
-    return found
+        is_met = seconds <= LONGEST_S and peak_bytes <= LARGEST_BYTES
+        rows.append(Figure(f"plan of a {name} of {segments:,} segments", value, "300 s, 2 GiB", is_met))
+    return rows

@@ -43,7 +43,7 @@ _TIME_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What both jobs needed.
+    """Time, memory and results of both jobs.
 
     Attributes:
         rebuild_s: seconds.
@@ -91,16 +91,16 @@ def figures(work: Path) -> list[Figure]:
 def _figure(name: str, store: str, make: Callable[[str], None], sizes: StoreSizes) -> Figure:
     make(store)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        found = pool.submit(_measure, store, sizes).result()
+        measured = pool.submit(_measure, store, sizes).result()
     shutil.rmtree(store)
     value = (
-        f"{found.queues:,} queues, {found.index_files:,} IndexFiles; rebuild {found.rebuild_s:,.0f} s, verify "
-        f"{found.verify_s:,.0f} s; {found.driver_bytes >> 20:,} MiB in the driver, "
-        f"{found.task_bytes >> 20:,} in a task; {found.tasks:,} tasks in a wave"
+        f"{measured.queues:,} queues, {measured.index_files:,} IndexFiles; rebuild {measured.rebuild_s:,.0f} s, verify "
+        f"{measured.verify_s:,.0f} s; {measured.driver_bytes >> 20:,} MiB in the driver, "
+        f"{measured.task_bytes >> 20:,} in a task; {measured.tasks:,} tasks in a wave"
     )
-    is_bounded = max(found.driver_bytes, found.task_bytes) <= LARGEST_BYTES
-    has_few_tasks = found.tasks <= max(MOST_TASKS, 2 * found.index_files)
-    return Figure(name, value, "2 GiB, sound", is_bounded and has_few_tasks and not found.findings)
+    is_bounded = max(measured.driver_bytes, measured.task_bytes) <= LARGEST_BYTES
+    has_few_tasks = measured.tasks <= max(MOST_TASKS, 2 * measured.index_files)
+    return Figure(name, value, "2 GiB, sound", is_bounded and has_few_tasks and not measured.findings)
 
 
 def _measure(store: str, sizes: StoreSizes) -> _Measured:
@@ -108,11 +108,11 @@ def _measure(store: str, sizes: StoreSizes) -> _Measured:
     begin = time.perf_counter()
     rebuild_store(store, None, RebuildOptions(True, True, sizes), runner)
     middle = time.perf_counter()
-    told = VerifyOptions(
+    options = VerifyOptions(
         consumequeue_file_bytes=sizes.consumequeue_file_bytes, index_slots=sizes.index_slots,
         index_entries=sizes.index_entries, delay_levels_ms=sizes.delay_levels_ms,
     )  # fmt: skip
-    report = verify_store(store, told, runner)
+    report = verify_store(store, options, runner)
     end = time.perf_counter()
     faults = frozenset(kind.code for kind in report.counts if kind.severity != "info") - {"checkpoint.missing"}
     files = len(list(Path(paths.index_dir(store)).iterdir()))
@@ -134,7 +134,7 @@ def _many_keys(store: str) -> None:
 
 
 def _light_queues(store: str) -> None:
-    """Return a message for each light queue, which goes to the next one too."""
+    """Write a message for each light queue; the message belongs to the next light queue, too."""
     host, at, places = Host.parse("127.0.0.1:10911"), 0, [0] * LIGHT_QUEUES
     directory = Path(paths.commitlog_dir(store))
     directory.mkdir(parents=True)
@@ -143,11 +143,11 @@ def _light_queues(store: str) -> None:
         for number in range(LIGHT_QUEUES):
             numbers = number, (number + 1) % LIGHT_QUEUES
             properties = {
-                "INNER_MULTI_DISPATCH": ",".join(f"%LMQ%device{own}" for own in numbers),
-                "INNER_MULTI_QUEUE_OFFSET": ",".join(str(places[own]) for own in numbers),
+                "INNER_MULTI_DISPATCH": ",".join(f"%LMQ%device{queue_number}" for queue_number in numbers),
+                "INNER_MULTI_QUEUE_OFFSET": ",".join(str(places[queue_number]) for queue_number in numbers),
             }
-            for own in numbers:
-                places[own] += 1
+            for queue_number in numbers:
+                places[queue_number] += 1
             message = MessageToStore(
                 topic="Devices", queue_id=0, body=b"x" * 16, born_timestamp_ms=_TIME_MS, born_host=host,
                 store_host=host, properties_bytes=encode_properties(properties),

@@ -44,7 +44,7 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one task needed.
+    """Time, memory and requests of one task.
 
     Attributes:
         result: of the task.
@@ -63,7 +63,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a job needed.
+    """Time, memory and requests of a job.
 
     Attributes:
         plan_s: of a processor, in the driver, until the log's scan.
@@ -87,32 +87,34 @@ class _Job:
 
 
 def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
-    """Measure both jobs on both stores; ``work`` takes the spills."""
+    """Measure both jobs on both stores; ``work`` is the directory of the spills."""
     stores: dict[str, Callable[[], ManyQueues]] = {
         f"{light_queues:,} simulated light queues": partial(SimulatedLightQueues, messages=light_queues),
         f"{queues:,} simulated queues": partial(SimulatedQueues, messages=queues),
     }
     kinds = {"verify": _verify, "rebuild": _rebuild}
-    found = []
+    rows = []
     for name, make in stores.items():
         for job, steps in kinds.items():
-            found.append(_figure(f"{name}, {job}", make, steps, work))
-            print(f"{found[-1].name}: {found[-1].value}", file=sys.stderr, flush=True)  # each takes minutes
-    return [*found, _publication_figure(queues)]
+            rows.append(_figure(f"{name}, {job}", make, steps, work))
+            print(f"{rows[-1].name}: {rows[-1].value}", file=sys.stderr, flush=True)  # each takes minutes
+    return [*rows, _publication_figure(queues)]
 
 
 def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., JobSteps[Any]], work: Path) -> Figure:
     with ProcessPoolExecutor(1, _SPAWN) as pool:
-        found = pool.submit(_measure, make, job, str(work)).result()
-    scans, task = found.scans, found.task
+        measured = pool.submit(_measure, make, job, str(work)).result()
+    scans, task = measured.scans, measured.task
     value = (
-        f"driver {found.plan_s:,.0f} s to plan and {found.notes_s:,.0f} s after the scan, "
-        f"{found.driver_bytes >> 20:,} MiB, {found.requests:,} requests; {_most('lists', found.lists)}"
-        f"{_most('scan', scans)}one of {found.tasks:,} tasks over queues: {task.result.queue_count:,} queues, "
+        f"driver {measured.plan_s:,.0f} s to plan and {measured.notes_s:,.0f} s after the scan, "
+        f"{measured.driver_bytes >> 20:,} MiB, {measured.requests:,} requests; {_most('lists', measured.lists)}"
+        f"{_most('scan', scans)}one of {measured.tasks:,} tasks over queues: {task.result.queue_count:,} queues, "
         f"{task.seconds:,.1f} s, {task.own_bytes >> 20:,} MiB, {task.requests:,} requests, {task.open_files} open files"
     )
-    largest = max(found.driver_bytes, *(each.own_bytes for each in (*found.lists, *scans, task)))
-    is_bounded = largest <= LARGEST_BYTES and found.plan_s + found.notes_s <= LONGEST_S and found.tasks <= MOST_TASKS
+    largest = max(measured.driver_bytes, *(each.own_bytes for each in (*measured.lists, *scans, task)))
+    is_bounded = (
+        largest <= LARGEST_BYTES and measured.plan_s + measured.notes_s <= LONGEST_S and measured.tasks <= MOST_TASKS
+    )
     return Figure(name, value, "driver 300 s, 2 GiB, sound", is_bounded and not _faults(task.result))
 
 
@@ -130,10 +132,10 @@ def _faults(result: Any) -> set[str]:
 
 
 def _verify(uri: str, area: str, sizes: StoreSizes) -> JobSteps[Any]:
-    told = VerifyOptions(
+    options = VerifyOptions(
         consumequeue_file_bytes=sizes.consumequeue_file_bytes, delay_levels_ms=sizes.delay_levels_ms
     )  # fmt: skip
-    return verify_steps(uri, told, _PROCESSORS, work=area)
+    return verify_steps(uri, options, _PROCESSORS, work=area)
 
 
 def _rebuild(uri: str, area: str, sizes: StoreSizes) -> JobSteps[Any]:

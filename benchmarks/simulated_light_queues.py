@@ -43,20 +43,20 @@ class SimulatedLightQueues(ManyQueues):
             return ["commitlog", "consumequeue"]
         if directory == QUEUES:
             return [_TOPIC, *(f"{_NAME}{number:0{_DIGITS}}" for number in range(self.messages))]
-        if found := _DIRECTORY.fullmatch(directory):
-            return ["0"] if found[1] else [str(number) for number in range(OWN_QUEUES)]
+        if match := _DIRECTORY.fullmatch(directory):
+            return ["0"] if match[1] else [str(number) for number in range(OWN_QUEUES)]
         return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
 
     def queue(self, path: str) -> bytes:
         """Return a queue's file."""
-        light, own = _FILE.fullmatch(path).groups()  # type: ignore[union-attr] # it was opened
+        light, own_queue = _FILE.fullmatch(path).groups()  # type: ignore[union-attr] # it was opened
         if light is None:
-            return self.file_of(list(range(int(own), self.messages, OWN_QUEUES)))
+            return self.file_of(list(range(int(own_queue), self.messages, OWN_QUEUES)))
         number = int(light)
         return self.file_of(sorted([number, (number or self.messages) - 1]))
 
     def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
-        """Give records their queues, and their places there."""
+        """Write the queues and queue offsets of records."""
         image, last = self.IMAGE.tobytes(), self.messages - 1
         places_at = image.index(b"0,0")
         put_number(rows, RECORD_QUEUE_ID_AT, numbers % OWN_QUEUES, ">i4")

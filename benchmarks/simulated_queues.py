@@ -90,7 +90,7 @@ class ManyQueues(SimulatedStore):
         self.segment_bytes = self.messages * len(self.IMAGE) + _END_BYTES
 
     def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """Describe what a directory holds."""
+        """Describe the entries of a directory."""
         names = [f"{directory}/{name}" for name in self.names(directory)]
         if directory == QUEUES or self.TOPIC.fullmatch(directory):
             return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
@@ -110,7 +110,7 @@ class ManyQueues(SimulatedStore):
         return _Open(self, path, size_bytes)
 
     def log(self, offset: int, size: int) -> bytes:
-        """Bytes of the log, zeros behind the last record."""
+        """Return bytes of the log, zeros after the last record."""
         width = len(self.IMAGE)
         first, end = offset // width, min(self.messages, -(-(offset + size) // width))
         numbers = np.arange(first, max(first, end))
@@ -158,7 +158,7 @@ class SimulatedQueues(ManyQueues):
         return self.file_of([queue_id * TOPICS + topic])
 
     def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
-        """Give records their topics and queues."""
+        """Write the topics and queues of records."""
         put_digits(rows, self.IMAGE.tobytes().index(b"Topic0") + len("Topic"), numbers % TOPICS, _DIGITS)
         put_number(rows, RECORD_QUEUE_ID_AT, numbers // TOPICS, ">i4")
 

@@ -1,4 +1,4 @@
-"""A simulated object store: a CommitLog of as many segments as asked for, of which each request takes a round trip.
+"""Simulated object store: a CommitLog of any number of segments, each request of which needs a round trip.
 
 Nothing is stored: listings, sizes and bytes are computed. ``ArrowStorage`` and all above it are the product's own.
 """
@@ -25,7 +25,7 @@ _CHANGED_NS: Final = 1_760_000_000_000_000_000
 
 @dataclass
 class Requests:
-    """What was asked of the store: the number of requests, and how many were under way at most."""
+    """Counter of the store's requests: their number, and the largest number in flight."""
 
     count: int = 0
     most_at_once: int = 0
@@ -34,7 +34,7 @@ class Requests:
 
     @contextmanager
     def one(self, seconds: float) -> Iterator[None]:
-        """Wait as long as a round trip takes."""
+        """Sleep for a round trip."""
         with self._lock:
             self.count += 1
             self._under_way += 1
@@ -79,19 +79,19 @@ class SimulatedStore:
     round_trip_s: float = 0.02
     requests: Requests = field(default_factory=Requests)
 
-    def get_file_info(self, asked: str | pafs.FileSelector) -> pafs.FileInfo | list[pafs.FileInfo]:
+    def get_file_info(self, name_or_selector: str | pafs.FileSelector) -> pafs.FileInfo | list[pafs.FileInfo]:
         """Look up a name, or list a directory."""
-        if isinstance(asked, str):
+        if isinstance(name_or_selector, str):
             with self.requests.one(self.round_trip_s):
-                return self.info(asked)
-        found = self.listed(asked.base_dir)
-        for _ in range(0, max(1, len(found)), KEYS_PER_PAGE):
+                return self.info(name_or_selector)
+        entries = self.listed(name_or_selector.base_dir)
+        for _ in range(0, max(1, len(entries)), KEYS_PER_PAGE):
             with self.requests.one(self.round_trip_s):
                 pass
-        return found
+        return entries
 
     def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """Describe what a directory holds."""
+        """Describe the entries of a directory."""
         return [self.info(f"{directory}/{name}") for name in self.names(directory)]
 
     def names(self, directory: str) -> list[str]:
@@ -109,7 +109,7 @@ class SimulatedStore:
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 
     def open_input_file(self, path: str) -> Any:
-        """Open a file; as S3's client does, ask for its size."""
+        """Open a file; like S3's client, request the file's size."""
         with self.requests.one(self.round_trip_s):
             info = self.info(path)
             if info.type != pafs.FileType.File:

@@ -79,7 +79,7 @@ class SimulatedTarget(SimulatedStore):
     objects: dict[str, bytes] = field(default_factory=dict)
 
     def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """List the tasks' notes; nothing else is asked for."""
+        """List the tasks' notes, the only entries that a rebuild lists."""
         names = [f"{_NOTES}/queues-{number:06d}" for number in range(MAX_PARTITIONS)] if directory == _NOTES else []
         return [pafs.FileInfo(name, pafs.FileType.File, size=0) for name in names]
 

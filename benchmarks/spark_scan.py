@@ -1,6 +1,6 @@
-"""Times scans of the ``rmq_commitlog`` source in a session of its own, and of one that gives the same rows for nothing.
+"""Times scans of the ``rmq_commitlog`` source, and of a source that repeats ready batches.
 
-It prints one JSON object. That source, ``ceiling``, has the same schema and tasks: each makes one batch as ours does,
+It prints one JSON object. The latter, ``ceiling``, has the same schema and tasks: each makes one batch as ours does,
 and gives it again and again until it has given as many rows. What is left is Spark's own work, the most that any Python
 source can reach. The two take turns.
 
@@ -29,17 +29,17 @@ _ROWS = "ceilingRows"  # of a task
 
 
 class CeilingReader(CommitLogReader):
-    """Reader that makes the first batch of a task, and gives it until the task has its rows."""
+    """Reader that reads the first batch of a task, and repeats the batch up to the task's number of rows."""
 
     rows = 0
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give one batch many times."""
-        batch, left = next(super().read(partition)), self.rows
-        while left:
-            given = batch.slice(0, left)
-            yield given
-            left -= given.num_rows
+        """Yield one batch many times."""
+        batch, remaining = next(super().read(partition)), self.rows
+        while remaining:
+            piece = batch.slice(0, remaining)
+            yield piece
+            remaining -= piece.num_rows
 
 
 class CeilingSource(CommitLogSource):
@@ -78,11 +78,11 @@ def scans_s(spark: SparkSession, store: str, messages: int, options: dict[str, s
     ours = spark.read.format("rmq_commitlog").options(**options).load(store)
     tasks = ours.rdd.getNumPartitions()
     ceiling = spark.read.format("ceiling").options(**options).option(_ROWS, -(-messages // tasks)).load(store)
-    taken: dict[str, list[float]] = {"ours": [], "ceiling": []}
+    seconds_by_source: dict[str, list[float]] = {"ours": [], "ceiling": []}
     for _ in range(_ROUNDS):
-        taken["ours"].append(_scan_s(ours))
-        taken["ceiling"].append(_scan_s(ceiling))
-    return taken
+        seconds_by_source["ours"].append(_scan_s(ours))
+        seconds_by_source["ceiling"].append(_scan_s(ceiling))
+    return seconds_by_source
 
 
 def _scan_s(frame: DataFrame) -> float:

@@ -44,7 +44,7 @@ _Stranger = Callable[[str, str], AbstractAsyncContextManager[None]]
 
 @dataclass(slots=True)
 class _Windows:
-    """What was measured in windows of one kind.
+    """Measurements in windows of one kind.
 
     Attributes:
         latencies_ms: of sends.
@@ -72,7 +72,7 @@ def figures(work: Path) -> list[Figure]:
 def _figure(work: Path, kind: str) -> Figure:
     alone, beside = _Windows(), _Windows()
     with standalone(work, "") as broker, _process("send", broker.broker) as sender:
-        _tell(sender, "0.5")  # all is loaded then
+        _measure_latencies(sender, "0.5")  # all is loaded then
         for pair in range(PAIRS):
             _measure(broker, sender, alone)
             with _process(kind, broker.broker, str(pair)) as stranger:
@@ -90,18 +90,18 @@ def _figure(work: Path, kind: str) -> Figure:
 def _measure(broker: Standalone, sender: "subprocess.Popen[str]", into: _Windows) -> None:
     process = psutil.Process(broker.pid)
     before = process.cpu_times()
-    into.latencies_ms += _tell(sender, f"{WINDOW_S}")
+    into.latencies_ms += _measure_latencies(sender, f"{WINDOW_S}")
     after = process.cpu_times()
     into.broker_cpu_s += after.user + after.system - before.user - before.system
 
 
-def _tell(sender: "subprocess.Popen[str]", seconds: str) -> list[float]:
-    """Have the sender measure for some seconds; returns the latencies in ms."""
+def _measure_latencies(sender: "subprocess.Popen[str]", seconds: str) -> list[float]:
+    """Start a measurement of some seconds in the sender; return the latencies in ms."""
     assert sender.stdin is not None
     assert sender.stdout is not None
     print(seconds, file=sender.stdin, flush=True)
-    found: list[float] = json.loads(sender.stdout.readline())
-    return found
+    latencies: list[float] = json.loads(sender.stdout.readline())
+    return latencies
 
 
 @contextmanager

@@ -48,11 +48,11 @@ def figures(work: Path) -> list[Figure]:
 
 async def _send(namesrv: str) -> None:
     due_ms = time.time_ns() // 1_000_000 + AHEAD_MS
-    left = iter(range(COUNT))
+    numbers = iter(range(COUNT))
     async with Producer(namesrv, "timer-load") as producer:
 
         async def send_some() -> None:
-            for _ in left:
+            for _ in numbers:
                 await producer.send(Message(TOPIC, b"x" * 1024, deliver_at_ms=due_ms))
 
         await asyncio.gather(*(send_some() for _ in range(CONCURRENT)))
@@ -74,14 +74,14 @@ def pending(store: Path, count: int, due_count: int) -> list[Figure]:
     with standalone(store, "timerStopEnqueue=true\n") as broker:
         idle_bytes = _own_bytes(broker.pid)
     with standalone(store, "") as broker:
-        asyncio.run(_all_taken_in(broker))
+        asyncio.run(_wait_until_enqueued(broker))
         waiting_bytes = _own_bytes(broker.pid) - idle_bytes
     due_s = time.time_ns() // 1_000_000_000 + _DUE_IN_S
     _put(store, (due_s for _ in range(due_count)))
     begin = time.perf_counter()
     with standalone(store, "") as broker:
         start_s = time.perf_counter() - begin
-        asyncio.run(_all_came(broker, due_count))
+        asyncio.run(_wait_until_delivered(broker, due_count))
         again_bytes = _own_bytes(broker.pid) - idle_bytes
     late_ms = [message.store_timestamp_ms - (due_s + 1) * 1000 for message in Store(store).messages(topic=TOPIC)]
     first_ms, last_ms = min(late_ms), max(late_ms)
@@ -115,13 +115,13 @@ def _put(store: Path, due_s: Iterable[int]) -> None:
 
 
 def _own_bytes(pid: int) -> int:
-    """Return the memory of a process that is not of files, whose pages the system may take back."""
+    """Return the memory of a process without file pages, which the system may reclaim."""
     with Path(f"/proc/{pid}/smaps_rollup").open(encoding="ascii") as lines:
         numbers = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value}
     return (int(numbers["Pss_Anon"]) + int(numbers["Pss_Shmem"])) << 10
 
 
-async def _all_taken_in(broker: Standalone) -> None:
+async def _wait_until_enqueued(broker: Standalone) -> None:
     async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
         while True:
             answer = await client.invoke(broker.broker, request(RequestCode.GET_BROKER_RUNTIME_INFO))
@@ -130,11 +130,11 @@ async def _all_taken_in(broker: Standalone) -> None:
             await asyncio.sleep(0.2)
 
 
-async def _all_came(broker: Standalone, count: int) -> None:
+async def _wait_until_delivered(broker: Standalone, count: int) -> None:
     async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
         while True:
-            asked = request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
-            answer = await client.invoke(broker.broker, asked)
+            command = request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+            answer = await client.invoke(broker.broker, command)
             if int(answer.ext_fields.get("offset", "0")) >= count:
                 return
             await asyncio.sleep(0.2)

@@ -30,7 +30,7 @@ def _verify(store: Path) -> list[Figure]:
     run_rmq("rebuild", str(store), "--json")
     report = json.loads(run_rmq("verify", str(store), "--json").splitlines()[-1])
     rate = report["bytes"] / report["seconds"]
-    phases = ", ".join(f"{phase} {taken:.2f} s" for phase, taken in report["phases"].items())
+    phases = ", ".join(f"{phase} {phase_s:.2f} s" for phase, phase_s in report["phases"].items())
     share = checksum_seconds(store) / (report["phases"]["scan"] + report["phases"]["compare"])
     return [
         Figure(f"`rmq verify` of everything ({phases})", f"{rate / 1e6:,.0f} MB/s", "1,000 MB/s", rate >= 1e9),

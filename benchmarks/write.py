@@ -59,11 +59,11 @@ def main(store: str, count: int) -> None:
 
 def second_write_s(frame: DataFrame, kind: str, store: str) -> float:
     """Return the seconds of a write that is done for the second time."""
-    taken = 0.0
+    write_s = 0.0
     for _ in range(2):
         shutil.rmtree(store, ignore_errors=True)
-        taken = seconds(lambda: frame.write.format(kind).mode("overwrite").save(store))
-    return taken
+        write_s = seconds(lambda: frame.write.format(kind).mode("overwrite").save(store))
+    return write_s
 
 
 if __name__ == "__main__":
