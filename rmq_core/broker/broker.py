@@ -370,7 +370,7 @@ class Broker(Service):
         self._every("filters", _HOUSEKEEPING_S, state.filters.save)
         self._every("topics and groups", _NAMES_S, self._save_names)
         self._every("housekeeping", _HOUSEKEEPING_S, self._clean_up)
-        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S), _MORE_DROPPED_S)
+        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_deleted(SLICE_S), _MORE_DROPPED_S)
         for clock in self._lite.clocks():
             self._every(*clock)
         self._every("stats", SAMPLE_S, state.stats.sample)

@@ -16,8 +16,8 @@ from rmq_formats.codecs.layout import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
     PROPERTY_DELAY,
+    PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_KEYS,
-    PROPERTY_LIGHT_NAMES,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
@@ -117,7 +117,7 @@ class Message(msgspec.Struct, frozen=True):
             properties[PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.light_queues:
             _check_light_queues(self.light_queues)
-            properties[PROPERTY_LIGHT_NAMES] = ",".join(self.light_queues)
+            properties[PROPERTY_INNER_MULTI_DISPATCH] = ",".join(self.light_queues)
         properties[PROPERTY_WAIT] = "true" if self.wait_store else "false"
         return properties
 

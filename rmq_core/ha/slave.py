@@ -152,7 +152,7 @@ class HaSlave:
     def on_log_joined(self) -> None:
         """Start replication: this log is the beginning of the master's."""
         self._start.reset()
-        self.store.cut_dropped_topics()
+        self.store.cut_deleted_topics()
         for listener in self._on_joined:
             listener()
         if self._has_diverged:

@@ -13,13 +13,13 @@ from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.pop import PopHandle, TopicKind
 from rmq_core.remoting.pop_requests import PopAnswer
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError
 
 _QUEUE_OFFSET: Final = "qo"  # in the number of deliveries of an offset
-_LMQ_PROPERTIES: Final = (PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS)
+_LMQ_PROPERTIES: Final = (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
 _MOST_DIGITS: Final = 18
 
 

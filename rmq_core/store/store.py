@@ -14,7 +14,7 @@ from rmq_core.store.commitlog.boundaries import Boundaries
 from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.consumequeue.dropped import DroppedTopics
+from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import MayMatchUnit
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.consumequeue.writer import UnitWriter
@@ -68,8 +68,8 @@ class MessageStore:
         self.disk = disk
         self._log = log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
         self.boundaries = Boundaries(log)
-        self._dropped = DroppedTopics(config.root, disk)
-        self._queues = queues = ConsumeQueueTable(config, disk, self._dropped, batch_topics)
+        self._deleted_topics = DeletedTopics(config.root, disk)
+        self._queues = queues = ConsumeQueueTable(config, disk, self._deleted_topics, batch_topics)
         index = Index(config, disk) if config.index_enabled else None
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
@@ -97,7 +97,7 @@ class MessageStore:
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
         self._cleaner = Cleaner(self._parts, self._background)
-        self._deletions = TopicDeletions(self._parts, self._dropped, self.appender, self._live, self._background)
+        self._deletions = TopicDeletions(self._parts, self._deleted_topics, self.appender, self._live, self._background)
 
     @classmethod
     def open(
@@ -123,7 +123,7 @@ class MessageStore:
         batch_topics = refuse_layouts(config.root, light_queues=config.lmq_enabled)
         load_kernels()
         disk = disk or Disk()
-        disk.make_forced_directory(config.root)
+        disk.make_durable_directory(config.root)
         locked = lock_store(config.root, disk)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk,
@@ -139,7 +139,7 @@ class MessageStore:
         self.recovery = Recovery(self._parts, now_ms).run()
         self._deletions.begin()
         if not self.config.slave:  # of a slave's log the rest may come
-            self.cut_dropped_topics()
+            self.cut_deleted_topics()
         if self.recovery.damages:
             damages = "; ".join(map(str, self.recovery.damages))
             _LOGGER.error("%(store)s: damage in the log: %(damages)s", {"store": self.config.root, "damages": damages})
@@ -356,23 +356,23 @@ class MessageStore:
         return self._cleaner.clean(now_ms, manually=manually)
 
     @property
-    def dropped_topics(self) -> Mapping[str, int]:
+    def deleted_topics(self) -> Mapping[str, int]:
         """Topics that were deleted, with a physical offset each: their records before that are dead."""
-        return self._dropped.ends
+        return self._deleted_topics.ends
 
     def delete_topics(self, topics: Collection[str]) -> int:
         """Remove the queues of topics; returns how many had any; see ``TopicDeletions.delete``."""
         return self._deletions.delete(topics)
 
-    def cut_dropped_topics(self) -> None:
+    def cut_deleted_topics(self) -> None:
         """Limit the offsets of deleted topics to a slave's log end, as its master may have lost later records."""
-        self._dropped.cut(self._log.max_offset)
+        self._deleted_topics.cut(self._log.max_offset)
 
     def drop_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove queues of topics that were deleted when the log ended at some offset; see ``TopicDeletions.drop``."""
         return self._deletions.drop(ends, at_least=at_least)
 
-    def remove_dropped(self, seconds: float) -> bool:
+    def remove_deleted(self, seconds: float) -> bool:
         """Remove files of the queues of deleted topics, for so long at most; see ``TopicDeletions.remove_files``."""
         return self._deletions.remove_files(seconds)
 

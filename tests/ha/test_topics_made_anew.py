@@ -36,7 +36,7 @@ async def follows_tables(master: Asker, slave: Asker) -> None:
         master_state, slave_state = master.broker.state, slave.broker.state
         return (
             slave_state.topics.version == master_state.topics.version
-            and slave_state.store.dropped_topics == master_state.store.dropped_topics
+            and slave_state.store.deleted_topics == master_state.store.deleted_topics
         )
 
     await eventually(has_them, 60)
@@ -116,7 +116,7 @@ async def test_a_slave_whose_disk_is_full_when_it_joins_a_shorter_log_connects_a
             await send(master, [b"new"] * 3)
             await caught_up(slave.broker, master.broker)
             assert len(refused) == 2
-            assert max(store.dropped_topics.values()) < store.max_physical_offset
+            assert max(store.deleted_topics.values()) < store.max_physical_offset
             assert bodies(slave) == bodies(master)
 
 

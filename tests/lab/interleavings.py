@@ -221,7 +221,7 @@ class Schedule:
         self._one.step(f"delete {topic[:20]} at {end}")
         store.delete_topics([topic])
         if self._dice.random() < _FILES_GO_AT_ONCE:  # else with the next deletion, or where a queue is made anew
-            store.remove_dropped(_PATIENCE_S)
+            store.remove_deleted(_PATIENCE_S)
         self._disk.lack_rate, self._disk.break_rate = rates
         self._model.forget_topic(topic)
 

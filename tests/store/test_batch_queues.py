@@ -328,7 +328,7 @@ def test_a_topic_is_deleted_with_its_batch_queues(open_batches: Opener, tmp_path
     put_batch(store, 3)
     store.dispatch()
     assert store.delete_topics([TOPIC]) == 1
-    while store.remove_dropped(1.0):
+    while store.remove_deleted(1.0):
         pass
     assert not (tmp_path / "store" / "batchconsumequeue" / TOPIC).exists()
     store.set_batch_topics([])

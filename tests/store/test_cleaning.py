@@ -229,11 +229,11 @@ def test_a_topic_that_was_deleted_before_what_is_cleaned_is_so_after_a_kill_too(
     aged(store, [73])
     assert store.clean(NOW_S * 1000).log_files == 1  # the file itself is not removed yet
     store.delete_topics(["Payments"])
-    end = store.dropped_topics["Orders"]
+    end = store.deleted_topics["Orders"]
     shutil.copytree(config.root, tmp_path / "killed")
     killed = opened(config_of(tmp_path / "killed"))
     assert killed.min_physical_offset == 0
-    assert killed.dropped_topics["Orders"] == end
+    assert killed.deleted_topics["Orders"] == end
     for one in (killed, store):
         one.shutdown()
 

@@ -255,7 +255,7 @@ def user_info(name: str, user: User, *, with_password: bool = False) -> UserInfo
 def _load(files: TableFiles) -> _Saved:
     path = f"{files.directory}/{_FILE}"
     directory = str(Path(path).parent)
-    files.disk.make_forced_directory(directory)
+    files.disk.make_durable_directory(directory)
     Path(directory).chmod(0o700)
     try:
         text = files.disk.read_file(path)

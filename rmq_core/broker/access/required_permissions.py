@@ -32,7 +32,7 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
 from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
@@ -305,7 +305,7 @@ def rules_of_light_queues() -> dict[int, Rule]:
         def list_permissions(request: RemotingCommand, cluster: str) -> Iterable[Permission]:
             yield from RULES[code](request, cluster)
             text = request.ext_fields.get(field, "")
-            if PROPERTY_LIGHT_NAMES in text:
+            if PROPERTY_INNER_MULTI_DISPATCH in text:
                 for name in dict.fromkeys(decode_lmq_names(text.encode("utf-8", "replace"))):
                     yield topic_permission(name, *_PUB)
 

@@ -46,7 +46,7 @@ class SlaveSync:
         self._is_failing = False
         self._wake = asyncio.Event()
         self._unknown_topics: set[str] = set()  # topics unknown at the arrival of their messages
-        self._dropped = dict(state.store.dropped_topics)  # topics whose offsets are removed
+        self._dropped = dict(state.store.deleted_topics)  # topics whose offsets are removed
         state.store.on_dispatched(self._on_arrivals, lambda: True)
         if state.replication.slave is not None:
             state.replication.slave.on_joined(self._wake.set)
@@ -55,7 +55,7 @@ class SlaveSync:
         """Poll at once for a topic that the master must have created; once, as the topic may be deleted already."""
         unknown = {arrival.topic for arrival in arrivals} - self._state.topics.table.keys() - self._unknown_topics
         missed = {topic for topic in unknown if not names.is_light(topic)}
-        if missed or self._state.store.dropped_topics != self._dropped:
+        if missed or self._state.store.deleted_topics != self._dropped:
             self._unknown_topics |= missed
             self._wake.set()
 
@@ -160,8 +160,8 @@ class SlaveSync:
                 topic for topic in unknown_topics if state.topics.is_system(topic) or names.is_light(topic)
             }
             state.store.drop_before(dict.fromkeys(unknown_topics - system_topics, log_end), at_least=True)
-        for topic, end in state.store.dropped_topics.items():
+        for topic, end in state.store.deleted_topics.items():
             if self._dropped.get(topic) != end:
                 log.info("the master has deleted the topic %(topic)s", {"topic": topic})
                 state.offsets.remove_topic(topic)
-        self._dropped = dict(state.store.dropped_topics)
+        self._dropped = dict(state.store.deleted_topics)

@@ -98,7 +98,7 @@ class LiteLifecycleManager:
                 self._orders.remove(queue, group, _QUEUE_ID)
             self._subscriptions.remove_queue(queue)
         log.info("%(count)d lite topics of %(topic)s are deleted", {"count": len(queues), "topic": parent})
-        async for _ in state.slices.each(iter(lambda: state.store.remove_dropped(SLICE_S), False)):
+        async for _ in state.slices.each(iter(lambda: state.store.remove_deleted(SLICE_S), False)):
             pass
 
     def handlers(self, base_handlers: Mapping[int, Handler]) -> dict[int, Handler]:

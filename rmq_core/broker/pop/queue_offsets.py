@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmq_core.store.commitlog.lmq_offsets import is_lmq, split_lmq_names
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import FormatError
@@ -30,8 +30,8 @@ def get_queue_offset(properties: Mapping[str, str], topic: str, queue_offset: in
     """Return the offset of a message in the queue of a topic; for a light queue, from the message's properties."""
     if not is_lmq(topic):
         return queue_offset
-    lmq_names = split_lmq_names(properties.get(PROPERTY_LIGHT_NAMES, ""))
-    lmq_offsets = split_lmq_names(properties.get(PROPERTY_LIGHT_OFFSETS, ""))
+    lmq_names = split_lmq_names(properties.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
+    lmq_offsets = split_lmq_names(properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, ""))
     if len(lmq_names) != len(lmq_offsets) or topic not in lmq_names:
         return queue_offset
     text = lmq_offsets[lmq_names.index(topic)]

@@ -13,7 +13,11 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, PROPERTY_LITE_TOPIC
+from rmq_formats.codecs.layout import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_LITE_TOPIC,
+)
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 
@@ -69,7 +73,7 @@ def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues
         problem = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     try:
-        properties[PROPERTY_LIGHT_NAMES] = lite_queue_name(fields.topic, child)
+        properties[PROPERTY_INNER_MULTI_DISPATCH] = lite_queue_name(fields.topic, child)
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     return structs.replace(fields, properties=encode_properties(properties).decode())
@@ -98,5 +102,5 @@ def leave_child(properties: dict[str, str]) -> None:
     child's first message replaces the second message, which is lost.
     """
     if PROPERTY_LITE_TOPIC in properties:
-        properties.pop(PROPERTY_LIGHT_NAMES, None)
-        properties.pop(PROPERTY_LIGHT_OFFSETS, None)
+        properties.pop(PROPERTY_INNER_MULTI_DISPATCH, None)
+        properties.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None)

@@ -32,8 +32,8 @@ from rmq_formats.codecs.layout import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_INNER_BASE,
+    PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_NUM,
-    PROPERTY_LIGHT_NAMES,
     PROPERTY_SEPARATOR,
     PROPERTY_UNIQ_KEY,
 )
@@ -56,7 +56,7 @@ _SPECIAL: Final = re.compile(
     "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
     "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT|_SYS_MSG_PRIORITY_)"
 )
-_LIGHT_NAMES: Final = f"\x02{PROPERTY_LIGHT_NAMES}\x01"
+_LIGHT_NAMES: Final = f"\x02{PROPERTY_INNER_MULTI_DISPATCH}\x01"
 _SHOWN_CHARS: Final = 60
 _PLACE_BYTES: Final = 11  # an offset below ten billion, and a comma
 _ADDED_BYTES: Final = 1024  # of the broker's properties: region, trace, unique key, target of a delayed message
@@ -225,7 +225,9 @@ class MessageWriter:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         invalid_name = next((name for name in light_queues if not is_lmq(name)), None)
         if invalid_name is not None:
-            problem = f"{PROPERTY_LIGHT_NAMES} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
+            problem = (
+                f"{PROPERTY_INNER_MULTI_DISPATCH} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
+            )
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
         self._check_room(light_queues)
 

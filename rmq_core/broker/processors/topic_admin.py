@@ -119,7 +119,7 @@ class TopicAdmin:
         topics = TopicsOfMaster(
             data_version=state.topics.version,
             topic_config_table=state.topics.table,
-            topics_dropped=dict(state.store.dropped_topics),
+            topics_dropped=dict(state.store.deleted_topics),
         )
         return request.response(body=encode_body(topics))
 
@@ -183,7 +183,7 @@ class TopicAdmin:
 
     async def _remove_files(self, request: RemotingCommand) -> RemotingCommand:
         async with self._removing:
-            while self._state.store.remove_dropped(SLICE_S):
+            while self._state.store.remove_deleted(SLICE_S):
                 await asyncio.sleep(0)
         return request.response()
 

@@ -17,8 +17,8 @@ from rmq_formats.codecs.layout import (
     FLAG_NEED_UNWRAP,
     MAGIC_V1,
     MAGIC_V2,
-    PROPERTY_LIGHT_NAMES,
-    PROPERTY_LIGHT_OFFSETS,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
 )
 from rmq_formats.codecs.record_layout import (
     BATCH_HEAD,
@@ -79,8 +79,8 @@ def decode_records(
 def _lmq_offset(message: ReceivedMessage, name: str) -> int:
     """Return a message's offset in a light queue (LMQ); its queue offset if that is the message's own queue."""
     if message.topic != name:
-        names = message.properties.get(PROPERTY_LIGHT_NAMES, "").split(",")
-        offsets = message.properties.get(PROPERTY_LIGHT_OFFSETS, "").split(",")
+        names = message.properties.get(PROPERTY_INNER_MULTI_DISPATCH, "").split(",")
+        offsets = message.properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, "").split(",")
         for lmq, offset in zip(names, offsets, strict=False):
             if lmq == name and offset.isascii() and offset.isdecimal():
                 return int(offset)

@@ -9,13 +9,13 @@ from typing import Final
 
 from rmq_core.store.commitlog.record_encoder import QueueParts
 from rmq_core.store.consumequeue.table import ConsumeQueueTable
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, SCHEDULE_TOPIC
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET, SCHEDULE_TOPIC
 from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 
-INNER_MULTI_DISPATCH: Final = f"{PROPERTY_LIGHT_NAMES}\x01".encode()  # in encoded properties
-INNER_MULTI_QUEUE_OFFSET: Final = f"{PROPERTY_LIGHT_OFFSETS}\x01".encode()
+INNER_MULTI_DISPATCH: Final = f"{PROPERTY_INNER_MULTI_DISPATCH}\x01".encode()  # in encoded properties
+INNER_MULTI_QUEUE_OFFSET: Final = f"{PROPERTY_INNER_MULTI_QUEUE_OFFSET}\x01".encode()
 _SEPARATOR: Final = ","
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _QUEUE_ID: Final = 0
@@ -29,7 +29,7 @@ def split_lmq_names(text: str) -> list[str]:
 
 def decode_lmq_names(properties: bytes) -> list[str]:
     """List the LMQs that a message's encoded properties name."""
-    return split_lmq_names(decode_properties(properties).get(PROPERTY_LIGHT_NAMES, ""))
+    return split_lmq_names(decode_properties(properties).get(PROPERTY_INNER_MULTI_DISPATCH, ""))
 
 
 def is_lmq(name: str) -> bool:
@@ -90,12 +90,14 @@ class LmqOffsets:
             return properties, _NONE
         properties_by_name = decode_properties(properties)
         has_none = topic in self._queues.batch_topics
-        names = [] if has_none else split_lmq_names(properties_by_name.get(PROPERTY_LIGHT_NAMES, ""))
+        names = [] if has_none else split_lmq_names(properties_by_name.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
         queues = [self._queue_of(name, _QUEUE_ID) if is_lmq(name) else None for name in names]
         opened_queues = [queue for queue in queues if queue is not None]
         if not names or len(opened_queues) < len(names):
-            if properties_by_name.pop(PROPERTY_LIGHT_OFFSETS, None) is None:
+            if properties_by_name.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None) is None:
                 return properties, _NONE
             return encode_properties(properties_by_name), _NONE
-        properties_by_name[PROPERTY_LIGHT_OFFSETS] = _SEPARATOR.join(str(queue.next_offset) for queue in opened_queues)
+        properties_by_name[PROPERTY_INNER_MULTI_QUEUE_OFFSET] = _SEPARATOR.join(
+            str(queue.next_offset) for queue in opened_queues
+        )
         return encode_properties(properties_by_name), dict.fromkeys(opened_queues)

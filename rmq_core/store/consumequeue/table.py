@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, NewUnit
-from rmq_core.store.consumequeue.dropped import DroppedTopics
+from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
 from rmq_core.store.consumequeue.find_end import load_queue
@@ -24,15 +24,17 @@ class ConsumeQueueTable:
 
     Attributes:
         batch_topics: topics whose queues are BatchConsumeQueues.
-        dropped: topics that were deleted.
+        deleted_topics: of the store.
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
         is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
     """
 
-    def __init__(self, config: StoreConfig, disk: Disk, dropped: DroppedTopics, batch_topics: Collection[str]) -> None:
+    def __init__(
+        self, config: StoreConfig, disk: Disk, deleted_topics: DeletedTopics, batch_topics: Collection[str]
+    ) -> None:
         self.batch_topics = frozenset(batch_topics)
-        self.dropped = dropped
+        self.deleted_topics = deleted_topics
         self.open_files = OpenFiles(disk)
         self.unit_total = 0
         self._config = config
@@ -71,7 +73,7 @@ class ConsumeQueueTable:
                 for name in _names(f"{directory}/{topic}"):
                     if name.isascii() and name.isdigit() and str(int(name)) == name:
                         self._load(topic, int(name), known_until, is_batch=directory is self._batch_directory)
-        self.remove_topics(self.dropped.ends)  # where a crash came in between
+        self.remove_topics(self.deleted_topics.ends)  # where a crash came in between
         self.remove_files()
         self.count_units()
 

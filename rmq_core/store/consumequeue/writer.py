@@ -56,7 +56,7 @@ class UnitWriter:
         """Create a writer without rows.
 
         Args:
-            queues: where the units go; records of a dropped topic that are dead get none.
+            queues: where the units go; old records of a deleted topic get none.
             follows: this is a slave's store: a newer record with an older queue offset is of a topic that the master
                 has made anew.
         """
@@ -69,7 +69,7 @@ class UnitWriter:
         self.lost: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
-        self._dropped = queues.dropped.ends
+        self._deleted_topics = queues.deleted_topics.ends
         self.follows = follows
         self._rows: list[Queue | None] = []
         self._files: list[ConsumeQueueFile | None] = []  # that a row's target is in
@@ -115,7 +115,7 @@ class UnitWriter:
             OSError: the disk is full, or broken. They may be given again.
         """
         row, queue_offset, physical_offset, *_ = units[0]
-        if self._dropped and physical_offset < self._dropped.get(self.names[row][0], 0):
+        if self._deleted_topics and physical_offset < self._deleted_topics.get(self.names[row][0], 0):
             return 1
         queue = self._queue(row)
         if queue is None:
@@ -164,7 +164,7 @@ class UnitWriter:
         It was deleted behind the queue's last record. Another queue whose first one is behind that may be a new one's.
         """
         ends = {queue.topic: self._queues.dead_until(queue.topic, queue.last_end())}
-        self._queues.dropped.note(ends, 0)
+        self._queues.deleted_topics.note(ends, 0)
         self.clear_cache()
         self._queues.remove_topics(ends)
 

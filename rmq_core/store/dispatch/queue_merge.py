@@ -85,7 +85,7 @@ class QueueMerge:
         if comparison is None or comparison.appends:
             return 0
         queue = comparison.queue
-        dead = int(np.searchsorted(rows[:, _PHYSICAL], self._queues.dropped.ends.get(queue.topic, 0)))
+        dead = int(np.searchsorted(rows[:, _PHYSICAL], self._queues.deleted_topics.ends.get(queue.topic, 0)))
         count = len(rows)
         rows = rows[dead:]
         if comparison.rows is None:

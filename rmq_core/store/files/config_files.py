@@ -31,7 +31,7 @@ def save(path: str, text: bytes, disk: Disk, *, again: bool = False, keeps_forme
     Raises:
         OSError: it cannot be written.
     """
-    disk.make_forced_directory(str(Path(path).parent))
+    disk.make_durable_directory(str(Path(path).parent))
     try:
         before = disk.read_file(path)
     except FileNotFoundError:

@@ -127,7 +127,7 @@ class Disk:
             directory.mkdir(exist_ok=True)
         return [str(directory.parent) for directory in missing]
 
-    def make_forced_directory(self, path: str) -> None:
+    def make_durable_directory(self, path: str) -> None:
         """Create a directory and its missing parents, and force their names."""
         for changed in self.make_directory(path):
             self.sync_directory(changed)

@@ -108,7 +108,7 @@ class Background:
         self._to_remove.append((removal, pause_ms / 1000))
         self._worker.wake()
 
-    def force_soon(self) -> None:
+    def request_flush(self) -> None:
         """Request the thread to fsync the queues before the interval is over."""
         self._is_flush_requested = True
         self._worker.wake()
@@ -130,7 +130,7 @@ class Background:
         self._make_next()
         self._remove()
         if self._is_flush_requested or self._monotonic_s() >= self._due_at:
-            self.force_due()
+            self.flush_if_due()
             self._due_at = self._monotonic_s() + self._interval_s
         next_at = min(self._due_at, self._remove_at) if self._to_remove and self._remove_at else self._due_at
         return max(next_at - self._monotonic_s(), 0)
@@ -172,7 +172,7 @@ class Background:
     def _pause_removals(self, seconds: float) -> None:
         self._remove_at = self._monotonic_s() + seconds if seconds else 0.0
 
-    def force_due(self) -> None:
+    def flush_if_due(self) -> None:
         """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""
         now = self._monotonic_s()
         config = self._config

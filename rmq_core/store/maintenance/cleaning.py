@@ -127,7 +127,7 @@ class Cleaner:
         # The ends of queues are told by units alone where their records are gone: those are forced before.
         while ended and ended[-1].start + ended[-1].size > self._background.watermark.dispatched:
             ended.pop()
-            self._background.force_soon()
+            self._background.request_flush()
         if ended and not self._has_forced_record(ended[-1].start + ended[-1].size):
             ended.pop()
         count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)

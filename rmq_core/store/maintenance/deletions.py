@@ -6,7 +6,7 @@ Source: ``DefaultMessageStore#deleteTopics``.
 from collections.abc import Collection, Mapping
 
 from rmq_core.store.commitlog.append import Appender
-from rmq_core.store.consumequeue.dropped import DroppedTopics
+from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.maintenance.background import LACKS, Background
 from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
@@ -16,14 +16,19 @@ class TopicDeletions:
     """Removes the queues of deleted topics. Their messages stay in the log until that is cleaned."""
 
     def __init__(
-        self, parts: StoreParts, dropped: DroppedTopics, appender: Appender, live: LiveDispatch, background: Background
+        self,
+        parts: StoreParts,
+        deleted_topics: DeletedTopics,
+        appender: Appender,
+        live: LiveDispatch,
+        background: Background,
     ) -> None:
-        """Delete topics of a store; ``dropped`` records the deletions."""
+        """Delete topics of a store; ``deleted_topics`` records the deletions."""
         self._log = parts.log
         self._queues = parts.queues
         self._dispatch = parts.dispatch
         self._flusher = parts.flusher
-        self._dropped = dropped
+        self._deleted_topics = deleted_topics
         self._appender = appender
         self._live = live
         self._background = background
@@ -35,7 +40,7 @@ class TopicDeletions:
         self._begin = self._log.min_offset
 
     def delete(self, topics: Collection[str]) -> int:
-        """Remove the queues of topics; returns how many had any. ``MessageStore.remove_dropped`` removes their files.
+        """Remove the queues of topics; returns how many had any. ``MessageStore.remove_deleted`` removes their files.
 
         The log's end is noted for each topic. It is forced first: a note beyond what a loss of power leaves would
         count for nothing, in the place of an earlier one.
@@ -51,7 +56,7 @@ class TopicDeletions:
     def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
 
-        The queues' files are left to ``MessageStore.remove_dropped``.
+        The queues' files are left to ``MessageStore.remove_deleted``.
 
         Args:
             ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
@@ -63,7 +68,7 @@ class TopicDeletions:
         if at_least:
             ends = {topic: self._queues.dead_until(topic, end) for topic, end in ends.items()}
         try:
-            if not self._dropped.note(ends, self._begin):
+            if not self._deleted_topics.note(ends, self._begin):
                 return 0
         except OSError as error:
             if error.errno not in LACKS:  # the note may be there: at the next start, what came now would be dead
@@ -73,7 +78,7 @@ class TopicDeletions:
         removed = self._queues.remove_topics(ends, self._dispatch.offset)
         self._appender.evict_queues(ends.keys())
         self._dispatch.note()
-        self._background.force_soon()
+        self._background.request_flush()
         return removed
 
     def remove_files(self, seconds: float) -> bool:

@@ -43,7 +43,7 @@ class Quarantine:
         Raises:
             OSError: the copy cannot be made; the log must stay as it is then.
         """
-        self._disk.make_forced_directory(self.directory)
+        self._disk.make_durable_directory(self.directory)
         name = f"{damage.physical_offset:0{SEGMENT_NAME_DIGITS}d}"
         path = f"{self.directory}/{name}.{now_ms}.bin"
         note = {

@@ -112,7 +112,7 @@ class Recovery:
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
         began = time.perf_counter()
         if not self._files:
-            self._queues.dropped.clear()
+            self._queues.deleted_topics.clear()
             self._begin_new()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
         missing = tuple(
@@ -161,7 +161,7 @@ class Recovery:
 
     def _begin_new(self) -> None:
         """Remove queues and Index: without a log they can refer to nothing. Source: ``recoverNormally``."""
-        self._disk.make_forced_directory(self._config.commitlog_path)
+        self._disk.make_durable_directory(self._config.commitlog_path)
         self._queues.load(None)
         self._queues.clear()
         if self._index is not None:

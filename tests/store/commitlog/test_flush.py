@@ -216,7 +216,7 @@ def test_a_flush_by_the_clock_waits_for_its_pages_or_for_long(open_store: Opener
     put(store)
     store.dispatch()
     flusher._turn()
-    background.force_due()
+    background.flush_if_due()
     assert store.flushed_offset == 0
     while store.max_physical_offset < 4 * 4096:
         put(store)
@@ -249,15 +249,15 @@ def test_queues_wait_for_their_pages_or_for_long(open_store: Opener) -> None:
     background = store._background
     put(store)
     store.dispatch()
-    background.force_due()
+    background.flush_if_due()
     assert background.watermark.dispatched == 0
     for _ in range(2 * 4096 // 20):
         put(store)
     store.dispatch()
-    background.force_due()
+    background.flush_if_due()
     assert background.watermark.dispatched == store.max_physical_offset
     put(store)
     store.dispatch()
     background._thorough_at -= 61
-    background.force_due()
+    background.flush_if_due()
     assert background.watermark.dispatched == store.max_physical_offset

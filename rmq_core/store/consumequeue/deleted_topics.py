@@ -15,7 +15,7 @@ from rmq_formats.codecs import paths
 _FILE: Final = "droppedTopics.json"
 
 
-class DroppedTopics:
+class DeletedTopics:
     """Topics that were deleted.
 
     Attributes:
