@@ -91,7 +91,7 @@ class _LogWriter(ExitStack):
         while first < len(frames):
             room = self._file_begin + self._file_bytes - BLANK_BYTES - self._at
             stop = int(
-                kernel.take_records(batch.data, frames, first, self._at, room, self._out, self._halves, self._known)
+                kernel.copy_records(batch.data, frames, first, self._at, room, self._out, self._halves, self._known)
             )
             size = int(frames[first:stop, scan_kernel.SIZE].sum())
             self._write(self._out[:size])

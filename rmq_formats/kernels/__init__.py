@@ -21,7 +21,7 @@ _BELOW = (
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
-    """Drop the machine code that numba keeps of a package, if it was compiled from other sources.
+    """Delete numba's cached machine code of a package if it was compiled from other sources.
 
     Call it before the package's kernels are imported.
 
@@ -29,8 +29,8 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
         directory: of the package.
         sources: what its kernels are made of; all of this package is taken to be a part of it.
     """
-    own = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]
-    machine_code.drop_stale_code(directory, [*own, *sources])
+    kernel_sources = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]
+    machine_code.drop_stale_code(directory, [*kernel_sources, *sources])
 
 
 machine_code.choose_directory(_HERE)

@@ -79,8 +79,8 @@ def _equal_lanes(builder: Any, address: Any, value: Any, lane_count: int) -> Any
     undefined = ir.Constant(vector, ir.Undefined)
     loaded = builder.load(builder.inttoptr(address, vector.as_pointer()), align=1)
     single = builder.insert_element(undefined, value, ir.IntType(32)(0))
-    wanted = builder.shuffle_vector(single, undefined, ir.Constant(index, [0] * lane_count))
-    return builder.icmp_unsigned("==", loaded, wanted)
+    repeated = builder.shuffle_vector(single, undefined, ir.Constant(index, [0] * lane_count))
+    return builder.icmp_unsigned("==", loaded, repeated)
 
 
 def _match_mask(lane_count: int) -> Any:
@@ -143,7 +143,7 @@ def write_i64(data: Any, at: int, value: int) -> None:
 
 @njit(**INLINED)  # no signature: numba types global arrays as read-only, arguments not
 def same_bytes(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
-    """Return whether ``data`` and ``other`` hold the same ``byte_count`` bytes at their positions."""
+    """Return whether ``data`` and ``other`` have the same ``byte_count`` bytes at their positions."""
     for index in range(byte_count):
         if data[at + index] != other[other_at + index]:
             return False

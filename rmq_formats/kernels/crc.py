@@ -90,7 +90,7 @@ def _fold_64(context: Any, builder: Any, base: Any, count: Any, crc_value: Any) 
 
 @njit("uint64(uint64, uint64)", **COMPILED)
 def _update_word(crc: int, word: int) -> int:
-    """Update the CRC state (inverted, 32 bits) by eight more bytes, given as a little-endian word."""
+    """Update the CRC state (inverted, 32 bits) by eight more bytes, read as a little-endian word."""
     word ^= crc
     return np.uint64(
         _TABLES[7, word & 0xFF]

@@ -188,7 +188,7 @@ def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
     **COMPILED,
 )
 def _append_light_units(
-    data: Any, found: Any, own_queue: int, queues: Any, slots: Any, pool: Any, used: Any, units: Any, own_row: int
+    data: Any, values: Any, own_queue: int, queues: Any, slots: Any, pool: Any, used: Any, units: Any, own_row: int
 ) -> int:
     """Append a unit for each light queue of a record: as its own, at another queue offset.
 
@@ -196,8 +196,8 @@ def _append_light_units(
     is no number gives none (Java dispatches nothing from such a record on, and no broker writes one).
 
     Args:
-        data: uint8[n], holds the record.
-        found: int64[PROPERTY_ROWS, 2], its properties, with LIGHT_NAMES and LIGHT_OFFSETS.
+        data: uint8[n], the window.
+        values: int64[PROPERTY_ROWS, 2], its properties, with LIGHT_NAMES and LIGHT_OFFSETS.
         own_queue: row of its own queue.
         queues: see ``find_queue``, as are the next three.
         slots: of the queue table.
@@ -209,12 +209,12 @@ def _append_light_units(
     Returns:
         One past the last unit; -QUEUES_FULL or -UNITS_FULL where nothing counts that was written.
     """
-    name_at, place_at = found[LIGHT_NAMES, 0], found[LIGHT_OFFSETS, 0]
-    names_end = list_end(data, name_at, found[LIGHT_NAMES, 1])
-    places_end = list_end(data, place_at, found[LIGHT_OFFSETS, 1])
+    name_at, place_at = values[LIGHT_NAMES, 0], values[LIGHT_OFFSETS, 0]
+    names_end = list_end(data, name_at, values[LIGHT_NAMES, 1])
+    places_end = list_end(data, place_at, values[LIGHT_OFFSETS, 1])
     count = part_count(data, name_at, names_end)
     unit_count = own_row + 1
-    if count != part_count(data, place_at, places_end) or is_blank(data, name_at, found[LIGHT_NAMES, 1]):
+    if count != part_count(data, place_at, places_end) or is_blank(data, name_at, values[LIGHT_NAMES, 1]):
         return unit_count
     if unit_count + count > len(units):
         return -UNITS_FULL
@@ -284,7 +284,7 @@ def dispatch_frames(
         DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
     """
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
-    found = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
+    values = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
     for row in range(start, len(frames)):
         result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = row, unit_count, key_count
         if frames[row, CODE] != SOUND:
@@ -299,9 +299,9 @@ def dispatch_frames(
         topic_at, topic_bytes = frames[row, TOPIC_AT], frames[row, TOPIC_BYTES]
         topic_hash = java_hash(data, topic_at, topic_at + topic_bytes, np.uint32(0))
         properties_at = frames[row, PROPERTIES_AT]
-        find_properties(data, properties_at, properties_at + frames[row, PROPERTIES_BYTES], found)
+        find_properties(data, properties_at, properties_at + frames[row, PROPERTIES_BYTES], values)
         # Upper bound of the keys of this record: each part of KEYS takes at least a byte and a space; UNIQ_KEY, TAGS.
-        if key_count + 3 + found[KEYS, 1] // 2 > len(keys):
+        if key_count + 3 + values[KEYS, 1] // 2 > len(keys):
             return KEYS_FULL
         if unit_count == len(units):
             return UNITS_FULL
@@ -309,24 +309,24 @@ def dispatch_frames(
         queue = find_queue(data, topic_at, topic_bytes, topic_hash, queue_id, queues, slots, pool, used)
         if queue < 0:
             return QUEUES_FULL
-        if found[LIGHT_OFFSETS, 1] > 0:
+        if values[LIGHT_OFFSETS, 1] > 0:
             queues[queue, QUEUE_MARKS] |= MARK_LIGHT
             result[MARKS] |= MARK_LIGHT
-        if sys_flag & FLAG_INNER_BATCH and found[INNER_BASE, 1] > 0:  # the filler of a repair has the flag alone
+        if sys_flag & FLAG_INNER_BATCH and values[INNER_BASE, 1] > 0:  # the filler of a repair has the flag alone
             queues[queue, QUEUE_MARKS] |= MARK_BATCH
             result[MARKS] |= MARK_BATCH
         if transaction == 0 or transaction == FLAG_TRANSACTION_COMMIT:
-            tags_at, tags_bytes = found[TAGS, 0], found[TAGS, 1]
+            tags_at, tags_bytes = values[TAGS, 0], values[TAGS, 1]
             code = np.int64(0)
             if tags_bytes > 0:
                 code = np.int64(np.int32(java_hash(data, tags_at, tags_at + tags_bytes, np.uint32(0))))
             if (
-                found[DELAY, 1] > 0
+                values[DELAY, 1] > 0
                 and topic_bytes == len(_SCHEDULE)
                 and len(delay_levels_ms) > 0
                 and same_bytes(data, topic_at, _SCHEDULE, 0, topic_bytes)
             ):
-                level = parse_decimal(data, found[DELAY, 0], found[DELAY, 1])
+                level = parse_decimal(data, values[DELAY, 0], values[DELAY, 1])
                 if level > 0:
                     code = timestamp + delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
             units[unit_count, UNIT_QUEUE] = queue
@@ -338,24 +338,24 @@ def dispatch_frames(
             unit_count += 1
             if (
                 to_light_queues
-                and not (sys_flag & FLAG_INNER_BATCH and found[INNER_BASE, 1] > 0)
-                and found[LIGHT_OFFSETS, 1] > 0
-                and found[LIGHT_NAMES, 1] > 0
+                and not (sys_flag & FLAG_INNER_BATCH and values[INNER_BASE, 1] > 0)
+                and values[LIGHT_OFFSETS, 1] > 0
+                and values[LIGHT_NAMES, 1] > 0
                 and goes_to_light_queues(data, topic_at, topic_bytes)
             ):
-                unit_count = _append_light_units(data, found, queue, queues, slots, pool, used, units, unit_count - 1)
+                unit_count = _append_light_units(data, values, queue, queues, slots, pool, used, units, unit_count - 1)
                 if unit_count < 0:
                     return -unit_count
         _count(frames, row, physical_offset, result)
         prefix = topic_hash * np.uint32(31) + np.uint32(35)  # the key is topic + '#' + key
-        if found[UNIQ_KEY, 1] > 0:
-            hashed = java_hash(data, found[UNIQ_KEY, 0], found[UNIQ_KEY, 0] + found[UNIQ_KEY, 1], prefix)
+        if values[UNIQ_KEY, 1] > 0:
+            hashed = java_hash(data, values[UNIQ_KEY, 0], values[UNIQ_KEY, 0] + values[UNIQ_KEY, 1], prefix)
             keys[key_count, KEY_HASH] = index_hash(hashed)
             keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
             keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
             keys[key_count, KEY_QUEUE] = queue
             key_count += 1
-        at, end = found[KEYS, 0], found[KEYS, 0] + found[KEYS, 1]
+        at, end = values[KEYS, 0], values[KEYS, 0] + values[KEYS, 1]
         while 0 <= at < end:
             part_end = at
             while part_end < end and data[part_end] != 32:
@@ -368,9 +368,9 @@ def dispatch_frames(
                 keys[key_count, KEY_QUEUE] = queue
                 key_count += 1
             at = part_end + 1
-        if found[TAGS, 1] > 0 and physical_offset + position >= tags_from:
+        if values[TAGS, 1] > 0 and physical_offset + position >= tags_from:
             prefix = (prefix * np.uint32(31) + np.uint32(84)) * np.uint32(31) + np.uint32(35)  # topic + '#T#' + TAGS
-            hashed = java_hash(data, found[TAGS, 0], found[TAGS, 0] + found[TAGS, 1], prefix)
+            hashed = java_hash(data, values[TAGS, 0], values[TAGS, 0] + values[TAGS, 1], prefix)
             keys[key_count, KEY_HASH] = index_hash(hashed)
             keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
             keys[key_count, KEY_STORE_TIMESTAMP] = timestamp

@@ -80,16 +80,16 @@ def check_entry(
     data: Any, data_bytes: int, window_at: int, file_offset: int, file_bytes: int, position: int, row: Any
 ) -> int:
     """Check the entry at ``position``; fill ``row`` where its record is sound. See ``scan.check_frame``."""
-    left = file_bytes - window_at - position
-    if left < FILE_END_BYTES:
+    remaining = file_bytes - window_at - position
+    if remaining < FILE_END_BYTES:
         return _TRUNCATED
     have = data_bytes - position
     if have < FILE_END_BYTES:
         return NEED_MORE
     is_end = read_i32(data, position) == FILE_END_MAGIC
-    if is_end and read_i32(data, position + 4) == left:
+    if is_end and read_i32(data, position + 4) == remaining:
         return BLANK
-    if left < ENTRY_HEAD_BYTES + BLANK_BYTES:
+    if remaining < ENTRY_HEAD_BYTES + BLANK_BYTES:
         return _SIZE if is_end else _TRUNCATED
     if have < ENTRY_HEAD_BYTES + BLANK_BYTES:
         return NEED_MORE
@@ -246,18 +246,18 @@ _HALF = np.frombuffer(HALF_TOPIC.encode(), dtype=np.uint8)
 @njit("int64(int64[:, ::1], int64, int64)", **COMPILED)
 def _moved(halves: Any, count: int, old: int) -> int:
     """Return the place in the new log of the half message at ``old``; 0 where there is none."""
-    found = np.searchsorted(halves[0, :count], old)
-    return int(halves[1, found]) if found < count and halves[0, found] == old else 0
+    number = np.searchsorted(halves[0, :count], old)
+    return int(halves[1, number]) if number < count and halves[0, number] == old else 0
 
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
-def take_records(
-    data: Any, frames: Any, first: int, physical_offset: int, room: int, out: Any, halves: Any, known: Any
+def copy_records(
+    data: Any, frames: Any, first: int, physical_offset: int, room: int, out: Any, halves: Any, half_state: Any
 ) -> int:
-    """Copy records one behind the other, and write into each the physical offsets that it names there.
+    """Copy records end to end, and update the physical offsets in each record to the new log.
 
-    Those are its own and, in a message that a transaction has committed, that of its half message; 0 where the half
-    message should be among the records and is not.
+    A record has its own physical offset and, in a message that a transaction has committed, that of its half message; 0
+    where the half message should be among the records and is not.
 
     Args:
         data: uint8[n], the window.
@@ -268,7 +268,7 @@ def take_records(
         out: uint8[n], has room for all records of the window.
         halves: int64[2, n], physical offsets of half messages in the old log, ascending, and in the new one; has room
             for all rows of ``frames``.
-        known: int64[2], how many half messages are known, and the physical offset at which the records began.
+        half_state: int64[2], the number of half messages so far, and the physical offset at which the records began.
 
     Returns:
         The row of the first record for which the file has no room; ``len(frames)`` if there is none.
@@ -280,13 +280,13 @@ def take_records(
             return row
         copy_bytes(np.uint64(out.ctypes.data + at), np.uint64(data.ctypes.data + frames[row, POSITION]), size)
         if frames[row, TOPIC_BYTES] == len(_HALF) and same_bytes(data, frames[row, TOPIC_AT], _HALF, 0, len(_HALF)):
-            halves[0, known[0]] = read_i64(out, at + RECORD_PHYSICAL_OFFSET_AT)
-            halves[1, known[0]] = physical_offset + at
-            known[0] += 1
+            halves[0, half_state[0]] = read_i64(out, at + RECORD_PHYSICAL_OFFSET_AT)
+            halves[1, half_state[0]] = physical_offset + at
+            half_state[0] += 1
         elif read_i32(out, at + RECORD_SYS_FLAG_AT) & FLAG_TRANSACTION_COMMIT:
             old = read_i64(out, at + RECORD_PREPARED_OFFSET_AT)
-            if old >= known[1]:
-                write_i64(out, at + RECORD_PREPARED_OFFSET_AT, _moved(halves, known[0], old))
+            if old >= half_state[1]:
+                write_i64(out, at + RECORD_PREPARED_OFFSET_AT, _moved(halves, half_state[0], old))
         write_i64(out, at + RECORD_PHYSICAL_OFFSET_AT, physical_offset + at)
         at += size
     return len(frames)

@@ -1,4 +1,4 @@
-"""Finds inner batches: records of several messages, which say in two properties where they begin and how many they are.
+"""Finds inner batches: records of several messages, with the base offset and the count in two properties.
 
 Source: ``CommitLog#checkMessageAndReturnSize``, where a record without both properties is one message.
 """
@@ -32,17 +32,17 @@ def find_inner_batches(data: Any, physical_offset: int, frames: Any, batches: An
     Returns:
         Rows written.
     """
-    found = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
+    values = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
     count = 0
     for row in range(len(frames)):
         if frames[row, CODE] != SOUND:
             continue
         begin = frames[row, PROPERTIES_AT]
-        find_properties(data, begin, begin + frames[row, PROPERTIES_BYTES], found)
-        if found[INNER_BASE, 1] <= 0 or found[INNER_NUM, 1] <= 0:
+        find_properties(data, begin, begin + frames[row, PROPERTIES_BYTES], values)
+        if values[INNER_BASE, 1] <= 0 or values[INNER_NUM, 1] <= 0:
             continue
-        base = parse_long(data, found[INNER_BASE, 0], found[INNER_BASE, 1])
-        messages = parse_decimal(data, found[INNER_NUM, 0], found[INNER_NUM, 1])
+        base = parse_long(data, values[INNER_BASE, 0], values[INNER_BASE, 1])
+        messages = parse_decimal(data, values[INNER_NUM, 0], values[INNER_NUM, 1])
         if base < 0 or not 0 < messages <= 0x7FFF:
             continue
         batches[count, BATCH_PHYSICAL_OFFSET] = physical_offset + frames[row, POSITION]

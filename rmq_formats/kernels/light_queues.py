@@ -29,7 +29,7 @@ def _begins_with(data: Any, at: int, byte_count: int, name: Any) -> bool:
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def goes_to_light_queues(data: Any, topic_at: int, topic_bytes: int) -> bool:
-    """Whether messages of a topic are put into light queues: not those of retries, of ``rmq_sys_`` and of delays."""
+    """Return whether dispatch puts messages of a topic into light queues: not retries, ``rmq_sys_`` and delays."""
     if _begins_with(data, topic_at, topic_bytes, _RETRY) or _begins_with(data, topic_at, topic_bytes, _SYSTEM):
         return False
     return topic_bytes != len(_SCHEDULE) or not same_bytes(data, topic_at, _SCHEDULE, 0, topic_bytes)
@@ -37,13 +37,13 @@ def goes_to_light_queues(data: Any, topic_at: int, topic_bytes: int) -> bool:
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def is_light_queue(data: Any, at: int, byte_count: int) -> bool:
-    """Whether a name is a light queue's, which has the queue id 0 whatever the record's is."""
+    """Return whether a name is that of a light queue, whose queue id is 0 whatever the record's is."""
     return _begins_with(data, at, byte_count, _PREFIX)
 
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def has_slash(data: Any, at: int, end: int) -> bool:
-    """Whether a name holds a slash: Java passes over such a one."""
+    """Return whether a name has a slash: Java skips such a name."""
     for index in range(at, end):
         if data[index] == _SLASH:
             return True
@@ -52,7 +52,7 @@ def has_slash(data: Any, at: int, end: int) -> bool:
 
 @njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def is_blank(data: Any, at: int, byte_count: int) -> bool:
-    """Whether a text is white space of ASCII and nothing else (``StringUtils#isBlank``)."""
+    """Return whether a text is white space of ASCII and nothing else (``StringUtils#isBlank``)."""
     for index in range(at, at + byte_count):
         byte = data[index]
         if not (9 <= byte <= 13 or 28 <= byte <= 32):
@@ -82,7 +82,7 @@ def part_count(data: Any, at: int, end: int) -> int:
 
 @njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def part_end(data: Any, at: int, end: int) -> int:
-    """Find the end of the part of a list that begins at ``at``; the next one begins a byte behind."""
+    """Find the end of the part of a list that begins at ``at``; the next part begins one byte later."""
     while at < end and data[at] != _COMMA:
         at += 1
     return at

@@ -192,10 +192,10 @@ def dispatch_log(
     numbers[RUN_POSITION], numbers[RUN_WALK_STATUS] = end, status
     numbers[RUN_UNITS], numbers[RUN_KEYS] = unit_count, key_count
     if unit_count > 0:
-        own = unit_count - 1  # those in light queues stand behind the record's own, and have no time
-        while units[own, UNIT_STORE_TIMESTAMP] == LIGHT_UNIT:
-            own -= 1
-        numbers[RUN_TIMESTAMP] = units[own, UNIT_STORE_TIMESTAMP]
+        own_row = unit_count - 1  # those in light queues stand behind the record's own, and have no time
+        while units[own_row, UNIT_STORE_TIMESTAMP] == LIGHT_UNIT:
+            own_row -= 1
+        numbers[RUN_TIMESTAMP] = units[own_row, UNIT_STORE_TIMESTAMP]
     numbers[RUN_WRITTEN] = numbers[RUN_INDEXED] = 0
     placed = place_units(units, 0, unit_count, targets, numbers)
     numbers[RUN_PLACED] = placed

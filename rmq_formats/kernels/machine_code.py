@@ -1,4 +1,4 @@
-"""Where numba keeps the machine code of kernels, and whether that is of the sources as they are.
+"""Location of numba's cached machine code of kernels, and the check that the code fits the sources.
 
 numba keeps it beside the source. Who cannot write there has a directory in the user's cache or, as a container's user
 without a home, a service with a read-only root or an executor of Spark, in the temporary directory.
@@ -24,7 +24,7 @@ _NAME: Final = "rmq-kernels"
 
 
 def choose_directory(package: Path) -> None:
-    """Have numba keep machine code where it can be written, if that is not beside the package, and say so once.
+    """Set numba's cache to a writable directory if the package's directory is read-only, and log that once.
 
     Machine code is loaded and run, so a directory that others could write is none.
     """
@@ -51,15 +51,15 @@ def _choose() -> Path | None:
         for directory in (home_cache / _NAME, Path(tempfile.gettempdir()) / f"{_NAME}-{os.geteuid()}"):
             if _is_own(directory):
                 return directory
-        made = Path(tempfile.mkdtemp(prefix=f"{_NAME}-"))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{_NAME}-"))
     except OSError:
         return None
-    atexit.register(_remove, made, os.getpid())
-    return made
+    atexit.register(_remove, temporary, os.getpid())
+    return temporary
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
-    """Drop the machine code that numba keeps of a package, if it was compiled from other sources.
+    """Delete numba's cached machine code of a package if it was compiled from other sources.
 
     Args:
         directory: of the package.
@@ -79,7 +79,7 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
 
 
 def _cache_of(directory: Path) -> Path:
-    """Where numba keeps the code of a package. Source: ``get_suitable_cache_subpath`` of ``numba.core.caching``."""
+    """Return numba's cache directory of a package. Source: ``get_suitable_cache_subpath`` of ``numba.core.caching``."""
     chosen = os.environ.get(VARIABLE)
     if not chosen:
         return directory / "__pycache__"
@@ -96,13 +96,13 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _is_own(directory: Path) -> bool:
-    """Whether a directory is there, or can be made, that this user alone can write."""
+    """Return whether a directory exists, or can be made, that this user alone can write."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.lstat()
+        status = directory.lstat()
     except OSError:
         return False
-    is_safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    is_safe = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
     return is_safe and _is_writable(directory)
 
 

@@ -82,8 +82,8 @@ def check_frame(
     Returns:
         SOUND, BLANK, NEED_MORE or a DamageCode.
     """
-    left = file_bytes - window_at - position
-    if left < BLANK_BYTES:
+    remaining = file_bytes - window_at - position
+    if remaining < BLANK_BYTES:
         return _TRUNCATED
     have = data_bytes - position
     if have < BLANK_BYTES:
@@ -91,12 +91,12 @@ def check_frame(
     size = read_i32(data, position)
     magic = read_i32(data, position + RECORD_MAGIC_AT)
     if magic == MAGIC_BLANK:
-        return BLANK if size == left else _SIZE
+        return BLANK if size == remaining else _SIZE
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return _MAGIC
     topic_width = 1 if magic == MAGIC_V1 else 2
     fixed = RECORD_HEAD_BYTES + topic_width + 2
-    if left < fixed:
+    if remaining < fixed:
         return _SIZE
     if have < fixed:
         return NEED_MORE
@@ -105,9 +105,9 @@ def check_frame(
         fixed += HOST_V6_EXTRA_BYTES
     if sys_flag & FLAG_STORE_HOST_V6:
         fixed += HOST_V6_EXTRA_BYTES
-    if have < fixed and left >= fixed:
+    if have < fixed and remaining >= fixed:
         return NEED_MORE
-    if size < fixed or size > left or size > MAX_FRAME_BYTES:
+    if size < fixed or size > remaining or size > MAX_FRAME_BYTES:
         return _SIZE
     if read_i64(data, position + RECORD_PHYSICAL_OFFSET_AT) != file_offset + window_at + position:
         return _PHYSICAL_OFFSET

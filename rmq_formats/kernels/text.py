@@ -84,8 +84,8 @@ def _ascii_hash_16(context: Any, builder: Any, address: Any, byte_count: Any) ->
     """Hash the last ``byte_count`` (1 to 16) of the 16 bytes at ``address``; -1 if not all are ASCII."""
     bytes_type, words_type = (ir.VectorType(ir.IntType(bits), 16) for bits in (8, 32))
     loaded = builder.load(builder.inttoptr(address, bytes_type.as_pointer()), align=1)
-    wanted = builder.trunc(byte_count, ir.IntType(8))
-    single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), wanted, ir.IntType(32)(0))
+    byte_counts = builder.trunc(byte_count, ir.IntType(8))
+    single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), byte_counts, ir.IntType(32)(0))
     counts = builder.shuffle_vector(single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16))
     inside = builder.icmp_unsigned("<", ir.Constant(bytes_type, list(range(15, -1, -1))), counts)
     text = builder.select(inside, loaded, ir.Constant(bytes_type, [0] * 16))
@@ -140,12 +140,12 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
 
 @njit(**COMPILED)  # no signature: numba types global arrays as read-only, arguments not
 def _begins_with(data: Any, entry: int, end: int, name: Any) -> bool:
-    """Whether an entry begins with a name and has room for 0x01 and one byte of a value."""
+    """Return whether an entry begins with a name and has room for 0x01 and one byte of a value."""
     return end - entry >= len(name) + 2 and same_bytes(data, entry, name, 0, len(name))
 
 
 @njit("void(uint8[::1], int64, int64, int64[:, ::1])", **INLINED)
-def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
+def _record_property(data: Any, entry: int, end: int, values: Any) -> None:
     """Record the value of the entry ``data[entry:end]`` if its name is one of those above and its value is not empty.
 
     A name has no 0x01: where one of them stands before a 0x01, that is the first one, which ends the name.
@@ -173,11 +173,11 @@ def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
         elif _begins_with(data, entry, end, _INNER_NUM):
             row, name_bytes = INNER_NUM, np.int64(len(_INNER_NUM))
     if row >= 0 and data[entry + name_bytes] == 1:
-        found[row, 0], found[row, 1] = entry + name_bytes + 1, end - entry - name_bytes - 1
+        values[row, 0], values[row, 1] = entry + name_bytes + 1, end - entry - name_bytes - 1
 
 
 @njit("void(uint8[::1], int64, int64, int64[:, ::1])", **INLINED)
-def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
+def find_properties(data: Any, start: int, stop: int, values: Any) -> None:
     """Find the properties named above in a property block; of several of one name, the last counts.
 
     An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
@@ -187,10 +187,10 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
         data: uint8[n], the window.
         start: first byte of the block.
         stop: one past its last byte.
-        found: int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
+        values: int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
     """
     for name in range(PROPERTY_ROWS):
-        found[name, 0], found[name, 1] = -1, 0
+        values[name, 0], values[name, 1] = -1, 0
     entry = at = start
     while at < stop:
         address = np.uint64(data.ctypes.data + at)
@@ -208,10 +208,10 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
         while ends != 0:
             end = at + trailing_zeros(ends)
             ends &= ends - np.uint64(1)
-            _take_property(data, entry, end, found)
+            _record_property(data, entry, end, values)
             entry = end + 1
         at += width
-    _take_property(data, entry, stop, found)
+    _record_property(data, entry, stop, values)
 
 
 @njit("int64(uint8[::1], int64, int64)", **INLINED)

@@ -90,13 +90,13 @@ NO_FILE: Final = -1  # the end of a queue that has no file
 
 @njit("int64(int64)", **INLINED)
 def _position(place: int) -> int:
-    """Compute where a unit stands in the queue, in bytes; unsigned, as a compiler may take signed products to fit."""
+    """Compute the position of a unit in the queue, in bytes; unsigned, as compilers assume that signed products fit."""
     return np.int64(np.uint64(place) * np.uint64(UNIT_BYTES))
 
 
 @njit("int64(int64[::1], int64[::1], int64, int64)", **INLINED)
 def _lost_bytes(begins: Any, ends: Any, begin: int, end: int) -> int:
-    """Sum the bytes of damaged stretches within ``[begin, end)``."""
+    """Sum the bytes of damaged ranges within ``[begin, end)``."""
     low, high = 0, len(ends)
     while low < high:
         middle = (low + high) // 2

@@ -173,7 +173,7 @@ def are_properties(data: Any, start: int, stop: int) -> bool:
 
 
 @njit("boolean(uint8[::1], int64, int64, int64)", **COMPILED)
-def is_compressed_as_said(data: Any, sys_flag: int, at: int, byte_count: int) -> bool:
+def has_declared_compression(data: Any, sys_flag: int, at: int, byte_count: int) -> bool:
     """Return whether the stored body begins as the compression that ``sys_flag`` names does."""
     kind = sys_flag & FLAG_COMPRESSION_MASK
     if sys_flag & FLAG_COMPRESSED == 0:
@@ -236,17 +236,17 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
             continue
         position = frames[row, POSITION]
         sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
-        found = _odd_fields(data, position, physical_offset + position)
-        if not is_compressed_as_said(data, sys_flag, frames[row, BODY_AT], frames[row, BODY_BYTES]):
-            found |= ODD_COMPRESSION
+        odd_bits = _odd_fields(data, position, physical_offset + position)
+        if not has_declared_compression(data, sys_flag, frames[row, BODY_AT], frames[row, BODY_BYTES]):
+            odd_bits |= ODD_COMPRESSION
         if not is_plain_topic(data, frames[row, TOPIC_AT], frames[row, TOPIC_AT] + frames[row, TOPIC_BYTES]):
-            found |= ODD_TOPIC
+            odd_bits |= ODD_TOPIC
         at = frames[row, PROPERTIES_AT]
         if not are_properties(data, at, at + frames[row, PROPERTIES_BYTES]):
-            found |= ODD_PROPERTIES
+            odd_bits |= ODD_PROPERTIES
         timestamp = store_timestamp(data, position, sys_flag)
-        timestamps[row], odd[row] = timestamp, found
-        if found:
+        timestamps[row], odd[row] = timestamp, odd_bits
+        if odd_bits:
             odd_count += 1
         if timestamp < previous:
             fall_count += 1
@@ -278,7 +278,7 @@ def equal_units(rows: Any, data: Any) -> int:
 
 @njit("void(uint8[::1], int64, int64[:, ::1], int64[::1])", **COMPILED)
 def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
-    """Walk ConsumeQueueExt units one behind the other, up to a place where there is none.
+    """Walk consecutive ConsumeQueueExt units, up to a place without a unit.
 
     Args:
         data: uint8[n], the file.
@@ -369,25 +369,25 @@ def match_entries(
 
 @njit("void(uint8[::1], int64, int32[::1], int32[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def chain_only(entries: Any, number: int, hashes: Any, slots: Any, faults: Any, state: Any) -> None:
-    """Update the slot table by entries whose keys are not known, by the hashes that they should have."""
+    """Update the slot table by entries without their keys, from the hashes that these entries should have."""
     for row in range(len(hashes)):
         if hashes[row] >= 0:
             _follow_chain(entries, row * INDEX_ENTRY_BYTES, number + row, hashes[row], slots, faults, state)
 
 
 @njit("int64(uint8[::1], int32[::1], int64[::1])", **COMPILED)
-def compare_slots(data: Any, slots: Any, found: Any) -> int:
+def compare_slots(data: Any, slots: Any, differing: Any) -> int:
     """Find the slots of a file that differ from the recomputed ones; returns how many there are.
 
     Args:
         data: uint8[slot count * INDEX_SLOT_BYTES], the slot table.
         slots: int32[slot count].
-        found: int64[capacity], written: the first of their numbers.
+        differing: int64[capacity], written: the first of their numbers.
     """
     count = 0
     for slot in range(len(slots)):
         if read_i32(data, slot * INDEX_SLOT_BYTES) != slots[slot]:
-            if count < len(found):
-                found[count] = slot
+            if count < len(differing):
+                differing[count] = slot
             count += 1
     return count

@@ -78,9 +78,9 @@ def test_plain_topics_need_no_second_look(topic: bytes, plain: bool) -> None:
 )  # fmt: skip
 def test_a_compressed_body_begins_as_its_codec_does(kind: int, body: bytes, fits: bool) -> None:
     with guarded(body) as array:
-        assert kernel.is_compressed_as_said(array, kind | FLAG_COMPRESSED, 0, len(body)) == fits
-        assert kernel.is_compressed_as_said(array, 0, 0, len(body))
-        assert kernel.is_compressed_as_said(array, kind, 0, len(body)) == (kind == 0)
+        assert kernel.has_declared_compression(array, kind | FLAG_COMPRESSED, 0, len(body)) == fits
+        assert kernel.has_declared_compression(array, 0, 0, len(body))
+        assert kernel.has_declared_compression(array, kind, 0, len(body)) == (kind == 0)
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 1 << 40)] * 3), max_size=20), st.integers(0, 25))

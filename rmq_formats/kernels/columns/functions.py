@@ -27,7 +27,7 @@ def tags_codes(data: Any, spans: Any, out: Any) -> None:
 
 @njit("void(uint8[::1], int64[:, ::1], uint8[::1], int64[:, ::1], int32[::1])", **COMPILED)
 def key_hashes(topic_data: Any, topics: Any, key_data: Any, keys: Any, out: Any) -> None:
-    """Compute the hash under which an IndexFile keeps ``topic#key``; 0 where either is missing.
+    """Compute the hash of ``topic#key`` in an IndexFile; 0 where either is missing.
 
     Args:
         topic_data: uint8[n], UTF-8.

@@ -77,7 +77,7 @@ def append_bytes(data: Any, at: int, byte_count: int, out: Any, target: int) -> 
     **COMPILED,
 )
 def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_narrow: Any, out_wide: Any) -> None:
-    """Append the integers of each record to columns, as many fields of 32 and of 64 bits as are asked for.
+    """Append integers of each record to columns: the fields of 32 bits in ``narrow``, of 64 bits in ``wide``.
 
     Args:
         data: uint8[n], the window.
@@ -146,7 +146,7 @@ def find_hosts(data: Any, frames: Any, born: bool, spans: Any) -> None:
 
 @njit("int64(int64[:, ::1], int64)", **COMPILED)
 def total_bytes(table: Any, column: int) -> int:
-    """Sum the lengths of the byte strings in one pair of columns, given by that of the positions."""
+    """Sum the lengths of the byte strings in one pair of columns; ``column`` is that of the positions."""
     total = 0
     for row in range(len(table)):
         total += table[row, column + 1]

@@ -120,7 +120,7 @@ def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
 
 @njit("boolean(uint8[::1], int64)", **COMPILED)
 def _is_mapped(data: Any, address_at: int) -> bool:
-    """Whether 16 bytes are ``::ffff:a.b.c.d``, which a JVM takes for IPv4."""
+    """Return whether 16 bytes are ``::ffff:a.b.c.d``, which a JVM treats as IPv4."""
     return (
         read_i64(data, address_at) == 0
         and data[address_at + 8] == 0

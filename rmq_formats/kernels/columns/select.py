@@ -1,4 +1,4 @@
-"""Selects the records of a window that a query asks for, and checks records that are read one by one.
+"""Selects the records of a window that match a query, and checks records that are read one by one.
 
 Tables of spans are those of ``rmq_formats.kernels.columns.gather``.
 """
@@ -58,10 +58,10 @@ def number_queues(
     for row in range(start, len(frames)):
         topic_at, topic_bytes = frames[row, TOPIC_AT], frames[row, TOPIC_BYTES]
         topic_hash = java_hash(data, topic_at, topic_at + topic_bytes, np.uint32(0))
-        found = find_queue(data, topic_at, topic_bytes, topic_hash, np.int64(queue_ids[row]), queues, slots, pool, used)
-        if found < 0:
+        queue = find_queue(data, topic_at, topic_bytes, topic_hash, np.int64(queue_ids[row]), queues, slots, pool, used)
+        if queue < 0:
             return row
-        out[row] = found
+        out[row] = queue
     return len(frames)
 
 
@@ -83,15 +83,15 @@ def within_bounds(numbers: Any, values: Any, lowest: Any, end: Any, keep: Any) -
 
 
 @njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], int64[:, ::1], boolean[::1])", **COMPILED)
-def match_any(data: Any, table: Any, column: int, pool: Any, wanted: Any, keep: Any) -> None:
+def match_any(data: Any, table: Any, column: int, pool: Any, spans: Any, keep: Any) -> None:
     """Mark the rows whose byte string is in a set of byte strings.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the positions; a negative one matches nothing.
-        pool: uint8[m], the wanted strings.
-        wanted: int64[strings, 2], their spans in the pool.
+        pool: uint8[m], the strings of the set.
+        spans: int64[strings, 2], their spans in the pool.
         keep: boolean[rows], written.
     """
     for row in range(len(table)):
@@ -99,21 +99,21 @@ def match_any(data: Any, table: Any, column: int, pool: Any, wanted: Any, keep: 
         keep[row] = False
         if at < 0:
             continue
-        for index in range(len(wanted)):
-            if wanted[index, 1] == byte_count and same_bytes(data, at, pool, wanted[index, 0], byte_count):
+        for index in range(len(spans)):
+            if spans[index, 1] == byte_count and same_bytes(data, at, pool, spans[index, 0], byte_count):
                 keep[row] = True
                 break
 
 
 @njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], boolean[::1])", **COMPILED)
-def match_part(data: Any, table: Any, column: int, wanted: Any, keep: Any) -> None:
-    """Mark the rows whose byte string has ``wanted`` among its space-separated parts.
+def match_part(data: Any, table: Any, column: int, part: Any, keep: Any) -> None:
+    """Mark the rows whose byte string has ``part`` among its space-separated parts.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the positions.
-        wanted: uint8[m], not empty.
+        part: uint8[m], not empty.
         keep: boolean[rows], written.
     """
     for row in range(len(table)):
@@ -122,7 +122,7 @@ def match_part(data: Any, table: Any, column: int, wanted: Any, keep: Any) -> No
         keep[row] = False
         while at < stop:
             end = find_byte(data, at, stop, _SPACE)
-            if end - at == len(wanted) and same_bytes(data, at, wanted, 0, len(wanted)):
+            if end - at == len(part) and same_bytes(data, at, part, 0, len(part)):
                 keep[row] = True
                 break
             at = end + 1

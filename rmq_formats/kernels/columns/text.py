@@ -1,4 +1,4 @@
-"""Finds texts in property blocks: all names and values, the well-known ones, the parts of KEYS.
+"""Finds texts in property blocks: all names and values, TAGS, KEYS and UNIQ_KEY, the parts of KEYS.
 
 Tables of spans are those of ``rmq_formats.kernels.columns.gather``. Blocks have been made valid UTF-8 before. The
 plain-Python oracle is ``rmq_formats.codecs.properties``.
@@ -80,7 +80,7 @@ def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
 
 
 @njit("int64(uint8[::1], int64, int64)", **INLINED)
-def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
+def _value_column(data: Any, at: int, name_bytes: int) -> int:
     """Return the column of the spans of TAGS, KEYS or UNIQ_KEY, if that is the name; else -1."""
     if name_bytes == 4:
         word = read_i32(data, at)
@@ -94,7 +94,7 @@ def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
 
 
 @njit("void(uint8[::1], int64[:, ::1], int64, int32[::1], int64[:, ::1])", **COMPILED)
-def find_well_known(data: Any, table: Any, column: int, separators: Any, found: Any) -> None:
+def find_well_known(data: Any, table: Any, column: int, separators: Any, well_known: Any) -> None:
     """Find TAGS, KEYS and UNIQ_KEY in property blocks; of several, the last one counts.
 
     Args:
@@ -102,15 +102,15 @@ def find_well_known(data: Any, table: Any, column: int, separators: Any, found: 
         table: int64[rows, columns], a table of spans.
         column: that of the blocks' positions.
         separators: int32[bytes of the longest block], scratch; MAX_BLOCK_BYTES for a record's.
-        found: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
+        well_known: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
 
     Source: ``MessageDecoder#string2messageProperties``.
     """
     for row in range(len(table)):
         start = table[row, column]
         stop = start + table[row, column + 1]
-        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = -1, 0, -1, 0
-        found[row, 4], found[row, 5] = -1, 0
+        well_known[row, 0], well_known[row, 1], well_known[row, 2], well_known[row, 3] = -1, 0, -1, 0
+        well_known[row, 4], well_known[row, 5] = -1, 0
         count = find_separators(data, start, stop, separators)
         entry, name_end, index = start, np.int64(-1), 0
         while entry < stop:
@@ -120,9 +120,9 @@ def find_well_known(data: Any, table: Any, column: int, separators: Any, found: 
                 name_end = at if name_end < 0 else name_end
                 continue
             if name_end > entry and at - name_end > 1:
-                known = _well_known_column(data, entry, name_end - entry)
-                if known >= 0:
-                    found[row, known], found[row, known + 1] = name_end + 1, at - name_end - 1
+                value_at = _value_column(data, entry, name_end - entry)
+                if value_at >= 0:
+                    well_known[row, value_at], well_known[row, value_at + 1] = name_end + 1, at - name_end - 1
             entry, name_end = at + 1, np.int64(-1)
 
 
@@ -143,7 +143,7 @@ def _name_hash(data: Any, at: int, byte_count: int) -> int:
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", **INLINED)
 def _find_name(data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, mask: int) -> int:
-    """Find the slot of a name among one row's entries: it holds the entry's number plus one, or 0 if free."""
+    """Find the slot of a name among one row's entries; its value is the entry's number plus one, or 0 if free."""
     slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(mask))
     while slots[slot] != 0:
         other = first + slots[slot] - 1
@@ -168,7 +168,7 @@ def parse_properties(
     base: int,
     offsets: Any,
     entries: Any,
-    found: Any,
+    well_known: Any,
 ) -> int:
     """Parse names and values of property blocks; of a repeated name the last value counts, in the first's place.
 
@@ -182,7 +182,7 @@ def parse_properties(
         base: entries that are in the output.
         offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's entries end.
         entries: int64[>= sum of bytes / ENTRY_MIN_BYTES + rows, ENTRY_COLUMNS], written from 0 on.
-        found: int64[rows, WELL_KNOWN_COLUMNS], written: see ``find_well_known``.
+        well_known: int64[rows, WELL_KNOWN_COLUMNS], written: see ``find_well_known``.
 
     Returns:
         How many entries there are in these rows.
@@ -193,8 +193,8 @@ def parse_properties(
     for row in range(len(table)):
         start = table[row, column]
         stop = start + table[row, column + 1]
-        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = -1, 0, -1, 0
-        found[row, 4], found[row, 5] = -1, 0
+        well_known[row, 0], well_known[row, 1], well_known[row, 2], well_known[row, 3] = -1, 0, -1, 0
+        well_known[row, 4], well_known[row, 5] = -1, 0
         count = find_separators(data, start, stop, separators)
         # An entry has a separator of its own, so that at most half of the slots are taken.
         mask = FEW_SLOTS - 1 if 2 * count < FEW_SLOTS else len(slots) - 1
@@ -217,9 +217,9 @@ def parse_properties(
                     total += 1
                 place = first + slots[slot] - 1
                 entries[place, 2], entries[place, 3] = name_end + 1, value_bytes
-                known = _well_known_column(data, entry, name_bytes)
-                if known >= 0:
-                    found[row, known], found[row, known + 1] = name_end + 1, value_bytes
+                value_column = _value_column(data, entry, name_bytes)
+                if value_column >= 0:
+                    well_known[row, value_column], well_known[row, value_column + 1] = name_end + 1, value_bytes
             entry, name_end = end + 1, np.int64(-1)
         offsets[at + row + 1] = base + total
     return total

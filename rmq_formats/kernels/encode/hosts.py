@@ -1,4 +1,4 @@
-"""Parses hosts given as text; `rmq_formats.arrow.encode` drives it."""
+"""Parser of hosts in text form, for ``rmq_formats.arrow.encode``."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts
     Returns:
         How many texts are no such ones.
     """
-    others = 0
+    refused = 0
     scratch = len(texts) * HOST_V4_BYTES
     for row in range(len(texts)):
         size = texts[row, 1]
@@ -35,7 +35,7 @@ def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts
             hosts[row, 0], hosts[row, 1] = default, default_bytes
             continue
         hosts[row, 0], hosts[row, 1] = out.ctypes.data + row * HOST_V4_BYTES, -1
-        others += 1
+        refused += 1
         if size > _MAX_TEXT_BYTES:
             continue
         put_text(out, scratch, texts[row, 0], size)
@@ -57,5 +57,5 @@ def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts
         if at == end and groups == 4 and digits > 0 and digits < 6 and value < 65536:
             write_i32(out, place + 4, value)
             hosts[row, 1] = HOST_V4_BYTES
-            others -= 1
-    return others
+            refused -= 1
+    return refused

@@ -27,7 +27,7 @@ _CRC_DIGITS = 10
 
 @njit("int64(int64[:, ::1], int64[::1], boolean, int64, int64[::1], int64[:, ::1])", **COMPILED)
 def lay_out(encoded: Any, queue_ends: Any, keep: bool, file_bytes: int, end: Any, places: Any) -> int:
-    """Lay records end to end; a new file begins when a BLANK would not fit behind the next record.
+    """Lay records end to end; a new file begins when a BLANK would not fit after the next record.
 
     Args:
         encoded: int64[rows, ENCODED_COLUMNS] of ``kernels.encode.rows``, in the order of the log.

@@ -125,7 +125,7 @@ def _is_name(out: Any, at: int, size: int, name: Any) -> bool:
 
 @njit("int64(uint8[::1], int64, int64, int64)", **INLINED)
 def put_text(out: Any, at: int, address: int, size: int) -> int:
-    """Copy a text to ``out[at]``; return the position behind it."""
+    """Copy a text to ``out[at]``; return the position after the text."""
     copy_bytes(np.uint64(out.ctypes.data + at), np.uint64(address), size)
     return at + size
 
@@ -168,7 +168,7 @@ def _put_properties(
     out: Any, at: int, texts: Any, entries: Any, first_entry: int, last_entry: int,
     parts: Any, first_part: int, last_part: int,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Write the properties of the map, and behind them those that only other columns have.
+    """Write the properties of the map, then the properties that only other columns have.
 
     Returns:
         Where they end, whether they held ``__CRC32#`` (which is left out), and DONE or BAD_PROPERTY.
@@ -247,7 +247,7 @@ def encode_rows(
     encoded: Any,
     result: Any,
 ) -> int:
-    """Encode rows from ``first`` on, one behind the other, until there are no more or ``out`` is full.
+    """Encode rows from ``first`` on, end to end, until all rows are encoded or ``out`` is full.
 
     Args:
         numbers: int64[rows, NUMBER_COLUMNS].
@@ -273,55 +273,55 @@ def encode_rows(
     start = 0
     for row in range(first, len(numbers)):
         result[0], result[1] = row, start
-        own = texts[row]
-        if own[TOPIC + 1] <= 0:
+        row_texts = texts[row]
+        if row_texts[TOPIC + 1] <= 0:
             return NO_TOPIC
-        if own[BODY + 1] < 0:
+        if row_texts[BODY + 1] < 0:
             return NO_BODY
         first_entry, last_entry = entry_offsets[row], entry_offsets[row + 1]
         first_part, last_part = part_offsets[row], part_offsets[row + 1]
-        most = _most_bytes(own, entries, first_entry, last_entry, parts, first_part, last_part)
+        most = _most_bytes(row_texts, entries, first_entry, last_entry, parts, first_part, last_part)
         most = max(most, min(numbers[row, WANTED_BYTES], MAX_FRAME_BYTES))
-        if own[TOPIC + 1] > MAX_TOPIC_BYTES_V2:
+        if row_texts[TOPIC + 1] > MAX_TOPIC_BYTES_V2:
             return TOPIC_TOO_LONG
         if start + most > out.size:
             result[2] = most
             return OUT_FULL
 
-        born_bytes, store_bytes = own[BORN_HOST + 1], own[STORE_HOST + 1]
+        born_bytes, store_bytes = row_texts[BORN_HOST + 1], row_texts[STORE_HOST + 1]
         sys_flag = numbers[row, SYS_FLAG] & ~np.int64(FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)
         if born_bytes == HOST_V6_BYTES:
             sys_flag |= FLAG_BORN_HOST_V6
         if store_bytes == HOST_V6_BYTES:
             sys_flag |= FLAG_STORE_HOST_V6
-        topic_bytes, body_bytes = own[TOPIC + 1], own[BODY + 1]
+        topic_bytes, body_bytes = row_texts[TOPIC + 1], row_texts[BODY + 1]
         is_v2 = topic_bytes > MAX_TOPIC_BYTES_V1 or numbers[row, VERSION] == 2
 
-        at = put_text(out, start + RECORD_BORN_HOST_AT, own[BORN_HOST], born_bytes)
+        at = put_text(out, start + RECORD_BORN_HOST_AT, row_texts[BORN_HOST], born_bytes)
         write_i64(out, at, numbers[row, STORE_TIMESTAMP])
-        behind = put_text(out, at + 8, own[STORE_HOST], store_bytes) - RECORD_RECONSUME_TIMES_AT
+        behind = put_text(out, at + 8, row_texts[STORE_HOST], store_bytes) - RECORD_RECONSUME_TIMES_AT
         write_i32(out, behind + RECORD_RECONSUME_TIMES_AT, numbers[row, RECONSUME_TIMES])
         write_i64(out, behind + RECORD_PREPARED_OFFSET_AT, numbers[row, PREPARED_TRANSACTION_OFFSET])
         write_i32(out, behind + RECORD_BODY_BYTES_AT, body_bytes)
         body_at = behind + RECORD_HEAD_BYTES
-        at = put_text(out, body_at, own[BODY], body_bytes)
+        at = put_text(out, body_at, row_texts[BODY], body_bytes)
         if is_v2:
             out[at] = np.uint8(topic_bytes >> 8)
             at += 1
         out[at] = np.uint8(topic_bytes & 0xFF)
         topic_at = at + 1
-        at = put_text(out, topic_at, own[TOPIC], topic_bytes)
+        at = put_text(out, topic_at, row_texts[TOPIC], topic_bytes)
         length_at, properties_at = at, at + 2
 
         at, has_crc, status = _put_properties(
-            out, properties_at, own, entries, first_entry, last_entry, parts, first_part, last_part
+            out, properties_at, row_texts, entries, first_entry, last_entry, parts, first_part, last_part
         )
         if status != DONE:
             return status
         with_crc = crc_way == CRC_ALWAYS or (crc_way == CRC_AS_GIVEN and has_crc != 0)
-        wanted = numbers[row, WANTED_BYTES]
-        if wanted > 0:
-            end = start + wanted - (CRC_PROPERTY_BYTES if with_crc else 0)
+        wanted_bytes = numbers[row, WANTED_BYTES]
+        if wanted_bytes > 0:
+            end = start + wanted_bytes - (CRC_PROPERTY_BYTES if with_crc else 0)
             if end == at - 1 and at > properties_at:
                 at = end  # the last property had no terminator
             while at < end:  # the record held what a map cannot: empty entries, ignored by readers, pad it

@@ -22,7 +22,7 @@ from rmq_formats.kernels.scan import (
     check_frame,
 )
 from rmq_formats.kernels.text import PROPERTY_ROWS, find_properties
-from rmq_formats.kernels.verify import are_properties, is_compressed_as_said, is_plain_topic
+from rmq_formats.kernels.verify import are_properties, has_declared_compression, is_plain_topic
 from tests.kernels.guarded_memory import guarded
 from tests.kernels.scanned_segments import scanned, walked
 from tests.lab.decoders.samples import records, segments
@@ -125,7 +125,7 @@ def mutate_and_check(
                         fault = 3
                 are_properties(data, row[PROPERTIES_AT], end)
                 is_plain_topic(data, row[TOPIC_AT], row[TOPIC_AT] + row[TOPIC_BYTES])
-                is_compressed_as_said(data, 0x1, row[BODY_AT], row[BODY_BYTES])
+                has_declared_compression(data, 0x1, row[BODY_AT], row[BODY_BYTES])
         for change in range(changes - 1, -1, -1):
             data[places[change]] = before[change]
         if fault:
