@@ -65,7 +65,7 @@ class StoreConfig:
         flush_log_thorough_interval_ms: how often the log is flushed, however little is new in it.
         flush_timed: ASYNC: whether the log is flushed by the clock alone, or after each batch of appends as well.
         flush_consumequeue_least_pages: likewise of all ConsumeQueues together. 0 here, 2 of each queue in the original.
-        delete_log_interval_ms: pause behind each CommitLog file that is deleted. 0 here, 100 in the original.
+        delete_log_interval_ms: pause after each CommitLog file that is deleted. 0 here, 100 in the original.
         redelete_interval_ms: how long after a file could not be deleted the next try is. 0 is the next turn, a second
             later at most; 120,000 in the original.
         os_page_cache_busy_timeout_ms: how long an append may take before the store counts as busy.

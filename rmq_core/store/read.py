@@ -129,7 +129,7 @@ class StoreReader:
         slices: list[memoryview] = []
         start = end = -1  # physical offsets: where the log file at hand begins, and where its written part ends
         view = _NO_VIEW
-        first = last = -1  # the stretch that the next slice will be
+        first = last = -1  # the range that the next slice will be
         count = total = removed = 0
         following, scanned = queue_offset, log.max_offset
         ext = None if queue.ext is None or may_match_unit is None else ExtReader(queue.ext)

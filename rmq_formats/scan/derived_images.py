@@ -60,12 +60,12 @@ def place_units(rows: Rows, lost: LostRanges = NOTHING_LOST) -> Placement:
     The first unit stands at its record's queue offset, and each later one behind the one before: a gap between
     queue offsets is closed, a queue offset below the queue's end is skipped, and 0 is appended whatever stands there
     (``ConsumeQueue#putMessagePositionInfo``). Two things are ours, for logs that no broker would read to their end:
-    messages in damaged stretches keep their places, and a first queue offset that is far above the next one is taken
+    messages in damaged ranges keep their places, and a first queue offset that is far above the next one is taken
     for damaged, since no checksum covers it; a broker would skip the whole rest of the queue.
 
     Args:
         rows: int64[n, ROW_COLUMNS], in log order.
-        lost: damaged stretches of the log: begins and ends, int64[m] each, ascending.
+        lost: damaged ranges of the log: begins and ends, int64[m] each, ascending.
     """
     none = rows[:0]
     if unit_kernel.are_plain(rows):

@@ -35,7 +35,7 @@ class LogBounds:
     Attributes:
         start: physical offset of its first byte; older records were deleted.
         end: one past its last record.
-        lost: damaged stretches: begins and ends, int64[m] each, ascending.
+        lost: damaged ranges: begins and ends, int64[m] each, ascending.
         largest_record_bytes: no record is larger.
     """
 

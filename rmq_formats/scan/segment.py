@@ -3,7 +3,7 @@
 A split of a segment, ``[start, limit)``, owns the frames that begin in it: it searches its first sound
 frame at or after ``start`` (a record states its own physical offset, which tells it from chance),
 and continues past ``limit`` until it stands on a sound frame again. So neighbouring splits meet at one
-position, and each damaged stretch is reported by exactly one of them. In a segment of a DLedger CommitLog each record
+position, and each damaged range is reported by exactly one of them. In a segment of a DLedger CommitLog each record
 has a header in front: there a walk stands on headers, and a split owns the records whose headers begin in it.
 """
 
@@ -34,7 +34,7 @@ class FrameBatch:
         physical_offset: of ``data[0]``.
         frames: int64[n, FRAME_COLUMNS], the columns of ``rmq_formats.kernels.scan``. Rows whose CODE is
             not 0 failed a checksum.
-        damages: stretches without a frame, in log order.
+        damages: ranges without a frame, in log order.
         blank_at: physical offset of the BLANK record that ended the file, in the last batch; else None.
         begin_physical_offset: where the walk to this batch began: for the first batch, the split's first frame.
         next_physical_offset: where the scan continues after this batch.

@@ -141,7 +141,7 @@ class CommitLog:
         try:
             self._disk.write(descriptor, data, self.position)
         except OSError:
-            # It may have taken some: whole ones would come back at the next start, even behind what comes in their
+            # It may have taken some: whole ones would come back at the next start, even after what comes in their
             # place. Zeros find room as far as they did; see ``has_trailing_bytes``, should they not.
             with suppress(OSError):
                 self._disk.write(descriptor, bytes(len(data)), self.position)

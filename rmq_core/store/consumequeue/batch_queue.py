@@ -1,6 +1,6 @@
 """One BatchConsumeQueue: a unit for each record, which may be an inner batch of several messages.
 
-Units stand one behind the other, in the order of the log: a unit's *row* is its number in the queue's files, from 0 on,
+Units are consecutive, in the order of the log: a unit's *row* is its number in the queue's files, from 0 on,
 and its base the queue offset of its first message. Methods that ``ConsumeQueue`` has with places of units, which are
 queue offsets there, have them with rows here, so that recovery and cleaning treat both alike.
 
@@ -182,7 +182,7 @@ class BatchQueue:
         while row < self._end:
             units = self.units(row, self._end - row)
             used = used_count(units)
-            # The original cuts a queue without overwriting it: units of a lost log may stand behind newer ones.
+            # The original cuts a queue without overwriting it: units of a lost log may stand after newer ones.
             falls = np.flatnonzero(np.diff(units["physical_offset"][:used]) <= 0)
             used = int(falls[0]) + 1 if len(falls) else used
             row += used

@@ -23,13 +23,13 @@ def estimate_count(
 ) -> int:
     """Estimate how many messages of a queue from one queue offset up to another a filter lets through.
 
-    Exact for stretches of up to 20,000 units with up to 5,000 matches; longer ones are taken to be like their begin.
+    Exact for ranges of up to 20,000 units with up to 5,000 matches; longer ones are taken to be like their begin.
     As far as the queue tells: other tags of the same hash code count, and of SQL92 only bit maps are asked.
 
     Args:
         queue: the queue.
-        begin: queue offset of the first message; where that has been deleted, the stretch begins, and ends, later.
-        end: one behind the last.
+        begin: queue offset of the first message; where that has been deleted, the range begins, and ends, later.
+        end: one after the last.
         tags_codes: messages with one of these tags codes; None for all.
         may_match_unit: asked with store timestamp (ms) and bit map, where ConsumeQueueExt has them; None for all.
     """

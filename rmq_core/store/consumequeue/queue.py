@@ -70,7 +70,7 @@ class ConsumeQueue:
         """Write consecutive units after the last one; pre-blanks fill a gap.
 
         Args:
-            place: of the first, at or behind the queue's end. Of a queue without files, any: its older units went
+            place: of the first, at or after the queue's end. Of a queue without files, any: its older units went
                 with the log's oldest files.
             units: 20 bytes each.
         """

@@ -143,17 +143,17 @@ class ConsumeQueueTable:
         """Remove the queues of topics without records after a physical offset; return the number of topics.
 
         Their files stay until ``remove_files`` comes to them, or a queue is made in their place: there may be many.
-        What a queue has behind that offset is of a new topic, and stays: its first messages may have been lost with
-        the master's power, and its next ones have fitted behind those of the old topic.
+        What a queue has after that offset is of a new topic, and stays: its first messages may have been lost with
+        the master's power, and its next ones have fitted after those of the old topic.
 
         Args:
             ends: these offsets, by topic.
-            all_end: a physical offset that no record with a unit is behind: queues need not be read where all go.
+            all_end: physical offset after all records with units: no queue is read if all records are deleted.
         """
         removed = set()
         for key in [key for key in self._queues if key[0] in ends]:
             topic, queue_id = key
-            if ends[topic] < all_end:  # else there is nothing behind it
+            if ends[topic] < all_end:  # else there is nothing after it
                 if self._queues[key].first_physical() >= ends[topic]:
                     continue
                 if self._queues[key].last_end() > ends[topic]:

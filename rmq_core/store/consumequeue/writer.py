@@ -49,7 +49,7 @@ class UnitWriter:
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
             of the records at hand. The owner sets it.
         bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
-        lost: damaged stretches of the log, begins and ends: a gap that their messages explain stays open.
+        lost: damaged ranges of the log, begins and ends: a gap that their messages explain stays open.
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
@@ -161,7 +161,7 @@ class UnitWriter:
 
         It need not be 0: the first ones may have been lost with the master's power.
 
-        It was deleted behind the queue's last record. Another queue whose first one is behind that may be a new one's.
+        It was deleted after the queue's last record. Another queue whose first one is behind that may be a new one's.
         """
         ends = {queue.topic: self._queues.dead_until(queue.topic, queue.last_end())}
         self._queues.deleted_topics.note(ends, 0)

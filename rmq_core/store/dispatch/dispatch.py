@@ -85,7 +85,7 @@ class Dispatch:
         timestamp_ms: store timestamp of the last one dispatched.
         mark: the progress, for other threads.
         writer: writes the units.
-        skipped: stretches of the log that could not be read.
+        skipped: ranges of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
         has_more: whether the last run ended early, as it had met as many queues as it might.
         stray_batch_topics: topics that had inner batches, and have no BatchConsumeQueue as far as the store knows.

@@ -54,11 +54,11 @@ class QueueMerge:
     """
 
     def __init__(self, queues: ConsumeQueueTable, writer: UnitWriter, begin: int) -> None:
-        """Prepare.
+        """Start a merge without units.
 
         Args:
             queues: as they stand.
-            writer: writes their units, and knows which stretches of the log are damaged.
+            writer: writes the merged units, and has the damaged ranges of the log.
             begin: physical offset of the first record that is read; units of earlier ones are right.
         """
         self._queues = queues
@@ -122,7 +122,7 @@ class QueueMerge:
         """Merge the queues whose units are not those of the records, one after the other.
 
         Args:
-            log_end: physical offset behind the last record.
+            log_end: physical offset after the last record.
 
         Raises:
             OSError: the disk is full, or broken.
@@ -135,7 +135,7 @@ class QueueMerge:
         for comparison in comparisons:
             if not comparison.appends and (comparison.rows or comparison.place < comparison.queue.max_offset):
                 rows = np.concatenate([comparison.last, *(comparison.rows or [])])
-                begin = 0 if len(comparison.last) else self._begin  # behind a record that is known no unit is older
+                begin = 0 if len(comparison.last) else self._begin  # after a record that is known no unit is older
                 self._merge(comparison.queue, comparison.place - 1, rows, LogBounds(begin, log_end, self._writer.lost))
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:

@@ -47,7 +47,7 @@ class Background:
         self._lacks_file = False  # that a new log file could not be made is told once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
-        self._to_remove: deque[tuple[Callable[[], object], float]] = deque()  # with the pause behind each, s
+        self._to_remove: deque[tuple[Callable[[], object], float]] = deque()  # with the pause after each, s
         self._is_removal_stuck = False  # the first of them has failed, and that was told
         self._remove_at = 0.0  # not before
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
@@ -149,7 +149,7 @@ class Background:
     def _remove(self) -> None:
         """Remove files in the order in which they were queued.
 
-        One that cannot be removed for certain is tried again at the next turn, and those behind it wait: the log would
+        One that cannot be removed for certain is tried again at the next turn, and those after it wait: the log would
         have a hole where it comes back, at the next start or after a loss of power, and a later one does not.
         """
         while self._to_remove and (self._is_stopping or self._monotonic_s() >= self._remove_at):

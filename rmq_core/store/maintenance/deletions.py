@@ -60,7 +60,7 @@ class TopicDeletions:
 
         Args:
             ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
-            at_least: they may have been deleted later, and what a queue has behind that is dead as well.
+            at_least: they may have been deleted later, and what a queue has after that is dead as well.
 
         Raises:
             OSError: the note cannot be written; no topic is deleted then.

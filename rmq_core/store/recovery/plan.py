@@ -49,7 +49,7 @@ class RecoveryPlanner:
     """Plans one recovery; it opens ConsumeQueues and Index on the way."""
 
     def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
-        """Prepare.
+        """Plan the recovery of a store that is not open yet.
 
         Args:
             parts: of the store; its queues and Index are to be opened.

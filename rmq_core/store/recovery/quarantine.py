@@ -101,7 +101,7 @@ class Quarantine:
             return False
         while remaining_bytes:
             size = remaining_bytes
-            if size > _MOST_TOMBSTONE_BYTES:  # and leave room for another behind it
+            if size > _MOST_TOMBSTONE_BYTES:  # and leave room for another after it
                 size = min(_MOST_TOMBSTONE_BYTES, remaining_bytes - _LEAST_TOMBSTONE_BYTES)
             self._disk.write(file.descriptor, tombstone(size, file.start + position, timestamp_ms), position)
             position += size

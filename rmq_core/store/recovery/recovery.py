@@ -42,8 +42,8 @@ class RecoveryReport:
         end_offset: physical offset of the next record.
         record_count: sound records read.
         unit_count: units written.
-        damages: damaged stretches that sound records follow.
-        tail: damaged stretches that none follows; they were cut off.
+        damages: damaged ranges before sound records.
+        tail: damaged ranges at the end of the log, which were cut off.
         quarantined: paths of the copies of ``damages``, and of what of ``tail`` was below the flushed offset.
         rebuilt: all queues and the Index were made anew.
         missing_files: physical offsets at which a CommitLog file is missing.
@@ -71,7 +71,7 @@ class Recovery:
     """The recovery of one store while it is opened."""
 
     def __init__(self, parts: StoreParts, now_ms: int) -> None:
-        """Prepare.
+        """Recover a store that is not open yet.
 
         Args:
             parts: of the store: log, queues and Index are to be opened, and ``dispatch`` writes what lacks there.

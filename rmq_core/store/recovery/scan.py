@@ -2,7 +2,7 @@
 
 A damaged range before sound records is damage: the records count. Where nothing
 sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
-that the original left behind its own end when it cut the log (older than those before the damage), and records
+that the original left after its own end when it cut the log (older than those before the damage), and records
 of which a disk sector was never written, or not from where the log ended at a force (``live_dispatch.mark_torn``).
 """
 
@@ -70,8 +70,8 @@ class RecoveryScan:
     Attributes:
         end: physical offset where the next record goes.
         timestamp_ms: store timestamp of the last record before that.
-        damages: damaged stretches that sound records follow, in order.
-        tail: damaged stretches that none follows, without the zeros behind them: they are cut off.
+        damages: damaged ranges before sound records, in order.
+        tail: damaged ranges at the end, without the zeros after them, to be cut off.
         record_count: sound records.
     """
 
@@ -91,7 +91,7 @@ class RecoveryScan:
             feed: dispatches the sound frames of a batch; those whose CODE is not 0 are damaged.
             flushed_until: physical offset below which all was on the disk: nothing there is half-written.
             verify_crc: verify checksums.
-            follows: this is a slave's log, which ends before the first damage behind what was flushed: its master has
+            follows: this is a slave's log, which ends before the first damage after what was flushed: its master has
                 the rest, where a log that was patched would be another one than the master's.
         """
         self.end = 0

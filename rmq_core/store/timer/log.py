@@ -241,7 +241,7 @@ class TimerLog:
 
         Args:
             begin: of a file; those of files before it are left out.
-            end: of a unit; those behind it are left out.
+            end: of a unit; those after it are left out.
 
         Raises:
             OSError: a file cannot be read.

@@ -62,7 +62,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     is_whole = is_wheel_there and (done_offset is not None or has_units_up_to(wheel, log, flushed, read_time_ms))
     new_from = MAX_LONG if done_offset is None else flushed
     last, first_ms = _reconcile(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
-    if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
+    if log.end > flushed:  # what is after the checkpoint was not forced, or that has failed
         log.write_again(flushed)
     queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
     enqueued_offsets: set[int] = set()
@@ -140,7 +140,7 @@ def _reconcile(
 ) -> tuple[int, int]:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
 
-    Units behind the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
+    Units after the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
     message that the CommitLog has lost.
 
     Args:
@@ -156,7 +156,7 @@ def _reconcile(
     """
     begin = min(max(flushed, log.begin), log.end)
     if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
-        begin -= begin % log.file_bytes  # behind a BLANK, or damaged: the whole file again
+        begin -= begin % log.file_bytes  # after a BLANK, or damaged: the whole file again
     last, end, log_end = NO_POSITION, begin, store.max_physical_offset
     for position in log.positions(begin, log.sound_end(begin)):
         if _is_lost(log, position, log_end):

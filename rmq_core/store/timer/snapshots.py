@@ -33,7 +33,7 @@ def restore_newest_snapshot(
 ) -> TimerCheckpoint:
     """Make the newest snapshot the wheel, if there is one, and remove the others.
 
-    Whatever wrote the wheel since, the units behind N are put into it when it is opened. The checkpoint is written
+    Whatever wrote the wheel since, the units after N are put into it when it is opened. The checkpoint is written
     first: with it alone, as after a loss of power, the snapshot is taken at the next start.
 
     Returns:

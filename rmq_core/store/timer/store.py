@@ -82,8 +82,8 @@ class TimerProgress(NamedTuple):
         log_offset: end of the CommitLog at that time: what was delivered until then ends before it.
         read_time_ms: all messages that are due before it are delivered.
         queue_offset: all messages of the timer topic before it are enqueued.
-        scan_offset: physical offset behind which are the deliveries that the other two do not cover yet.
-        units_end: position in ``timerlog`` behind the units of what is enqueued.
+        scan_offset: physical offset after which are the deliveries that the other two do not cover yet.
+        units_end: position in ``timerlog`` after the units of what is enqueued.
     """
 
     log_offset: int
