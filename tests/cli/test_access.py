@@ -23,7 +23,7 @@ def test_a_secret_is_no_argument(rmq: Rmq, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_what_cannot_be_used_is_told_before_anything_is_sent(rmq: Rmq, command: list[str], tmp_path: Path) -> None:
+def test_unusable_access_options_are_reported_before_any_request(rmq: Rmq, command: list[str], tmp_path: Path) -> None:
     file = tmp_path / "tools.yml"
     file.write_text(f"accessKey: a\nsecretKey: {SECRET}\n")
     file.chmod(0o644)

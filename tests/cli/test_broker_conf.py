@@ -108,7 +108,7 @@ def test_a_broker_without_an_index_lacks_none(rmq: Rmq, store: Path, tmp_path: P
     assert rmq("verify", store, "-c", conf, "--workers", 1).exit_code == 0
 
 
-def test_a_rebuild_without_sizes_takes_those_of_the_files(rmq: Rmq, store: Path) -> None:
+def test_a_rebuild_without_sizes_uses_the_sizes_of_the_files(rmq: Rmq, store: Path) -> None:
     before = tree(store / "consumequeue")
     done = rmq("rebuild", store, "--workers", 1)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -156,7 +156,7 @@ def test_a_missing_directory_of_the_log_is_one_line(rmq: Rmq, store: Path, tmp_p
             assert one_line(done.stderr).endswith("nowhere: no such directory")
 
 
-def test_the_next_command_repeats_the_settings_that_were_given(rmq: Rmq, store: Path, conf: Path) -> None:
+def test_the_next_command_repeats_the_settings_of_this_one(rmq: Rmq, store: Path, conf: Path) -> None:
     (store / "consumequeue").rename(store.parent / "consumequeue")
     sizes = ("--index-slots", 100, "--delay-levels", "1s 5s")
     text = rmq("verify", store, "-c", conf, *sizes, "--workers", 1).stdout

@@ -72,7 +72,7 @@ def test_findings_end_with_the_next_command(rmq: Rmq, store: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_no_command_mends_ends_with_none(rmq: Rmq, tmp_path: Path) -> None:
+def test_a_fault_that_no_command_repairs_has_no_next_command(rmq: Rmq, tmp_path: Path) -> None:
     write_queue(tmp_path, dict(enumerate(write_log(tmp_path, [*range(9), *range(12, 20)]))))
     assert rmq("rebuild", tmp_path, "--what", "index", "--workers", "1").exit_code == 0
     done = rmq("verify", tmp_path, *SIZES)

@@ -103,7 +103,7 @@ def add_queue_file(store: Path) -> None:
         (break_topics, "topics.json: the file is empty", "rmq repair {store} --what config"),
     ],
 )
-def test_what_stops_a_start_is_told(
+def test_causes_of_a_failed_start_are_reported(
     store: Path, answers: Answers, damage: Callable[[Path], None], seen: str, command: str
 ) -> None:
     damage(store)
@@ -145,7 +145,7 @@ def test_a_group_beyond_its_queue_is_an_answer_to_two_questions(store: Path, ans
     assert any("was deleted or lost, and begins anew at 0" in answer["reason"] for answer in told)
 
 
-def test_switches_that_keep_messages_back_are_told(store: Path, answers: Answers) -> None:
+def test_settings_that_withhold_messages_are_reported(store: Path, answers: Answers) -> None:
     (store / "config/topics.json").write_text(
         '{"topicConfigTable":{"Clicks":{"perm":2},"Orders":{"readQueueNums":1,"writeQueueNums":4}}}'
     )

@@ -14,7 +14,7 @@ def records(rmq: Rmq, store: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_two_lines_at_the_end_tell_what_was_written_and_what_was_not(rmq: Rmq, tmp_path: Path) -> None:
+def test_two_lines_at_the_end_list_written_and_missing_files(rmq: Rmq, tmp_path: Path) -> None:
     store = tmp_path / "store"
     done = rmq("generate", store, "--messages", 1000, "--body-bytes", 100, "--keys")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_topics_are_names_or_a_count(rmq: Rmq, tmp_path: Path, topics: list[str]
     assert {record["queue_id"] for record in found} == {0, 1, 2, 3}
 
 
-def test_keys_tags_queues_and_seed_are_as_asked(rmq: Rmq, tmp_path: Path) -> None:
+def test_keys_tags_queues_and_seed_are_as_requested(rmq: Rmq, tmp_path: Path) -> None:
     options = ["--messages", 20, "--body-bytes", 5, "--queues", 2, "--keys", "--tags", "--seed"]
     for name, seed in (("first", 7), ("again", 7), ("other", 8)):
         assert rmq("generate", tmp_path / name, *options, seed).exit_code == 0

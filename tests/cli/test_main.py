@@ -180,7 +180,7 @@ def test_an_error_is_one_line_that_names_the_place(
     assert (done.exit_code, one_line(done.stderr)) == (2, said)
 
 
-def test_a_traceback_is_there_for_who_asks(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_printed_on_request(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect_run, "run", raising(ZeroDivisionError("by 0")))
     monkeypatch.setenv("RMQ_TRACEBACK", "1")
     assert isinstance(rmq("inspect", "some/path").exception, ZeroDivisionError)
@@ -220,7 +220,7 @@ def test_a_closed_pipe_is_no_error(golden: Callable[[str], Path]) -> None:
         assert process.wait(60) == 0
 
 
-def test_a_full_disk_behind_stdout_is_one_line(golden: Callable[[str], Path]) -> None:
+def test_a_full_disk_of_stdout_is_one_line(golden: Callable[[str], Path]) -> None:
     with Path("/dev/full").open("w") as full:
         done = warm_processes.run(
             [*PROGRAM, "dump", str(golden("exotic") / "store")],
@@ -229,7 +229,7 @@ def test_a_full_disk_behind_stdout_is_one_line(golden: Callable[[str], Path]) ->
     assert (done.returncode, one_line(done.stderr)) == (2, "standard output: No space left on device")
 
 
-def test_a_full_disk_behind_a_table_is_one_line(golden: Callable[[str], Path]) -> None:
+def test_a_full_disk_under_a_table_is_one_line(golden: Callable[[str], Path]) -> None:
     with Path("/dev/full").open("w") as full:
         done = warm_processes.run(
             [*PROGRAM, "inspect", str(golden("exotic") / "store")],
@@ -300,7 +300,7 @@ def test_a_missing_store_is_one_line_and_exit_2(rmq: Rmq, tmp_path: Path, argume
     assert one_line(done.stderr).startswith(f"{missing}: no such ")
 
 
-def test_the_program_exits_as_its_command_says(tmp_path: Path) -> None:
+def test_the_program_has_its_commands_exit_code(tmp_path: Path) -> None:
     done = run("inspect", tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere" in one_line(done.stderr)

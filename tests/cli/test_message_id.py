@@ -17,7 +17,7 @@ V6 = "FD00000000000000000000000000000225F35FFD2B27830F7F5400DD"  # of a producer
 
 
 @pytest.mark.parametrize("name", ["lmq", "mixed_551"])
-def test_ids_of_the_original_are_told_apart_and_decoded(name: str, golden: Callable[[str], Path]) -> None:
+def test_ids_of_the_original_are_distinguished_and_decoded(name: str, golden: Callable[[str], Path]) -> None:
     known = 0
     for line in (golden(name) / "expected" / "messages.jsonl").read_text("utf-8").splitlines():
         message = json.loads(line)
@@ -36,14 +36,14 @@ def test_ids_of_the_original_are_told_apart_and_decoded(name: str, golden: Calla
     assert known > 100
 
 
-def test_the_month_before_is_taken_where_the_id_would_be_of_the_future() -> None:
+def test_the_previous_month_is_assumed_for_an_id_of_the_future() -> None:
     late = UniqueId("127.0.0.1", 1, 2, 27 * DAY_MS, 3)
     first_of_march, begin_of_february = 1_772_323_200_000, 1_769_904_000_000  # in UTC, 2026
     found = late.nearly_time_ms(first_of_march + 2 * DAY_MS)
     assert abs(found - begin_of_february - 27 * DAY_MS) <= DAY_MS
 
 
-def test_people_and_programs_are_told(rmq: Rmq) -> None:
+def test_ids_are_printed_for_people_and_programs(rmq: Rmq) -> None:
     result = rmq("decodeMessageId", V6, encode_message_id(Host.parse("[::1]:10911"), 341), "--json")
     unique, place = map(json.loads, result.stdout.splitlines())
     assert (unique["producer_ip"], unique["pid"], unique["number"]) == ("fd00::2", 9715, 221)

@@ -74,7 +74,7 @@ def test_a_plan_writes_nothing(rmq: Rmq, store: Path) -> None:
     assert tree(store) == before
 
 
-def test_clamped_offsets_are_in_their_queues_and_the_former_file_is_kept(rmq: Rmq, store: Path) -> None:
+def test_clamped_offsets_are_in_their_queues_and_the_former_file_is_saved(rmq: Rmq, store: Path) -> None:
     report = shown(rmq, store, "clamp", "--apply")
     assert report["applied"]
     assert committed(store) == {"Orders@g": {"0": 3, "1": 15}, "Clicks@h": {"0": 0}, "Gone@g": {"2": 0}}

@@ -50,7 +50,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_is_shown_on_a_terminal_if_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_is_shown_on_a_terminal_for_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     shown = {}
     for after in (0.0, 3600.0):

@@ -49,7 +49,7 @@ def test_each_way_prints_the_dumps_line(
 
 
 @pytest.mark.parametrize("way", ["--key", "--uniq-key", "--offset", "--time"])
-def test_without_index_and_queues_the_log_is_scanned_and_that_is_said(
+def test_without_index_and_queues_the_log_is_scanned_with_a_notice(
     rmq: Rmq, golden: Golden, tmp_path: Path, expected_lines: Lines, way: str
 ) -> None:
     line = next(line for line in expected_lines("mixed")[1000:] if b'"KEYS"' in line)

@@ -37,7 +37,7 @@ def same_as_java(out: Path, expected: Path) -> bool:
     )
 
 
-def test_a_rebuild_gives_javas_bytes_and_a_report(
+def test_a_rebuild_writes_javas_bytes_and_a_report(
     rmq: Rmq, golden: Golden, golden_name: str, golden_settings: Any, tmp_path: Path
 ) -> None:
     directory, out, file = golden(golden_name), tmp_path / "out", tmp_path / "report.json"
@@ -90,7 +90,7 @@ def test_what_chooses_what_is_made(
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_only_live_topics_takes_the_stores_own_topics_or_those_given(
+def test_only_live_topics_reads_the_stores_own_topics_or_a_named_file(
     rmq: Rmq, copy_of: Golden, golden_settings: Any, tmp_path: Path, given: bool
 ) -> None:
     store, out = copy_of("mixed"), tmp_path / "out"
@@ -147,7 +147,7 @@ def test_the_page_has_each_option_of_command_and_job(rmq: Rmq) -> None:
     assert of_job - {"-h", "--help", "-c", "--store"} == told - {"--workers", "--json"}
 
 
-def test_after_the_pages_two_rebuilds_a_deleted_topic_is_all_that_a_verification_tells(
+def test_after_the_pages_two_rebuilds_the_only_finding_is_a_deleted_topic(
     rmq: Rmq, copy_of: Golden, golden_settings: Any
 ) -> None:
     store = copy_of("mixed")

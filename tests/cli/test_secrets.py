@@ -95,7 +95,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     assert "config/access/accounts.json" in found
 
 
-def test_users_are_made_and_told_without_their_passwords(watched: Watched) -> None:
+def test_users_are_created_and_listed_without_their_passwords(watched: Watched) -> None:
     assert watched.admin("createUser", "-u", "alice", lines=f"{ALICE}\n").returncode == 0
     for command, *arguments in (
         ["listUser"], ["getUser", "-u", "alice"], ["updateUser", "-u", "alice", "-s", "enable"], ["clusterList"],
@@ -114,7 +114,7 @@ def test_users_are_made_and_told_without_their_passwords(watched: Watched) -> No
     f"accessKey: a\nsecretKey {ADMIN}\n", f"accessKey: [a\nsecretKey: {ADMIN}\n", f"secretKey: {ADMIN}\n",
     f"accessKey: a\nsecretKey: {ADMIN}\nsecretKye: {ADMIN}\n", f"{{{ADMIN}", f"\0{ADMIN}", f"{ADMIN}: {ADMIN}",
 ])  # fmt: skip
-def test_a_broken_file_of_credentials_is_told_without_them(watched: Watched, tmp_path: Path, text: str) -> None:
+def test_a_broken_credentials_file_is_reported_without_the_secrets(watched: Watched, tmp_path: Path, text: str) -> None:
     broken = tmp_path / "tools.yml"
     broken.write_text(text)
     broken.chmod(0o600)
@@ -128,7 +128,7 @@ def test_a_broken_file_of_credentials_is_told_without_them(watched: Watched, tmp
     f'initAuthenticationUser={{"username":"","password":"{ADMIN}"}}',
     f'initAuthenticationUsr={{"username":"a","password":"{ADMIN}"}}',
 ])  # fmt: skip
-def test_a_broken_setting_is_told_without_them(watched: Watched, tmp_path: Path, line: str) -> None:
+def test_a_broken_setting_is_reported_without_the_secrets(watched: Watched, tmp_path: Path, line: str) -> None:
     (tmp_path / "broker.conf").write_text(f"authenticationEnabled=true\n{line}\n")
     free = "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0"
     done = watched.run("standalone", "--store", str(tmp_path / "store"), *free, "-c", str(tmp_path / "broker.conf"))

@@ -110,7 +110,7 @@ def test_an_installation_has_the_command_and_every_job(installation: Installatio
     assert done.stdout.splitlines() == [f"{name} {name}.py True" for name in JOBS], done.stderr
 
 
-def test_a_job_takes_its_own_arguments_as_a_command_and_as_a_module(installation: Installation) -> None:
+def test_a_job_gets_its_arguments_as_a_command_and_as_a_module(installation: Installation) -> None:
     module = ("python", "-m", "rmq_jobs.import_delta")
     for program, name in ((("rmq", "import"), "rmq import"), (module, "import_delta.py")):
         done = installation.run(*program, "--table", "x", "--nosuch")

@@ -62,7 +62,7 @@ def test_the_classic_store_has_the_same_messages(
 
 
 @pytest.mark.parametrize("name", ["dledger_mixed"])
-def test_the_older_half_keeps_its_offsets(name: str, rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
+def test_the_older_half_retains_its_offsets(name: str, rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
     rmq("convert", golden(name) / "store", "--to", "classic", "--out", tmp_path / "out")
     for path in (golden(name) / "store" / "commitlog").iterdir():
         assert (tmp_path / "out" / "commitlog" / path.name).read_bytes() == path.read_bytes()

@@ -96,7 +96,7 @@ def test_offsets_of_light_queues_stand_where_a_broker_with_them_reads_them(
         assert light[table] == original[table] != {}
 
 
-def test_what_groups_must_not_read_is_kept(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
+def test_forbidden_tables_of_groups_are_converted(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
     store = variant("lmq")
     path = store / "config" / "subscriptionGroup.json"
     groups = json.loads(path.read_text("utf-8"))
@@ -119,7 +119,7 @@ def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, variant: Golden, tmp_path: 
     assert {"Fresh", "Orders"} <= set(found)
 
 
-def test_what_speaks_of_the_log_goes_along_and_what_does_not_is_told(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
+def test_files_about_the_log_are_copied_and_others_are_reported(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
     store = variant("lmq")
     (store / "timerlog").mkdir()
     (store / "timerlog" / "00000000000000000000").write_bytes(b"timers")

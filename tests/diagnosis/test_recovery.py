@@ -39,7 +39,7 @@ def test_after_a_clean_shutdown_the_file_that_queues_reach_is_read(store: Path) 
     assert estimate(store).files == len(list((store / "commitlog").iterdir()))
 
 
-def test_after_a_kill_the_checkpoint_says_where_it_begins(store: Path) -> None:
+def test_after_a_kill_the_recovery_begins_at_the_checkpoint(store: Path) -> None:
     (store / "abort").touch()
     segments = commitlog_segments(LocalStorage(), str(store))
     times = [first_store_timestamp_ms(LocalStorage(), segment) or 0 for segment in segments]

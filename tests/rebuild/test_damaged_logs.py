@@ -125,7 +125,7 @@ def test_a_kilobyte_of_garbage_costs_the_records_under_it(exotic: Exotic, splits
 
 @pytest.mark.parametrize("splits", [1, 50])
 @pytest.mark.parametrize("begin", [0, 30_000, FILE_BYTES + 64])
-def test_a_zeroed_stretch_costs_the_records_under_it(exotic: Exotic, begin: int, splits: int) -> None:
+def test_a_zeroed_range_costs_its_records(exotic: Exotic, begin: int, splits: int) -> None:
     exotic.patch(begin, bytes(8192))
     report = exotic.rebuild(splits)
     lost = exotic.lost(begin, begin + 8192)
@@ -133,7 +133,7 @@ def test_a_zeroed_stretch_costs_the_records_under_it(exotic: Exotic, begin: int,
     assert [offset for offset, _ in damages(report)] == [min(lost)]
 
 
-def test_a_file_cut_short_costs_what_was_behind_the_cut(exotic: Exotic) -> None:
+def test_a_truncated_file_costs_the_records_after_the_cut(exotic: Exotic) -> None:
     path = exotic.file(1)
     with path.open("r+b") as file:
         file.truncate(20_000)
@@ -156,7 +156,7 @@ def test_a_file_that_is_almost_empty_costs_its_own_records(exotic: Exotic, numbe
     assert damages(report) == ([(number * FILE_BYTES, 5)] if size else [])
 
 
-def test_a_missing_file_is_reported_with_the_range_that_is_gone(exotic: Exotic) -> None:
+def test_a_missing_file_is_reported_with_the_lost_range(exotic: Exotic) -> None:
     exotic.file(2).unlink()
     report = exotic.rebuild(9)
     exotic.check(exotic.lost(2 * FILE_BYTES, 3 * FILE_BYTES))
@@ -164,7 +164,7 @@ def test_a_missing_file_is_reported_with_the_range_that_is_gone(exotic: Exotic) 
     assert (finding.physical_offset, finding.size) == (2 * FILE_BYTES, FILE_BYTES)
 
 
-def test_queues_whose_first_files_are_gone_begin_with_pre_blanks(exotic: Exotic) -> None:
+def test_queues_without_their_first_files_begin_with_pre_blanks(exotic: Exotic) -> None:
     exotic.file(0).unlink()
     report = exotic.rebuild()
     lost = exotic.lost(0, FILE_BYTES)
@@ -176,7 +176,7 @@ def test_queues_whose_first_files_are_gone_begin_with_pre_blanks(exotic: Exotic)
 @pytest.mark.parametrize(
     "name", ["notes.txt", "0", "00000000000000065536.bak", "a" * 20, ".0000000000000000000", "99999999999999999999"]
 )
-def test_foreign_files_in_the_commitlog_are_passed_over_and_told(exotic: Exotic, name: str) -> None:
+def test_foreign_files_in_the_commitlog_are_ignored_and_reported(exotic: Exotic, name: str) -> None:
     (exotic.store / "commitlog" / name).write_bytes(b"\xff" * 3000)
     (exotic.store / "commitlog" / f"{9 * FILE_BYTES:020d}").mkdir()
     (exotic.store / "commitlog" / "dangling").symlink_to("nowhere")
@@ -187,7 +187,7 @@ def test_foreign_files_in_the_commitlog_are_passed_over_and_told(exotic: Exotic,
     assert report.finding_counts == {"commitlog.foreign": 1}
 
 
-def test_a_body_that_holds_a_record_gives_no_unit_of_it(tmp_path: Path) -> None:
+def test_a_record_within_a_body_gets_no_unit(tmp_path: Path) -> None:
     inner = encode_record(message(7), queue_offset=0, physical_offset=1088, store_timestamp_ms=5)
     bodies = [bytes(800)] + [inner * 3 + bytes(1500)] + [bytes(900)] * 3
     write_commitlog(tmp_path / "store", [message(1, body=body) for body in bodies], 8192)
@@ -201,7 +201,7 @@ def test_a_body_that_holds_a_record_gives_no_unit_of_it(tmp_path: Path) -> None:
     assert len(list(stored_messages(tmp_path / "store"))) == 2
 
 
-def test_records_of_an_earlier_life_behind_the_blank_give_nothing(tmp_path: Path) -> None:
+def test_records_of_an_earlier_life_after_the_blank_get_no_units(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store", 60, 16384)
     records = list(stored_messages(store))
     at = records[20].physical_offset
@@ -288,7 +288,7 @@ def test_all_faults_are_counted_and_the_first_thousand_listed(tmp_path: Path) ->
     assert len(report.findings) == 1000
 
 
-def test_a_wild_store_timestamp_keeps_the_index_files_in_order(tmp_path: Path) -> None:
+def test_index_files_are_in_order_despite_a_wild_store_timestamp(tmp_path: Path) -> None:
     messages = [message(number, properties_bytes=encode_properties({"KEYS": str(number)})) for number in range(100)]
     write_commitlog(tmp_path / "store", messages, 1 << 16)
     for wild in (1 << 61, 1 << 47, 253_402_300_799_999, -1, 0):
@@ -302,7 +302,7 @@ def test_a_wild_store_timestamp_keeps_the_index_files_in_order(tmp_path: Path) -
         assert offsets == sorted(offsets)
 
 
-def test_a_log_of_nothing_but_garbage_gives_empty_directories(tmp_path: Path) -> None:
+def test_a_log_of_garbage_leads_to_empty_directories(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020d}").write_bytes(b"garbage!" * 512)
     report = rebuild(tmp_path / "store", tmp_path / "out", SMALL, Splits(7))

@@ -71,7 +71,7 @@ def test_a_store_of_nothing_but_a_commitlog_is_completed(
 
 
 @pytest.mark.parametrize("what", ["consumequeue", "index"])
-def test_what_is_not_asked_for_stays(
+def test_files_that_were_not_requested_stay(
     golden: Callable[[str], Path], golden_settings: dict[str, GoldenSettings], tmp_path: Path, what: str
 ) -> None:
     store = copy_of(golden("exotic") / "store", tmp_path / "store")
@@ -86,7 +86,7 @@ def test_what_is_not_asked_for_stays(
     assert (report.units > 0, report.index_entries > 0) == (what == "consumequeue", what == "index")
 
 
-def test_two_rebuilds_give_the_same_bytes_and_names(
+def test_two_rebuilds_write_the_same_bytes_and_names(
     golden: Callable[[str], Path], golden_settings: dict[str, GoldenSettings], tmp_path: Path
 ) -> None:
     for name, runner in (("a", ProcessRunner(1)), ("b", Splits(33))):

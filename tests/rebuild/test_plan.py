@@ -107,7 +107,7 @@ def test_what_is_accepted_is_done_and_the_former_files_come_back(store: Path, na
     assert built(store) == before
 
 
-def test_a_publication_that_somebody_disturbs_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_publication_is_reported(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comparison looks at the store, not at what was planned."""
     retain = FormerFiles.retain
 
@@ -122,7 +122,7 @@ def test_a_publication_that_somebody_disturbs_is_told(store: Path, monkeypatch: 
     assert report.to_dict()["verified"] is False
 
 
-def test_a_locked_store_gives_no_plan(store: Path) -> None:
+def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
     run = "from rmq_core.cli.main import main; main()"
     sizes = ["--consumequeue-file-bytes", "400", "--index-slots", "50", "--index-entries", "20"]
     arguments = [sys.executable, "-c", run, "rebuild", str(store), "--plan", *sizes]
@@ -138,7 +138,7 @@ def test_options_that_exclude_each_other_are_refused() -> None:
         terms_from_arguments(plan=False, accept=None, work="/work", out=None)
 
 
-def test_only_the_queues_that_are_asked_for_are_replaced(store: Path) -> None:
+def test_only_the_requested_queues_are_replaced(store: Path) -> None:
     before = built(store)
     inodes = {path: path.stat().st_ino for path in (store / "consumequeue").rglob("0*")}
     options = replace(SMALL, index=False, queues=frozenset({("Topic1", 1)}))
@@ -167,7 +167,7 @@ def viewed(store: Path, topic: str, units: dict[int, bytes], file_bytes: int = 4
         return view(QueueName(topic, 0), queues.units(QueueName(topic, 0)), heads)
 
 
-def test_a_queue_whose_messages_have_expired_keeps_its_end(store: Path) -> None:
+def test_a_queue_of_expired_messages_retains_its_end(store: Path) -> None:
     (store / "commitlog" / f"{0:020d}").unlink()
     expired = b"".join(Unit(number, 100, 0).encode() for number in range(7))
     found = viewed(store, "Idle", {2000: expired})

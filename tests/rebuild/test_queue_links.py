@@ -37,7 +37,7 @@ def test_files_that_a_link_leads_to_are_copied(tmp_path: Path, place: str) -> No
     assert file.stat().st_nlink == 1
 
 
-def test_a_pipe_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_linked_pipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside/0").mkdir(parents=True)
     os.mkfifo(tmp_path / "outside/0" / NAME)
     (tmp_path / "store/consumequeue").mkdir(parents=True)

@@ -121,7 +121,7 @@ def fail_with_a_full_disk(*_arguments: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some/file")
 
 
-def test_the_lock_is_held_while_a_rebuild_writes_and_free_afterwards(store: Path) -> None:
+def test_a_rebuild_locks_the_store_while_it_writes(store: Path) -> None:
     code = HOLD_THE_LOCK.replace("sys.stdin.read()", "")
     arguments = [sys.executable, "-c", code, str(store / "lock")]
     with store_lock(str(store)):
@@ -185,7 +185,7 @@ def test_sizes_that_do_not_fit_are_refused(store: Path, changed: dict[str, int],
     assert snapshot(store) == before
 
 
-def test_other_sizes_are_taken_where_the_store_s_own_files_are_not_concerned(store: Path, tmp_path: Path) -> None:
+def test_other_sizes_are_accepted_if_the_store_s_own_files_stay(store: Path, tmp_path: Path) -> None:
     larger = with_sizes(SMALL, consumequeue_file_bytes=800, index_slots=51)
     rebuild(store, tmp_path / "out", larger)
     assert built(tmp_path / "out") == by_codecs(store, larger)
@@ -200,7 +200,7 @@ def test_sizes_that_a_broker_could_have_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("topics", [["Topic1"], ["Topic0", "Topic2", "Gone"], []])
-def test_only_live_topics_are_rebuilt_if_asked(store: Path, tmp_path: Path, topics: list[str]) -> None:
+def test_only_live_topics_are_rebuilt_on_request(store: Path, tmp_path: Path, topics: list[str]) -> None:
     options = live(SMALL, *topics)
     report = rebuild(store, tmp_path / "out", options)
     assert built(tmp_path / "out") == by_codecs(store, options)
@@ -243,7 +243,7 @@ def test_live_topics_come_out_of_a_topics_json(store: Path, tmp_path: Path) -> N
         arguments(store, topics=tmp_path / "none.json")
 
 
-def test_progress_is_told_up_to_the_end(store: Path, tmp_path: Path) -> None:
+def test_progress_is_reported_up_to_the_end(store: Path, tmp_path: Path) -> None:
     told: list[Progress] = []
     report = rebuild_store(str(store), str(tmp_path / "out"), SMALL, Splits(9), told.append)
     for phase in ("scan", "write"):

@@ -46,7 +46,7 @@ def test_without_a_flag_the_plan_is_shown_and_nothing_is_written(rmq: Rmq, damag
     assert tree(damaged) == before
 
 
-def test_applied_it_is_sound_and_says_where_the_rest_is(rmq: Rmq, damaged: Path) -> None:
+def test_an_applied_repair_leaves_a_sound_store_and_prints_its_quarantine(rmq: Rmq, damaged: Path) -> None:
     done = rmq(damaged, "--apply")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "repaired; the verification finds nothing" in done.stdout
@@ -57,7 +57,7 @@ def test_applied_it_is_sound_and_says_where_the_rest_is(rmq: Rmq, damaged: Path)
     assert again.stdout.rstrip().endswith("sound")
 
 
-def test_the_report_and_the_manifest_name_each_stretch(rmq: Rmq, damaged: Path) -> None:
+def test_the_report_and_the_manifest_name_each_range(rmq: Rmq, damaged: Path) -> None:
     planned = json.loads(rmq(damaged, "--plan", "--json").stdout)
     told = json.loads(rmq(damaged, "--apply", "--json").stdout)
     assert (planned["applied"], told["applied"]) == (False, True)
@@ -81,7 +81,9 @@ def test_the_report_and_the_manifest_name_each_stretch(rmq: Rmq, damaged: Path) 
         (("{store}", "--work", "{store}"), "is in the store"),
     ],
 )
-def test_what_cannot_run_gives_one_line_and_two(rmq: Rmq, damaged: Path, arguments: tuple[str, ...], text: str) -> None:
+def test_an_impossible_repair_prints_one_line_and_exits_with_2(
+    rmq: Rmq, damaged: Path, arguments: tuple[str, ...], text: str
+) -> None:
     done = rmq(*(argument.format(store=damaged) for argument in arguments))
     assert done.exit_code == 2
     assert done.stdout == ""

@@ -120,7 +120,7 @@ def no_end_mark(store: Path) -> None:
     patch(path, at, bytes(8))
 
 
-def behind_the_end_mark(store: Path) -> None:
+def after_the_end_mark(store: Path) -> None:
     path = log_files(store)[1]
     at = path.read_bytes().rindex(b"\xcb\xd4\x31\x94") + 4
     patch(path, at, b"left behind")
@@ -171,7 +171,7 @@ def bad_config(store: Path) -> None:
 
 ON_THE_LOG = (
     flip, flips, junk, short, short_at_the_end, long, empty, zeros, missing, two_missing, misplaced, stale, torn_tail,
-    no_end_mark, behind_the_end_mark, bad_topic,
+    no_end_mark, after_the_end_mark, bad_topic,
 )  # fmt: skip
 ELSEWHERE = (
     foreign, cycle, no_queues, queue_files_gone, queue_file_cut, index_is_a_file, bad_checkpoint, cut_checkpoint,
@@ -267,7 +267,9 @@ def test_golden_stores_with_damage_at_random(golden: Golden, tmp_path: Path, nam
     assert not any(state.damage_count for state in verify(store, VerifyOptions()).segments)
 
 
-def test_the_log_is_read_on_behind_1_mib_of_junk_and_groups_stay_where_they_are(golden: Golden, tmp_path: Path) -> None:
+def test_the_log_is_readable_after_1_mib_of_junk_and_groups_retain_their_offsets(
+    golden: Golden, tmp_path: Path
+) -> None:
     store = copied(golden("mixed") / "store", tmp_path / "store")
     bytes_of_junk = random.Random(5).randbytes(1 << 20)
     patch(log_files(store)[0], 600_000, bytes_of_junk[: (1 << 20) - 600_000])
@@ -298,7 +300,7 @@ def is_kept(queue: str) -> bool:
 
 
 @pytest.mark.parametrize("damage", [flip, junk, short, missing, two_missing])
-def test_places_that_queues_know_of_are_kept_in_the_log(store: Path, damage: Damage) -> None:
+def test_lost_messages_that_queues_name_get_placeholders_in_the_log(store: Path, damage: Damage) -> None:
     before = tree(store / "consumequeue")
     damage(store)
     lost = codes(verify(store))["consumequeue.unit.lost"]
@@ -317,7 +319,7 @@ def test_places_that_queues_know_of_are_kept_in_the_log(store: Path, damage: Dam
     assert len(changed) == lost > 0
 
 
-def test_without_queues_the_places_are_gaps_and_told_as_quarantined(store: Path) -> None:
+def test_without_queues_lost_messages_are_gaps_reported_as_quarantined(store: Path) -> None:
     flip(store)
     no_queues(store)
     done = repair(store)
@@ -339,7 +341,7 @@ def test_a_gap_that_the_queue_has_closed_is_nothing_to_repair(tmp_path: Path) ->
     assert codes(verify(tmp_path)) == {"commitlog.queue_offset.gap": 2}
 
 
-def test_messages_that_a_broker_keeps_from_consumers_are_told_and_left(tmp_path: Path) -> None:
+def test_messages_that_no_consumer_gets_are_reported_and_not_repaired(tmp_path: Path) -> None:
     """They were passed over, or their queue has no files and no offsets: a rebuild in place leaves both."""
     *units, other = write_log(tmp_path, [*range(40), *range(35, 50)], "Other")
     write_queue(tmp_path, dict(enumerate([*units[:35], *units[40:]])))
@@ -353,7 +355,7 @@ def test_messages_that_a_broker_keeps_from_consumers_are_told_and_left(tmp_path:
     assert ({item.kind.code for item in done.left}, done.steps) == ({"consumequeue.absent"}, ())
 
 
-def test_a_group_that_is_ahead_of_what_is_left_is_told_and_not_touched(golden: Golden, tmp_path: Path) -> None:
+def test_a_group_ahead_of_its_queue_is_reported_and_not_changed(golden: Golden, tmp_path: Path) -> None:
     store = copied(golden("mixed") / "store", tmp_path / "store")
     offsets = (store / "config" / "consumerOffset.json").read_bytes()
     patch(log_files(store)[-1], 0, bytes(1 << 20))
@@ -403,7 +405,7 @@ def test_a_store_without_a_log_is_refused(store: Path) -> None:
         repair(store / "nowhere")
 
 
-def test_a_stretch_without_room_for_a_filler_is_told_and_left(store: Path) -> None:
+def test_a_range_without_room_for_a_filler_is_reported_and_not_repaired(store: Path) -> None:
     path = log_files(store)[0]
     data = path.read_bytes()
     size = int.from_bytes(data[:4], "big")

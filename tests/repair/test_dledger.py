@@ -174,7 +174,7 @@ def test_what_other_members_have_is_refused(
         assert "beside a DLedger CommitLog" in refusal(rmq, "repair", mixed, *apply)
 
 
-def test_a_log_that_has_lost_committed_entries_is_told_and_left(variant: Variant) -> None:
+def test_a_log_that_lost_committed_entries_is_reported_and_not_repaired(variant: Variant) -> None:
     store = variant("dledger")
     (store / OWN / "checkpoint").write_text("committedIndex=99999\nendIndex=99999\n")
     report = repair(store)

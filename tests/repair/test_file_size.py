@@ -17,7 +17,7 @@ _STRAYS = (2, 100, 128, 4096, S // 4, S // 2, S - 128, S - 1)
 _SOUND = VerifyOptions(None, 400, 0, 50, 30, (1000, 5000))
 
 
-def told(root: Path, starts: Iterable[int], size: int, **other_sizes: int) -> int | None:
+def measured_size(root: Path, starts: Iterable[int], size: int, **other_sizes: int) -> int | None:
     """The size of files that are empty but for their names and sizes; ``at_1`` is the second file's."""
     (root / "commitlog").mkdir()
     for number, start in enumerate(sorted(starts)):
@@ -30,7 +30,7 @@ def told(root: Path, starts: Iterable[int], size: int, **other_sizes: int) -> in
 @pytest.mark.parametrize("distance", _STRAYS)
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_one_misplaced_file_among_three(tmp_path: Path, behind: int, distance: int) -> None:
-    assert told(tmp_path, [0, S, 2 * S, behind * S + distance], S) == S
+    assert measured_size(tmp_path, [0, S, 2 * S, behind * S + distance], S) == S
 
 
 @pytest.mark.parametrize("distance", _STRAYS)
@@ -39,28 +39,28 @@ def test_two_misplaced_files_among_six(tmp_path: Path, behind: tuple[int, int], 
     first, second = behind
     other = distance // 2 if first == second else distance
     starts = [*range(7 * S, 13 * S, S), (7 + first) * S + distance, (7 + second) * S + other]
-    assert told(tmp_path, starts, S) == S
+    assert measured_size(tmp_path, starts, S) == S
 
 
 @pytest.mark.parametrize("distance", [2, 100, 128])
 def test_a_misplaced_file_beside_the_only_one(tmp_path: Path, distance: int) -> None:
-    assert told(tmp_path, [0, distance], S) == S
+    assert measured_size(tmp_path, [0, distance], S) == S
 
 
 @pytest.mark.parametrize(("times", "files"), [(2, 2), (2, 3), (2, 7), (3, 3), (5, 8)])
-def test_where_all_are_too_long_the_names_tell(tmp_path: Path, times: int, files: int) -> None:
-    assert told(tmp_path, range(0, files * S, S), times * S) == S
+def test_where_all_files_are_too_long_their_names_decide_the_size(tmp_path: Path, times: int, files: int) -> None:
+    assert measured_size(tmp_path, range(0, files * S, S), times * S) == S
 
 
 @pytest.mark.parametrize("starts", [(0, 9), (0, 1, 9), (0, 2, 4), (0, 3, 4), (3, 4, 8)])
-def test_where_files_are_missing_the_sizes_tell(tmp_path: Path, starts: tuple[int, ...]) -> None:
-    assert told(tmp_path, [start * S for start in starts], S) == S
+def test_where_files_are_missing_the_others_decide_the_size(tmp_path: Path, starts: tuple[int, ...]) -> None:
+    assert measured_size(tmp_path, [start * S for start in starts], S) == S
 
 
 @pytest.mark.parametrize("size", [0, 2, 300, S + 400, 2 * S, 1 << 34])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_one_file_of_another_size(tmp_path: Path, number: int, size: int) -> None:
-    assert told(tmp_path, [0, S, 2 * S], S, **{f"at_{number}": size}) == S
+    assert measured_size(tmp_path, [0, S, 2 * S], S, **{f"at_{number}": size}) == S
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2])

@@ -34,7 +34,7 @@ def build_range(size: int, fill: Fill, *, position: int = 0, held: int | None = 
 
 
 @pytest.mark.parametrize("size", [MIN_BYTES, MIN_BYTES + 7, WHOLE_BYTES - 1, WHOLE_BYTES, WHOLE_BYTES + 1, 70_000])
-def test_a_filler_is_a_sound_record_of_its_place_that_no_queue_and_no_index_takes(size: int) -> None:
+def test_a_filler_is_a_sound_record_without_units_and_index_entries(size: int) -> None:
     (frame,) = walk(filler(123_456, size, 1_700_000_000_000), 123_456)
     assert isinstance(frame, Frame)
     assert frame.size == size
@@ -79,7 +79,7 @@ def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> Non
 
 @pytest.mark.parametrize("topic", ["T", "Orders", "x" * 127, "x" * 128, "%RETRY%组"])
 @pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
-def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(topic: str, spare: int) -> None:
+def test_a_placeholder_has_a_queue_offset_and_is_a_batch_of_no_messages(topic: str, spare: int) -> None:
     message = LostMessage(123_456, placeholder_bytes(LostMessage(0, 0, topic, 3, 4711)) + spare, topic, 3, 4711)
     (frame,) = walk(placeholder(message, 1_700_000_000_000), 123_456)
     assert isinstance(frame, Frame)
@@ -94,7 +94,7 @@ def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(to
 
 
 @pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
-def test_a_placeholder_keeps_the_places_of_a_batch_and_of_light_queues(spare: int) -> None:
+def test_a_placeholder_has_the_offsets_of_a_batch_and_of_light_queues(spare: int) -> None:
     light = (("%LMQ%a", 7), ("%LMQ%b", 0))
     batch, lit = LostMessage(0, 0, "Orders", 3, 4711, 12), LostMessage(0, 0, "Orders", 3, 4711, light=light)
     for message, properties in (

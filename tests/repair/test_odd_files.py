@@ -125,7 +125,7 @@ REPAIRED: dict[str, tuple[Change, set[str]]] = {
 
 @pytest.mark.parametrize("name", REPAIRED)
 @pytest.mark.long
-def test_it_is_told_put_aside_and_the_store_is_sound_then(store: Path, name: str, tmp_path: Path) -> None:
+def test_an_odd_file_is_reported_and_quarantined_and_the_store_is_sound(store: Path, name: str, tmp_path: Path) -> None:
     change, expected = REPAIRED[name]
     records = verify(store).messages
     change(store)
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Change, str, set[str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_may_be_a_disk_that_is_not_mounted_is_told_and_not_repaired(store: Path, name: str) -> None:
+def test_a_disk_that_may_not_be_mounted_is_reported_and_not_repaired(store: Path, name: str) -> None:
     change, message, expected = REFUSED[name]
     change(store)
     assert codes(verify(store)).keys() >= expected
@@ -183,7 +183,7 @@ def test_a_config_file_that_is_none_is_put_aside_for_its_bak(store: Path, change
     assert (store / "quarantine" / "0001" / "config" / "topics.json").lstat().st_mode == mode
 
 
-def test_a_log_behind_a_link_is_refused_before_anything_is_changed(store: Path) -> None:
+def test_a_linked_log_is_refused_before_any_change(store: Path) -> None:
     other = next(place for place in ("/dev/shm", "/var/tmp") if Path(place).stat().st_dev != store.stat().st_dev)
     with TemporaryDirectory(dir=other) as mount:
         shutil.copytree(store / "commitlog", mount, dirs_exist_ok=True)
@@ -251,7 +251,7 @@ def test_a_note_in_the_quarantine_that_is_none_is_named_before_anything_is_chang
     assert tree(store / "commitlog") == before
 
 
-def test_sizes_are_taken_from_what_can_be_read(store: Path) -> None:
+def test_sizes_come_from_the_readable_files(store: Path) -> None:
     (store / "index" / min((store / "index").iterdir()).name).rename(store / "aside")
     pipe(store / "index" / "20200101000000000")
     link(store / "consumequeue" / "Clicks" / "0" / f"{400:020d}")
@@ -279,7 +279,7 @@ def test_a_link_through_a_file_hides_nothing_beside_it(store: Path) -> None:
     assert [entry.name for entry in LocalStorage().entries(str(store / "commitlog"))] == names
 
 
-def test_each_fault_is_repaired_or_told_by_a_plan() -> None:
+def test_each_fault_is_repaired_or_reported_by_a_plan() -> None:
     done = {*plan._DERIVED, "commitlog", "checkpoint", "dledger"}
     for kind in finding_kinds.ALL:
         if kind.severity is not Severity.INFO and kind.code.partition(".")[0] not in done:

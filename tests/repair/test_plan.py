@@ -110,9 +110,7 @@ def taking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(rebuild_job, "plan_splits", first_splits)
 
 
-def test_what_a_repair_would_take_is_refused_before_anything_is_changed(
-    store: Path, taking: Callable[[], None]
-) -> None:
+def test_harm_to_consumers_is_refused_before_any_change(store: Path, taking: Callable[[], None]) -> None:
     flip_a_unit(store)
     taking()
     before = tree(store)
@@ -122,7 +120,7 @@ def test_what_a_repair_would_take_is_refused_before_anything_is_changed(
     assert tree(store) == before
 
 
-def test_what_is_accepted_is_done_and_told(store: Path, taking: Callable[[], None]) -> None:
+def test_accepted_harm_is_done_and_reported(store: Path, taking: Callable[[], None]) -> None:
     flip_a_unit(store)
     former = queue_file(store).read_bytes()
     taking()
@@ -133,7 +131,7 @@ def test_what_is_accepted_is_done_and_told(store: Path, taking: Callable[[], Non
     assert queue_file(store / "quarantine" / "0001" / "replaced").read_bytes() == former
 
 
-def test_what_was_taken_without_a_word_is_told_afterwards(
+def test_harm_that_nobody_accepted_is_reported_afterwards(
     store: Path, taking: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flip_a_unit(store)
@@ -172,7 +170,7 @@ def test_an_accepted_end_is_as_planned(store: Path) -> None:
 
 
 @pytest.mark.parametrize("queue", ["Orders/1", "Clicks/0"])
-def test_an_end_that_a_placeholder_keeps_needs_no_word(store: Path, queue: str) -> None:
+def test_an_end_that_a_placeholder_restores_needs_no_accept(store: Path, queue: str) -> None:
     units = b"".join(path.read_bytes() for path in sorted((store / "consumequeue" / queue).iterdir()))
     path, at = log_path(store, Unit.decode(units[29 * 20 : 30 * 20]).physical_offset)
     patch(path, path.read_bytes().index(b"body ", at), b"\xff")
@@ -180,7 +178,7 @@ def test_an_end_that_a_placeholder_keeps_needs_no_word(store: Path, queue: str) 
     assert (report.is_clean, report.outcome.changes.queues) == (True, ())
 
 
-def test_a_queue_that_is_disturbed_meanwhile_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_disturbed_meanwhile_is_reported(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flip_a_unit(store)
     rebuild = repair_job._Repair._rebuild
 

@@ -23,7 +23,7 @@ def stop_before(store: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("killed_at", ["change", "_overwrite"])
-def test_a_plan_deleted_as_told_costs_nothing_that_was_put_aside(store: Path, killed_at: str) -> None:
+def test_a_plan_deleted_as_advised_costs_no_quarantined_file(store: Path, killed_at: str) -> None:
     foreign(store)
     junk(store)
     junk_bytes = log_files(store)[1].read_bytes()[3000:]
@@ -48,7 +48,7 @@ def test_a_plan_deleted_as_told_costs_nothing_that_was_put_aside(store: Path, ki
 
 
 @pytest.mark.parametrize("number", ["0001", "0002"])
-def test_a_note_moved_away_as_told_costs_no_other_repair(store: Path, number: str) -> None:
+def test_a_manifest_moved_as_advised_costs_no_other_repair(store: Path, number: str) -> None:
     flip(store)
     repair(store)
     torn_tail(store)
@@ -64,7 +64,7 @@ def test_a_note_moved_away_as_told_costs_no_other_repair(store: Path, number: st
     assert tree(store / "quarantine" / other) == kept
 
 
-def test_a_repair_that_goes_on_tells_an_earlier_note_that_is_none_before_it_changes_anything(store: Path) -> None:
+def test_a_resumed_repair_reports_an_invalid_manifest_before_any_change(store: Path) -> None:
     flip(store)
     repair(store)
     junk(store)
@@ -86,7 +86,7 @@ def test_a_directory_without_a_note_is_left_alone(store: Path) -> None:
     assert kept.read_text() == "mine\n"
 
 
-def test_what_a_broker_wrote_behind_the_size_that_a_file_has_is_not_cut_off(store: Path) -> None:
+def test_bytes_that_a_broker_wrote_after_the_planned_size_are_not_truncated(store: Path) -> None:
     long(store)
     stop_before(store, "change")
     with log_files(store)[2].open("ab") as file:

@@ -49,7 +49,7 @@ def units(store: Path, lost: list[int]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_queues_keep_their_places(name: str, rmq: Rmq, variant: Variant) -> None:
+def test_queues_retain_their_offsets(name: str, rmq: Rmq, variant: Variant) -> None:
     store = variant(name)
     lost = damage(store, TOPICS[name])
     before = units(store, lost)

@@ -54,7 +54,7 @@ def test_topic_and_body_are_enough(tmp_path: Path) -> None:
     assert found[0].store_timestamp_ms == found[0].born_timestamp_ms == found[2].store_timestamp_ms > 1_700_000_000_000
 
 
-def test_columns_give_the_properties_that_the_map_lacks(tmp_path: Path) -> None:
+def test_columns_add_the_properties_that_the_map_lacks(tmp_path: Path) -> None:
     batch = rows(
         topic=["T"] * 4, body=[b"x"] * 4,
         tags=["a", "a", None, ""], keys=[["k1", "k2"], None, [], ["", "k3"]], uniq_key=["u", "u", None, None],
@@ -70,7 +70,7 @@ def test_columns_give_the_properties_that_the_map_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("way", "ends"), [(CRC_ALWAYS, [True, True]), (CRC_NEVER, [False, False])])
-def test_a_sum_is_added_or_left_out_as_asked(tmp_path: Path, way: int, ends: list[bool]) -> None:
+def test_a_crc_is_written_or_omitted_by_option(tmp_path: Path, way: int, ends: list[bool]) -> None:
     given = [[("__CRC32#", "1234567890")], [("a", "b")]]
     write(tmp_path, [[rows(topic=["T", "T"], body=[b"x", b"y"], properties=given)]], crc_way=way)
     found = messages_of(tmp_path)  # whose walk checks the sums
@@ -92,7 +92,7 @@ def test_a_long_topic_has_a_record_of_version_2(tmp_path: Path) -> None:
     assert [m.magic == MAGIC_V2 for m in messages_of(tmp_path)] == [False, True, True]
 
 
-def test_halves_of_transactions_take_no_queue_offset(tmp_path: Path) -> None:
+def test_halves_of_transactions_have_no_queue_offset(tmp_path: Path) -> None:
     write(tmp_path, [[rows(topic=["T"] * 5, body=[b"x"] * 5, sys_flag=[0, 0x4, 0x8, 0xC, 0])]])
     assert [m.queue_offset for m in messages_of(tmp_path)] == [0, 0, 1, 0, 2]
 
@@ -105,9 +105,7 @@ def test_files_roll_as_the_original_rolls_them(source: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("order", ["physical_offset", "queue_offset"])
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_are_put_into_the_order_that_their_offsets_tell(
-    source: Path, tmp_path: Path, order: str, seed: int
-) -> None:
+def test_rows_are_sorted_by_their_offsets(source: Path, tmp_path: Path, order: str, seed: int) -> None:
     (whole,) = cut(batches_of(source, "queue_offset" if order == "physical_offset" else "physical_offset"))
     shuffled = whole.take(pa.array(np.random.default_rng(seed).permutation(len(whole))))
     parts = [shuffled.slice(begin, 17) for begin in range(0, len(shuffled), 17)]
@@ -130,7 +128,7 @@ def test_pieces_in_wrong_order_need_no_merge(source: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("at", [1, 40, 119])
-def test_appending_the_rest_gives_the_whole(source: Path, tmp_path: Path, at: int) -> None:
+def test_appending_the_rest_completes_the_store(source: Path, tmp_path: Path, at: int) -> None:
     store = tmp_path / "store"
     first, second = cut(batches_of(source), at)
     write(store, [[first]], file_bytes=4096, dispatch=SMALL_DISPATCH)
@@ -142,7 +140,7 @@ def test_appending_the_rest_gives_the_whole(source: Path, tmp_path: Path, at: in
     assert not (store / WRITE_DIRECTORY).exists()
 
 
-def test_appending_continues_a_queue_whose_records_are_gone(source: Path, tmp_path: Path) -> None:
+def test_appending_continues_a_queue_whose_records_were_deleted(source: Path, tmp_path: Path) -> None:
     rebuild(source)
     (source / "commitlog" / f"{0:020d}").unlink()  # as the original deletes old files
     ends: dict[tuple[str, int], int] = {}
@@ -161,7 +159,7 @@ def test_appending_nothing_changes_no_message(source: Path) -> None:
     assert tree(source / "commitlog") == before
 
 
-def test_an_empty_table_gives_an_empty_log(tmp_path: Path) -> None:
+def test_an_empty_table_becomes_an_empty_log(tmp_path: Path) -> None:
     write(tmp_path, [], dispatch=SMALL_DISPATCH)
     assert tree(tmp_path / "commitlog") == {f"{0:020d}": bytes(FILE_BYTES)}
 
@@ -197,7 +195,7 @@ def test_an_empty_log_is_continued_where_it_begins(tmp_path: Path, start: int) -
     assert messages_of(tmp_path)[0].physical_offset == start
 
 
-def test_an_empty_log_takes_rows_that_keep_their_offsets(source: Path, tmp_path: Path) -> None:
+def test_an_empty_log_accepts_rows_with_their_own_offsets(source: Path, tmp_path: Path) -> None:
     write(tmp_path / "store", [], file_bytes=4096)
     write(tmp_path / "store", [batches_of(source)], keep_offsets=True, file_bytes=4096)
     assert tree(tmp_path / "store" / "commitlog") == tree(source / "commitlog")
@@ -217,7 +215,7 @@ def test_units_of_records_that_a_crash_lost_do_not_count(source: Path) -> None:
     assert [m.queue_offset for m in messages_of(source)[-2:]] == [end, 41]
 
 
-def test_overwriting_keeps_the_size_of_the_files(source: Path) -> None:
+def test_overwriting_retains_the_size_of_the_files(source: Path) -> None:
     write(source, [[rows(topic=["New"], body=[b"x"])]], overwrite=True, file_bytes=None)
     assert {name: len(data) for name, data in tree(source / "commitlog").items()} == {f"{0:020d}": 4096}
 
@@ -239,7 +237,7 @@ def test_overwriting_leaves_nothing_of_the_old_log(source: Path) -> None:
     assert (source / "config" / "consumerOffset.json").exists()
 
 
-def test_topics_are_made_known_to_brokers(source: Path) -> None:
+def test_topics_are_added_to_topics_json(source: Path) -> None:
     (source / "config").mkdir()
     (source / "config" / "topics.json").write_text(
         '{"dataVersion":{"counter":7},"topicConfigTable":{"Topic1":{"topicName":"Topic1","perm":4,'
@@ -275,7 +273,7 @@ BAD_ROWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("told", "columns"), BAD_ROWS.items(), ids=BAD_ROWS)
-def test_a_row_that_no_store_can_hold_is_named(source: Path, told: str, columns: dict[str, Any]) -> None:
+def test_a_row_that_fits_no_store_is_named(source: Path, told: str, columns: dict[str, Any]) -> None:
     before = tree(source / "commitlog")
     with pytest.raises(StoreError, match=re.escape(told)):
         write(source, [[rows(**columns)]], overwrite=True)
@@ -354,7 +352,7 @@ def test_an_empty_file_alone_is_overwritten_with_files_of_the_default_size(tmp_p
     assert path.stat().st_size == 1 << 30
 
 
-def test_offsets_that_leave_a_gap_cannot_be_kept(source: Path, tmp_path: Path) -> None:
+def test_offsets_with_a_gap_cannot_be_retained(source: Path, tmp_path: Path) -> None:
     first, _, last = cut(batches_of(source), 50, 51)
     with pytest.raises(StoreError, match=r"the record at physical offset \d+ cannot keep it: the log ends at \d+"):
         write(tmp_path / "store", [[first, last]], keep_offsets=True, file_bytes=4096)
@@ -376,7 +374,7 @@ def test_of_two_writes_the_later_one_counts(source: Path) -> None:
     assert messages_of(source)[-1].topic == "New"
 
 
-def test_a_broker_that_starts_meanwhile_keeps_its_store(source: Path) -> None:
+def test_a_broker_that_starts_meanwhile_loses_no_store(source: Path) -> None:
     begun = begin_write(WriteOptions(str(source), True))
     task = write_pieces([rows(topic=["New"], body=[b"x"])], begun.job.pieces, begun.encoding)
     before = lines(source)

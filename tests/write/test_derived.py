@@ -144,7 +144,7 @@ def test_keys_are_appended_in_files_of_their_own(tmp_path: Path) -> None:
         ("tags_code", None, "column tags_code: null in a row"),
     ],
 )
-def test_a_row_that_is_no_unit_is_told(tmp_path: Path, column: str, value: object, told: str) -> None:
+def test_a_row_that_is_no_unit_is_reported(tmp_path: Path, column: str, value: object, told: str) -> None:
     row = {"topic": "T", "queue_id": 0, "queue_offset": 0, "physical_offset": 0, "size": 100, "tags_code": 0}
     batch = pa.RecordBatch.from_pylist([{**row, column: value}], CONSUMEQUEUE)
     with pytest.raises(StoreError, match=told):

@@ -50,7 +50,7 @@ def make(cluster: Cluster, topic: str) -> None:
     wait_for(lambda: ask(cluster.namesrv, 105, {"topic": topic}).code == 0)
 
 
-def test_brokers_and_topics_are_told(cluster: Cluster) -> None:
+def test_brokers_and_topics_are_listed(cluster: Cluster) -> None:
     topic = fresh("Topic")
     make(cluster, topic)
     (broker,) = cluster.rows("clusterList", "-c", CLUSTER)
@@ -87,7 +87,7 @@ def test_messages_are_sent_and_found(cluster: Cluster) -> None:
     assert cluster.rows("queryMsgByKey", "-t", topic, "-k", "none", code=1) == []
 
 
-def test_groups_are_told_how_far_they_are_and_put_elsewhere(cluster: Cluster) -> None:
+def test_offsets_of_groups_are_shown_and_reset(cluster: Cluster) -> None:
     topic, group, other = fresh("Topic"), fresh("group"), fresh("group")
     make(cluster, topic)
     cluster.send(topic, "a", "b", "c")

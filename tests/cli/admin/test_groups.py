@@ -31,7 +31,7 @@ def test_a_group_is_made_and_deleted(cluster: Cluster) -> None:
     assert group not in json.loads(cluster.text("exportMetadata", "-g"))["subscriptionGroupTable"]
 
 
-def test_a_group_is_given_a_retry_policy_and_no_attribute(cluster: Cluster) -> None:
+def test_a_group_gets_a_retry_policy_and_no_attribute(cluster: Cluster) -> None:
     group = fresh("group")
     policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
     cluster.rows("updateSubGroup", "-g", group, "-p", json.dumps(policy), "--attributes", "")
@@ -42,7 +42,7 @@ def test_a_group_is_given_a_retry_policy_and_no_attribute(cluster: Cluster) -> N
     assert "-p nonsense:" in cluster.error("updateSubGroup", "-g", group, "-p", "nonsense")
 
 
-def test_a_group_is_told_how_far_it_is_and_put_elsewhere(cluster: Cluster) -> None:
+def test_offsets_of_a_group_are_shown_and_reset(cluster: Cluster) -> None:
     topic, group, other = fresh("Topic"), fresh("group"), fresh("group")
     assert cluster.rows("consumerProgress", "-g", group, code=1) == []
     cluster.send(topic, "a", "b", "c")
@@ -66,7 +66,7 @@ def test_a_group_is_told_how_far_it_is_and_put_elsewhere(cluster: Cluster) -> No
     assert progress(cluster, group, topic) == (3, 1, 2)
 
 
-def test_rates_of_topics_are_told(cluster: Cluster) -> None:
+def test_rates_of_topics_are_shown(cluster: Cluster) -> None:
     topic, group = fresh("Topic"), fresh("group")
     cluster.send(topic, "a", "b", "c")
     (unread,) = cluster.rows("statsAll", "-t", topic)
@@ -101,7 +101,7 @@ def connections(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
     return cluster.rows(*arguments)
 
 
-def test_members_of_groups_are_told(cluster: Cluster) -> None:
+def test_members_of_groups_are_listed(cluster: Cluster) -> None:
     topic, group = fresh("Topic"), fresh("group")
     cluster.send(topic, "a")
     assert cluster.rows("consumerConnection", "-g", group, code=1) == []

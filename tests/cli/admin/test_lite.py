@@ -64,7 +64,7 @@ def test_it_tells_what_there_is(lite: Cluster) -> None:
     assert lite.rows("getLiteClientInfo", "-p", "Devices", "-g", "watchers", "-c", "none", code=1) == []
 
 
-def test_it_tells_how_far_a_group_lags(lite: Cluster) -> None:
+def test_the_lag_of_a_group_is_shown(lite: Cluster) -> None:
     rows = lite.rows("getLiteGroupInfo", "-p", "Devices", "-g", "watchers")
     assert [(row["lite_topic"], row["lag"]) for row in rows] == [("d1", 2), (None, 2)]
     (one,) = lite.rows("getLiteGroupInfo", "-p", "Devices", "-g", "watchers", "-l", "d1")
@@ -75,7 +75,7 @@ def test_it_tells_how_far_a_group_lags(lite: Cluster) -> None:
     assert lite.rows("triggerLiteDispatch", "-p", "Devices", "-g", "watchers", "-b", "none", code=1) == []
 
 
-def test_what_is_no_lite_topic_is_told_so(lite: Cluster) -> None:
+def test_a_topic_that_is_no_lite_topic_is_refused(lite: Cluster) -> None:
     lite.rows("updateTopic", "-t", "Plain")
     assert "Topic [Plain] type not match." in lite.error("getParentTopicInfo", "-p", "Plain")
     assert "not a LITE group" in lite.error("getLiteGroupInfo", "-p", "Devices", "-g", "TOOLS_CONSUMER")

@@ -68,7 +68,7 @@ def test_several_ids_are_looked_up(cluster: Cluster) -> None:
     assert "-i: no id" in cluster.error("queryMsgById", "-i", " ,")
 
 
-def test_the_brokers_of_a_cluster_are_asked(cluster: Cluster) -> None:
+def test_requests_go_to_the_brokers_of_a_cluster(cluster: Cluster) -> None:
     topic = fresh("Topic")
     (sent,) = cluster.send(topic, "only")
     for command in (

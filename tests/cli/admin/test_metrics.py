@@ -41,7 +41,7 @@ def scrape(address: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_a_scrape_tells_how_far_topics_and_groups_are(measured: tuple[Cluster, str]) -> None:
+def test_a_scrape_has_the_offsets_of_topics_and_groups(measured: tuple[Cluster, str]) -> None:
     cluster, address = measured
     topic, group = fresh("Topic"), fresh("group")
     cluster.send(topic, "a", "b", "c")
@@ -63,7 +63,7 @@ def test_a_scrape_tells_how_far_topics_and_groups_are(measured: tuple[Cluster, s
     assert put >= 3
 
 
-def test_each_name_is_told_once(measured: tuple[Cluster, str]) -> None:
+def test_each_metric_name_occurs_once(measured: tuple[Cluster, str]) -> None:
     with urllib.request.urlopen(measured[1], timeout=60) as answer:
         types = [line for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")]
     assert len(types) == len(set(types)) > 20
@@ -89,7 +89,7 @@ def test_what_is_no_scrape_does_not_end_it(measured: tuple[Cluster, str]) -> Non
     assert scrape(measured[1])
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         free = "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0"

@@ -25,7 +25,7 @@ def order_config(cluster: Cluster, topic: str) -> str | None:
     return asyncio.run(ask())
 
 
-def test_name_servers_are_told_of_an_ordered_topic(cluster: Cluster) -> None:
+def test_an_ordered_topic_is_registered_with_the_name_servers(cluster: Cluster) -> None:
     topic = fresh("Ordered")
     cluster.rows("updateTopic", "-t", topic, "-c", "DefaultCluster", "-w", "3")
     assert order_config(cluster, topic) is None
@@ -83,7 +83,7 @@ def test_clusters_are_listed_again_and_again(cluster: Cluster) -> None:
         assert process.wait(timeout=60) == 130
 
 
-def test_options_that_change_nothing_are_taken(cluster: Cluster) -> None:
+def test_options_without_effect_are_accepted(cluster: Cluster) -> None:
     topic = fresh("Topic")
     cluster.send(topic, "a")
     assert cluster.rows("topicRoute", "-t", topic, "-l") == cluster.rows("topicRoute", "-t", topic)

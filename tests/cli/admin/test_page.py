@@ -37,7 +37,7 @@ def test_each_option_of_mqadmin_is_there() -> None:
         assert options == {"-n", *(f"-{letter}" for letter in letters)}, name
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_omitted_commands_are_listed() -> None:
     for name, options in LEFT_OUT.items():
         for option in options:
             assert f"`{name} {option}`" in PAGE.read_text()

@@ -54,7 +54,7 @@ def test_a_topic_may_be_a_unit_s(cluster: Cluster) -> None:
         assert json.loads(cluster.text("exportMetadata", "-t"))["topicConfigTable"][topic]["topicSysFlag"] == sys_flag
 
 
-def test_clusters_and_brokers_tell_how_they_do(cluster: Cluster) -> None:
+def test_statistics_of_clusters_and_brokers_are_shown(cluster: Cluster) -> None:
     (row,) = cluster.rows("clusterList")
     assert (row["cluster"], row["broker_name"], row["broker_id"]) == ("DefaultCluster", "admin-a", 0)
     assert (row["address"], row["version"]) == (cluster.broker, "V5_3_3")

@@ -94,13 +94,15 @@ def test_policies_are_made_listed_changed_copied_and_deleted(guarded: list[Stand
     (("createAcl", "-s", "User:none", "-r", "*", "-a", "Pub", "-d", "Allow"), "is not exist"),
     (("getAcl", "-s", "admin"), "The subject is null"),
 ])  # fmt: skip
-def test_what_cannot_be_is_told_in_one_line(guarded: list[Standalone], arguments: tuple[str, ...], words: str) -> None:
+def test_an_impossible_request_is_reported_in_one_line(
+    guarded: list[Standalone], arguments: tuple[str, ...], words: str
+) -> None:
     done = run(guarded[0], *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert words in one_line(done.stderr)
 
 
-def test_who_does_not_know_the_secret_learns_nothing(guarded: list[Standalone]) -> None:
+def test_a_wrong_secret_reveals_nothing(guarded: list[Standalone]) -> None:
     done = run(guarded[0], "listUser", secret="wrong")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "check signature failed" in one_line(done.stderr)

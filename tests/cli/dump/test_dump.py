@@ -23,13 +23,13 @@ def test_records_are_javas_byte_for_byte(rmq: Rmq, golden: Golden, golden_name: 
     assert done.stdout_bytes == b"".join(expected_lines(golden_name))
 
 
-def test_a_commitlog_directory_gives_what_its_store_gives(rmq: Rmq, golden: Golden, expected_lines: Lines) -> None:
+def test_a_commitlog_directory_is_dumped_like_its_store(rmq: Rmq, golden: Golden, expected_lines: Lines) -> None:
     done = rmq("dump", golden("exotic") / "store" / "commitlog", "--json")
     assert done.stdout_bytes == b"".join(expected_lines("exotic"))
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_one_file_gives_its_own_records(
+def test_one_file_is_dumped_with_its_own_records(
     rmq: Rmq, golden: Golden, expected_lines: Lines, tmp_path: Path, renamed: bool
 ) -> None:
     path = golden("mixed") / "store" / "commitlog" / f"{FILE_BYTES:020d}"
@@ -54,7 +54,7 @@ def test_from_begins_at_the_next_record(rmq: Rmq, golden: Golden, expected_lines
         assert (done.exit_code, done.stdout_bytes) == (0, b"".join(lines[first : first + 3]))
 
 
-def test_from_behind_the_log_gives_nothing(rmq: Rmq, golden: Golden) -> None:
+def test_a_dump_from_an_offset_after_the_log_is_empty(rmq: Rmq, golden: Golden) -> None:
     done = rmq("dump", golden("mixed") / "store", "--json", "--from", 1 << 50)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
 
@@ -74,7 +74,9 @@ def test_without_bodies_the_rest_is_the_same(rmq: Rmq, golden: Golden, golden_na
         assert line.decode() == json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def test_damage_is_told_and_the_rest_goes_on(rmq: Rmq, copy_of: Callable[[str], Path], expected_lines: Lines) -> None:
+def test_damage_is_reported_and_the_rest_is_dumped(
+    rmq: Rmq, copy_of: Callable[[str], Path], expected_lines: Lines
+) -> None:
     store, lines = copy_of("mixed"), expected_lines("mixed")
     second, third = json.loads(lines[1]), json.loads(lines[2])
     flip(store, second["physical_offset"] + 95, FILE_BYTES)  # in the body
@@ -88,7 +90,7 @@ def test_damage_is_told_and_the_rest_goes_on(rmq: Rmq, copy_of: Callable[[str], 
     ]
 
 
-def test_a_missing_file_is_told(rmq: Rmq, copy_of: Callable[[str], Path], expected_lines: Lines) -> None:
+def test_a_missing_file_is_reported(rmq: Rmq, copy_of: Callable[[str], Path], expected_lines: Lines) -> None:
     store = copy_of("mixed")
     (store / "commitlog" / f"{FILE_BYTES:020d}").unlink()
     done = rmq("dump", store, "--json")
@@ -128,7 +130,7 @@ def test_units_have_their_queue_offsets(rmq: Rmq, golden: Golden, expected_lines
 
 
 @pytest.mark.parametrize("part", ["Orders", "Orders/2", "Orders/2/00000000000000000000"])
-def test_a_part_of_the_queues_gives_its_units(rmq: Rmq, golden: Golden, part: str) -> None:
+def test_a_part_of_the_queues_is_dumped_with_its_units(rmq: Rmq, golden: Golden, part: str) -> None:
     done = rmq("dump", golden("mixed") / "store" / "consumequeue" / part, "--json", "--from", 3, "--limit", 2)
     units = [json.loads(line) for line in done.stdout.splitlines()]
     queue_id = 0 if part == "Orders" else 2
@@ -150,7 +152,7 @@ def test_a_topic_chooses_among_the_queues(rmq: Rmq, golden: Golden) -> None:
     assert {json.loads(line)["topic"] for line in done.stdout.splitlines()} == {"Ordered"}
 
 
-def test_places_without_a_unit_are_told(rmq: Rmq, copy_of: Callable[[str], Path]) -> None:
+def test_offsets_without_a_unit_are_reported(rmq: Rmq, copy_of: Callable[[str], Path]) -> None:
     path = copy_of("mixed") / "consumequeue" / "Orders" / "2" / "00000000000000000000"
     data = bytearray(path.read_bytes())
     data[40:80] = bytes(40)
@@ -187,7 +189,7 @@ def test_index_entries_are_those_of_the_file(rmq: Rmq, golden: Golden) -> None:
     assert [path.name for path in sorted(directory.iterdir())] == sorted({entry["index_file"] for entry in entries})
 
 
-def test_a_damaged_index_file_is_told_and_the_next_one_read(rmq: Rmq, copy_of: Callable[[str], Path]) -> None:
+def test_a_damaged_index_file_is_reported_and_the_next_one_read(rmq: Rmq, copy_of: Callable[[str], Path]) -> None:
     directory = copy_of("mixed") / "index"
     first, second = sorted(directory.iterdir())[:2]
     first.write_bytes(first.read_bytes()[:1000])
@@ -222,7 +224,7 @@ def test_a_topic_of_what_has_none_is_refused(rmq: Rmq, golden: Golden, part: str
     assert "--topic" in one_line(done.stderr)
 
 
-def test_a_store_without_records_gives_nothing(rmq: Rmq, tmp_path: Path) -> None:
+def test_a_dump_of_a_store_without_records_is_empty(rmq: Rmq, tmp_path: Path) -> None:
     commitlog = tmp_path / "store" / "commitlog"
     commitlog.mkdir(parents=True)
     assert "no CommitLog files" in one_line(rmq("dump", tmp_path / "store").stderr)

@@ -54,7 +54,7 @@ def test_sums_by_topic_and_reason_are_printed(rmq: Rmq, store: Path) -> None:
     assert "deleted: its topic" in rmq("inspect", store, "--unqueued").stdout
 
 
-def test_a_dump_of_the_log_ends_at_its_end_and_says_so(rmq: Rmq, store: Path) -> None:
+def test_a_dump_of_the_log_ends_at_the_logs_end_with_a_notice(rmq: Rmq, store: Path) -> None:
     done = rmq("dump", store, "--json", "--no-body")
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) == 5 + 3 + 20 + 1 + 2

@@ -113,7 +113,7 @@ def test_a_part_of_a_store_has_its_own_figures(rmq: Rmq, golden: Golden) -> None
         ("mixed/store/config/topics.json", "config"),
     ],
 )
-def test_a_file_out_of_its_place_is_told_by_its_content(
+def test_a_misplaced_file_is_recognised_by_its_content(
     rmq: Rmq, golden: Golden, tmp_path: Path, source: str, kind: str
 ) -> None:
     name, _, inner = source.partition("/")
@@ -121,7 +121,7 @@ def test_a_file_out_of_its_place_is_told_by_its_content(
     assert inspected(rmq, copy)["kind"] == kind
 
 
-def test_an_index_file_out_of_its_place_is_told_by_its_content(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
+def test_a_misplaced_index_file_is_recognised_by_its_content(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
     source = sorted((golden("mixed") / "store" / "index").iterdir())[0]
     facts = inspected(rmq, Path(shutil.copy(source, tmp_path / "copy")))
     assert (facts["kind"], facts["index"][0]["entries"]) == ("index", 1999)
