@@ -11,6 +11,7 @@ from typing import Final
 
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.repair.job import repair_store
 from rmq_formats.storage import store_variants
@@ -19,7 +20,7 @@ from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.findings import Severity
 from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.commitlog_walk_oracle import Frame, walk
+from tests.commitlog_walk_oracle import Blank, Frame, walk
 from tests.lab.lives.java import LifePlayers
 from tests.lab.lives.script import FAULT, Life, write_life
 from tests.lab.rounds import Round
@@ -143,7 +144,7 @@ def _repair(one: Round, name: str, life: Life) -> bool:
     report = repair_store(str(life.root), VerifyOptions(), ProcessRunner(1), apply=True)
     errors = [finding for finding in report.left if finding.kind.severity is Severity.ERROR]
     one.demand(not errors, f"{name}: repair leaves {errors[:3]}")
-    old, new = _files(before), _files(life.root)
+    old, new = (_until_end_marks(_files(root)) for root in (before, life.root))
     log = f"{_LOG}/{file.name}"
     one.demand(_cut(old.pop(log), record, size) == _cut(new.pop(log), record, size), f"{name}: the log is changed")
     old, new = _without_fault(old), _without_fault(new)
@@ -164,6 +165,17 @@ def _body_of_fault(one: Round, root: Path, log_end: int) -> tuple[Path, int, int
                 places.append((topic, file, shape.body_at, shape.position, shape.size))
     faults = [place[1:] for place in places[:-1] if place[0] == FAULT]
     return one.dice.choice(faults) if faults else None
+
+
+def _until_end_marks(files: Files) -> Files:
+    """Return the files, those of the log up to their end marks: a repair clears the bytes after them, as it says."""
+    return {path: data[: _end_of_blank(path, data)] if path.startswith(_LOG) else data for path, data in files.items()}
+
+
+def _end_of_blank(path: str, data: bytes) -> int:
+    begin = int(Path(path).name)
+    blanks = [item for item in walk(memoryview(data), begin) if isinstance(item, Blank)]
+    return blanks[-1].physical_offset - begin + BLANK_BYTES if blanks else len(data)
 
 
 def _cut(data: bytes, position: int, size: int) -> bytes:
