@@ -123,9 +123,27 @@ def _right_units(units: Rows, rows: Rows, names: Rows, is_old: Mask) -> Mask:
     if len(candidates) and not (np.diff(physical) > 0).all():
         in_order = np.zeros(len(candidates), dtype=np.bool_)
         kernel.longest_rise(np.ascontiguousarray(physical), in_order)
+        live = np.flatnonzero(in_order & (names[candidates] >= 0))
+        first_live = int(live[0]) if len(live) else len(candidates)
+        old = np.flatnonzero(is_old[candidates[:first_live]])
+        in_order[old] = ~out_of_order(physical[old])
         is_right[candidates] = in_order
         _drop_strays(units[:, unit_kernel.QUEUE_OFFSET], rows, names, is_right)
     return is_right
+
+
+def out_of_order(physical_offsets: Rows) -> Mask:
+    """Find single units that do not rise between two neighbours that do: bool[n].
+
+    A run of units that begins anew is right. A broker that was killed cuts a queue in memory only: what stood after
+    the cut counts again after the next start, behind the units written since.
+
+    Args:
+        physical_offsets: int64[n], of units whose records have expired, by place.
+    """
+    before = np.concatenate([[-1], physical_offsets[:-1]])
+    after = np.concatenate([physical_offsets[1:], [np.iinfo(np.int64).max]])
+    return (before < after) & ((physical_offsets <= before) | (physical_offsets >= after))
 
 
 def _drop_strays(at: Rows, rows: Rows, names: Rows, is_right: Mask) -> None:

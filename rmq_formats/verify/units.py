@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan.queue_witness import out_of_order
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts, Longs
 from rmq_formats.verify.findings import Kind
@@ -204,10 +205,8 @@ class UnitJudge:
         old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
         at = np.flatnonzero(old)
         if len(at):
-            before = np.concatenate([[self._last_old_offset], physical[at]])
-            after = np.concatenate([physical[at][1:], [1 << 62]])
-            rising = (physical[at] > before[:-1]) & (physical[at] < after)
-            status[at[rising]] = Status.FINE
+            neighbours = np.concatenate([[self._last_old_offset], physical[at]])
+            status[at[~out_of_order(neighbours)[1:]]] = Status.FINE
             self._last_old_offset = int(physical[at[-1]])
         fillers = np.flatnonzero(front & is_filler)
         first_old = int(at[0]) if len(at) else len(status)

@@ -183,3 +183,20 @@ def test_ext_files_that_were_switched_on_and_off(tmp_path: Path, begin: int, end
     write_config(tmp_path, "Orders")
     report = verify(tmp_path, replace(SIZES, consumequeue_ext_file_bytes=4096))
     assert set(codes(report, informing=True)) == {"index.missing", "checkpoint.missing"}
+
+
+def test_expired_units_behind_newer_ones_are_right_and_a_single_wrong_one_is_not(
+    tmp_path: Path,
+) -> None:
+    units = write_log(tmp_path, range(60))
+    old = [Unit(1000 + 100 * number, 100, 7) for number in range(12)]
+    placed = [*old[:4], *old[8:10], *old[4:8]]  # 8 and 9 were written after the cut, over those that stood there
+    live = [unit for unit in units if unit.physical_offset >= FILE_BYTES]
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    first = units.index(live[0])
+    filler = [Unit(2300 + number, 1, 7) for number in range(first - len(placed))]
+    write_queue(tmp_path, dict(enumerate([*placed, *filler, *live])))
+    assert faults(tmp_path) == {}
+    path = tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}"
+    patch(path, 2 * UNIT_BYTES, (9999 << 40).to_bytes(8, "big"))
+    assert faults(tmp_path) == {"consumequeue.unit.dangling": 1}
