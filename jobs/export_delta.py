@@ -57,7 +57,7 @@ from rmq_formats.spark.job import (
     follow_broker_conf,
     is_several,
     option_name,
-    parsed,
+    parse_argument,
     run_job,
 )
 from rmq_formats.spark.options import values
@@ -124,7 +124,7 @@ def check(arguments: argparse.Namespace) -> None:
     limits(arguments)
     interval_s(arguments)
     for name in ("starting_timestamp", "ending_timestamp"):
-        parsed(arguments, name, values.timestamp_ms)
+        parse_argument(arguments, name, values.timestamp_ms)
     check_queues(arguments)
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(arguments, name) or 0) < 0:
@@ -210,7 +210,9 @@ def _queue_options(
 ) -> ClusterExportOptions:
     selected = selection(arguments)
     topics = None if arguments.table is not None and selected.topics is None else requested_topics(arguments)
-    max_messages = None if arguments.mode == "batch" else parsed(arguments, "max_messages_per_trigger", values.positive)
+    max_messages = (
+        None if arguments.mode == "batch" else parse_argument(arguments, "max_messages_per_trigger", values.positive)
+    )
     return ClusterExportOptions(
         source, topics, selected.excluded_topics, options, arguments.store_id, max_messages, arguments.mode == "stream"
     )
@@ -387,7 +389,7 @@ def main_several(arguments: argparse.Namespace, spark: SparkSession) -> tuple[di
     run.check()
     with writer_lease(spark, _directories(arguments, spark, list(parts[0].exports))) as run.check_lease:
         run.prepare()
-        limit = None if arguments.mode == "batch" else parsed(arguments, "max_bytes_per_trigger", values.size)
+        limit = None if arguments.mode == "batch" else parse_argument(arguments, "max_bytes_per_trigger", values.size)
         repeat(
             partial(run.follow_round if arguments.mode == "stream" else run.export_round, limit), interval_s(arguments)
         )

@@ -23,7 +23,7 @@ from rmq_formats.spark.job import (
     add_broker_conf,
     follow_broker_conf,
     job_parser,
-    parsed,
+    parse_argument,
     run_job,
 )
 from rmq_formats.spark.options import schemas
@@ -79,8 +79,8 @@ def parser() -> JobParser:
 def check(arguments: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     for name in ("starting_timestamp", "ending_timestamp"):
-        parsed(arguments, name, timestamp_ms)
-    parsed(arguments, "topics", names)
+        parse_argument(arguments, name, timestamp_ms)
+    parse_argument(arguments, "topics", names)
     leftover = leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
     storage, root = open_storage(arguments.store)
     follow_broker_conf(arguments)
@@ -121,7 +121,7 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
     check_columns(
         f"{arguments.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(arguments))
     )
-    topics = parsed(arguments, "topics", names)
+    topics = parse_argument(arguments, "topics", names)
     if topics is not None:
         frame = frame.where(F.col("topic").isin(*topics))
         topics_in_table = {row.topic for row in frame.select("topic").distinct().collect()}
@@ -134,7 +134,9 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
         ("starting_physical_offset", "physical_offset", True),
         ("ending_physical_offset", "physical_offset", False),
     ):
-        bound = parsed(arguments, name, timestamp_ms) if column == "store_timestamp" else getattr(arguments, name)
+        bound = (
+            parse_argument(arguments, name, timestamp_ms) if column == "store_timestamp" else getattr(arguments, name)
+        )
         if bound is not None:
             bound_column = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
             frame = frame.where(F.col(column) >= bound_column if is_start else F.col(column) < bound_column)

@@ -18,7 +18,7 @@ from pyarrow.fs import LocalFileSystem
 from rmq_formats.arrow.conditions import conditions
 from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import OptionError
-from rmq_formats.read.narrowing import narrowed
+from rmq_formats.read.narrowing import narrow_query
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.threads import read_tasks
@@ -211,7 +211,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         query = self._options.query
         if wanted is not None:
             needed |= set(_WORD.findall(str(wanted)))  # more than its columns, perhaps; never less
-            query = narrowed(query, conditions(wanted, self.schema))
+            query = narrow_query(query, conditions(wanted, self.schema))
         names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
         return replace(self._options, columns=names, query=query)
 

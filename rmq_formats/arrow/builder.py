@@ -56,7 +56,7 @@ _WIDE: Final = {
 _PROPERTY_COLUMNS: Final = frozenset({"tags", "keys", "uniq_key", "properties"})
 
 
-def _pooled(byte_count: int) -> pa.Buffer:
+def _allocate_pooled(byte_count: int) -> pa.Buffer:
     """Allocate from Arrow's memory pool, which reuses memory; numpy's would come fresh from the system each time."""
     return pa.allocate_buffer(byte_count)
 
@@ -65,10 +65,10 @@ class _Strings:
     """A growing string or binary array."""
 
     def __init__(self, rows: int, first_bytes: int, *, nullable: bool = False) -> None:
-        self._offsets_buffer = _pooled(4 * (rows + 1))
+        self._offsets_buffer = _allocate_pooled(4 * (rows + 1))
         self.offsets = np.frombuffer(self._offsets_buffer, dtype=np.int32)
         self.offsets[0] = 0
-        self._buffer = _pooled(first_bytes)
+        self._buffer = _allocate_pooled(first_bytes)
         self.out = np.frombuffer(self._buffer, dtype=np.uint8)
         self.valid = np.empty(rows if nullable else 0, dtype=np.bool_)
         self.used = 0
@@ -77,7 +77,7 @@ class _Strings:
         """Grow the value buffer so that it has room for that many bytes more."""
         needed = self.used + byte_count + kernel.SLACK_BYTES
         if needed > len(self.out):
-            buffer = _pooled(max(needed, 2 * len(self.out)))
+            buffer = _allocate_pooled(max(needed, 2 * len(self.out)))
             out = np.frombuffer(buffer, dtype=np.uint8)
             out[: self.used] = self.out[: self.used]
             self._buffer, self.out = buffer, out
@@ -85,7 +85,7 @@ class _Strings:
     def reserve_rows(self, rows: int) -> None:
         """Grow the offsets and validity so that both have room for that many rows in all."""
         if rows >= len(self.offsets):
-            buffer = _pooled(8 * (rows + 1))
+            buffer = _allocate_pooled(8 * (rows + 1))
             offsets = np.frombuffer(buffer, dtype=np.int32)
             offsets[: len(self.offsets)] = self.offsets
             self._offsets_buffer, self.offsets = buffer, offsets
@@ -157,8 +157,8 @@ class BatchBuilder:
     def _allocate(self) -> None:
         """Allocate buffers for a new batch; those of the last one belong to that batch."""
         rows = MAX_ROWS
-        self._narrow_buffer = _pooled(4 * rows * len(self._narrow) + 8)
-        self._wide_buffer = _pooled(8 * rows * len(self._wide) + 8)
+        self._narrow_buffer = _allocate_pooled(4 * rows * len(self._narrow) + 8)
+        self._wide_buffer = _allocate_pooled(8 * rows * len(self._wide) + 8)
         narrow = np.frombuffer(self._narrow_buffer, dtype=np.int32, count=rows * len(self._narrow))
         wide = np.frombuffer(self._wide_buffer, dtype=np.int64, count=rows * len(self._wide))
         self._out_narrow = narrow.reshape(len(self._narrow), rows)

@@ -78,7 +78,7 @@ def properties(blocks: pa.Array) -> pa.MapArray:
 
     What is not UTF-8 becomes U+FFFD. Source: ``MessageDecoder#string2messageProperties``.
     """
-    data, spans = _spans(_repaired(blocks.cast(pa.binary())))
+    data, spans = _spans(_repair_utf8(blocks.cast(pa.binary())))
     longest = int(spans[:, 1].max(initial=1))
     separators = np.empty(longest, dtype=np.int32)
     slots = np.empty(1 << max(6, (longest // 2 + 1).bit_length()), dtype=np.int32)
@@ -124,7 +124,7 @@ def _spans(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 _NO_BYTES = np.zeros(1, dtype=np.uint8)
 
 
-def _repaired(blocks: pa.Array) -> pa.Array:
+def _repair_utf8(blocks: pa.Array) -> pa.Array:
     data, spans = _spans(blocks)
     invalid = np.empty(len(spans), dtype=np.bool_)
     if not kernel.find_invalid_utf8(data, spans, 0, invalid):

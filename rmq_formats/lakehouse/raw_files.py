@@ -19,7 +19,7 @@ from rmq_formats.lakehouse.selection import BrokerKey, ExcludedTopics
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.task import read_task
-from rmq_formats.spark.options.brokers import mixed
+from rmq_formats.spark.options.brokers import interleave_tasks
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 from rmq_formats.spark.runner import SparkRunner
 
@@ -117,7 +117,7 @@ def write_files_of_brokers(
         For each broker the files of its tasks, or the error of one task, whose broker's files are deleted.
     """
     numbered = [[(number, task) for task in broker_tasks] for number, broker_tasks in enumerate(tasks)]
-    interleaved = mixed(numbered)
+    interleaved = interleave_tasks(numbered)
     runner = SparkRunner(spark)
     runner.check_shared("--table", layout.table)
     done: list[list[TaskFiles]] = [[] for _ in tasks]

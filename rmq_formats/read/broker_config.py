@@ -30,7 +30,7 @@ def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] |
         StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: the topics are in a RocksDB that is damaged.
     """
-    return _loaded(storage, root, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
+    return _load_table(storage, root, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
 
 
 def lists_all_topics(storage: Storage, root: str) -> bool:
@@ -53,7 +53,7 @@ def stored_batch_topics(storage: Storage, root: str) -> frozenset[str]:
 
 def stored_groups(storage: Storage, root: str) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
-    configs = _loaded(
+    configs = _load_table(
         storage, root, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
     )  # fmt: skip
     return configs or {}
@@ -69,7 +69,7 @@ def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int,
     """
     name = offsets_file(storage, root)
     parse = config_json.light_consumer_offsets if name == LIGHT_OFFSETS else config_json.consumer_offsets
-    return _loaded(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
+    return _load_table(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
 
 
 def offsets_file(storage: Storage, root: str) -> str:
@@ -82,7 +82,7 @@ def offsets_file(storage: Storage, root: str) -> str:
     return LIGHT_OFFSETS if has_light else OFFSETS
 
 
-def _loaded(
+def _load_table(
     storage: Storage,
     root: str,
     name: str,

@@ -105,10 +105,10 @@ def _counter(document: Document) -> int:
 def _from_files(storage: Storage, root: str, kind: Kind) -> Document | None:
     """Read a JSON file, or the ``.bak`` where that is missing, empty or does not parse."""
     file = offsets_file(storage, root) if kind is OFFSETS else kind.files[0]
-    return read_config(storage, root, file, lambda text: _parsed(text, kind))
+    return read_config(storage, root, file, lambda text: _parse_document(text, kind))
 
 
-def _parsed(text: str, kind: Kind) -> Document:
+def _parse_document(text: str, kind: Kind) -> Document:
     document = config_json.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
         raise DecodeError(f"it has no table {kind.table}")

@@ -257,7 +257,7 @@ def _tail_dispatched_end(storage: Storage, root: str, segments: Sequence[Segment
             ):  # fmt: skip
                 if batch.damages:
                     tail = []
-                tail = [*tail, *_decoded(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
+                tail = [*tail, *_decode_rows(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
                 walked = batch.next_physical_offset
                 if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
                     walked = segment.start_offset + end
@@ -268,7 +268,7 @@ def _tail_dispatched_end(storage: Storage, root: str, segments: Sequence[Segment
     return None
 
 
-def _decoded(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:
+def _decode_rows(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:
     for row in rows:
         yield decode_record(batch.data.data, int(batch.frames[row, POSITION]), verify_crc=False)
 
@@ -411,17 +411,17 @@ class _Walk:
         before = 0 if self.is_broken else len(sound) if sound.all() else int(sound.argmin())
         if before:
             first_rows = range(min(before, _WITNESSES - len(self.undispatched)))
-            for message in _decoded(batch, first_rows):
+            for message in _decode_rows(batch, first_rows):
                 if message.physical_offset == self._begin:
                     self.dispatched = message
                 else:
                     self.undispatched.append(message)
-            (self.last,) = _decoded(batch, [before - 1])
+            (self.last,) = _decode_rows(batch, [before - 1])
             self.end = batch.physical_offset + int(batch.frames[before - 1, POSITION] + batch.frames[before - 1, SIZE])
         self.is_broken |= before < len(sound)
         if self.is_broken:
             rows = [row for row in range(before, len(sound)) if sound[row]]
-            self.behind += _decoded(batch, rows[: _WITNESSES - len(self.behind)])
+            self.behind += _decode_rows(batch, rows[: _WITNESSES - len(self.behind)])
         elif batch.blank_at is not None:
             self.end = segment.end_offset
 

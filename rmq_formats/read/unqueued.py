@@ -96,7 +96,7 @@ def unqueued_sums(storage: Storage, root: str) -> list[UnqueuedSum]:
     for batch in read_tasks(root, plan_read(storage, root, query).tasks, options, pa.cpu_count()):
         for part in _by_reason(batch, reasons):
             total = sums.get((part.topic, part.reason))
-            sums[part.topic, part.reason] = part if total is None else _added(total, part)
+            sums[part.topic, part.reason] = part if total is None else _add_sums(total, part)
     return [sums[name] for name in sorted(sums)]
 
 
@@ -128,7 +128,7 @@ def _by_reason(batch: pa.RecordBatch, reasons: UnqueuedReasons) -> Iterator[Unqu
             )  # fmt: skip
 
 
-def _added(total: UnqueuedSum, part: UnqueuedSum) -> UnqueuedSum:
+def _add_sums(total: UnqueuedSum, part: UnqueuedSum) -> UnqueuedSum:
     return replace(
         total,
         messages=total.messages + part.messages,

@@ -114,10 +114,12 @@ def follow_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
     return use_broker_conf(arguments.config, stores)
 
 
-def store_sizes(parsed: argparse.Namespace) -> VerifyOptions:
+def store_sizes(job_arguments: argparse.Namespace) -> VerifyOptions:
     """Make options of the arguments of ``add_sizes``. Raises OptionError."""
-    arguments = {option.name: getattr(parsed, option.name) for option in SIZE_OPTIONS}
-    return VerifyOptions.from_arguments(arguments, follow_broker_conf(parsed), getattr(parsed, "tier", None))
+    arguments = {option.name: getattr(job_arguments, option.name) for option in SIZE_OPTIONS}
+    return VerifyOptions.from_arguments(
+        arguments, follow_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
+    )
 
 
 def is_several(stores: list[str]) -> bool:
@@ -130,7 +132,7 @@ def option_name(argument: str) -> str:
     return f"--{argument.replace('_', '-')}"
 
 
-def parsed(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
+def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
     """Parse an argument with a parser of ``option_values``; None if the argument is absent.
 
     Raises:

@@ -95,7 +95,7 @@ def session(
     """
     remote = remote or os.environ.get("SPARK_REMOTE")
     if remote:
-        return _connected(remote, {name.replace("_", "."): value for name, value in conf.items()})
+        return _connect(remote, {name.replace("_", "."): value for name, value in conf.items()})
     submitted = "SPARK_ENV_LOADED" in os.environ  # set by spark-submit for the script that it runs
     builder = SparkSession.builder.appName(app_name)
     settings = dict(_ALWAYS)
@@ -134,7 +134,7 @@ def session(
     return spark
 
 
-def _connected(url: str, conf: dict[str, str]) -> SparkSession:
+def _connect(url: str, conf: dict[str, str]) -> SparkSession:
     """Return a session at a Spark Connect server; of the settings, those of a session are made."""
     server = urlsplit(url)
     label = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token

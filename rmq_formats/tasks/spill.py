@@ -91,7 +91,7 @@ def _source(path: str) -> Any:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _open_batches(path: str) -> Iterator[Any]:
     """Open an IPC file's batches. Raises SpillError."""
     try:
         with _source(path) as source, pa.ipc.open_file(source) as reader:
@@ -109,7 +109,7 @@ def read_partition(path: str, partition: int) -> Iterator[tuple[str, int, NDArra
     Raises:
         SpillError: the file cannot be read.
     """
-    with _opened(path) as reader:
+    with _open_batches(path) as reader:
         batch = reader.get_batch(partition)
         topics, queue_ids, binaries = batch.columns
         for topic, queue_id, binary in zip(topics, queue_ids, binaries, strict=True):
@@ -138,7 +138,7 @@ def read_keys(
     Raises:
         SpillError: the file cannot be read.
     """
-    with _opened(path) as reader:
+    with _open_batches(path) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH
             batch = reader.get_batch(number)

@@ -62,7 +62,7 @@ def directory_lock(root: str) -> Iterator[None]:
     path = Path(root) / LOCK_NAME
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
-        descriptor = _locked(path)
+        descriptor = _open_locked(path)
     except BlockingIOError:
         raise StoreLockedError(f"{root}: another rebuild writes there; let it end first") from None
     except FileExistsError:
@@ -76,7 +76,7 @@ def directory_lock(root: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """Lock the file that is at the path now, and return its descriptor. Raises OSError."""
     while True:
         descriptor = open_file(path.parent, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)

@@ -221,7 +221,7 @@ class ClusterRun:
         pending_ends = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
         round_ends = pending_ends
         if self._options.max_messages is not None:
-            round_ends = plan.limited(firsts, pending_ends, self._options.max_messages)
+            round_ends = plan.limit_ends(firsts, pending_ends, self._options.max_messages)
         for part in self.parts:
             for gap in link.gaps(_of_broker(firsts, part.broker.name), _of_broker(round_ends, part.broker.name)):
                 self._report_lost_messages(part, *gap)

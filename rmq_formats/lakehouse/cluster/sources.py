@@ -12,7 +12,7 @@ from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import ClusterError
 from rmq_formats.lakehouse.cluster.rows import PulledSpans
 from rmq_formats.lakehouse.raw_files import TaskRows
-from rmq_formats.spark.live.client import ClusterLink, resolved
+from rmq_formats.spark.live.client import ClusterLink, resolve_access
 from rmq_formats.spark.live.options import ALL_TAGS, ClusterQueue, ClusterReadOptions, read_options
 from rmq_formats.spark.live.plan import Offsets, QueueLink, Span, deleted_offsets_message
 
@@ -108,7 +108,7 @@ class ClusterSource:
     @classmethod
     def of(cls, namesrv: str, read: Mapping[str, str]) -> "ClusterSource":
         """Return the cluster that options of the source ``rmq`` name. Raises OptionError."""
-        return cls(namesrv, resolved(read_options({**read, "subscribe": "-"})).access)
+        return cls(namesrv, resolve_access(read_options({**read, "subscribe": "-"})).access)
 
     @property
     def name(self) -> str:

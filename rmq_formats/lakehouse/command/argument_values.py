@@ -8,7 +8,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.command.arguments import QUEUE_BOUNDS
 from rmq_formats.lakehouse.spec import TypedTopic, load_spec
 from rmq_formats.read.query import Queue
-from rmq_formats.spark.job import option_name, parsed
+from rmq_formats.spark.job import option_name, parse_argument
 from rmq_formats.spark.options import values
 
 _INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
@@ -36,7 +36,7 @@ def typed_topics(arguments: argparse.Namespace) -> list[TypedTopic]:
 
 def names_of(arguments: argparse.Namespace, option: str) -> tuple[str, ...] | None:
     """Parse a comma list; None where it is not given."""
-    return parsed(arguments, option, values.names)
+    return parse_argument(arguments, option, values.names)
 
 
 def check_queues(arguments: argparse.Namespace) -> None:
@@ -56,17 +56,20 @@ def check_queues(arguments: argparse.Namespace) -> None:
 def queues_of(arguments: argparse.Namespace, name: str) -> dict[Queue, int]:
     """Parse a bound of queues; empty for words that mean all messages."""
     if name.endswith("timestamp"):
-        return parsed(arguments, name, values.times) or {}
+        return parse_argument(arguments, name, values.times) or {}
     if name == "starting_offsets" and (getattr(arguments, name) or "").strip().lower() == "latest":
         raise OptionError(f"{option_name(name)} 'latest': there would be nothing to export")
     return (
-        parsed(arguments, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)) or {}
+        parse_argument(
+            arguments, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)
+        )
+        or {}
     )
 
 
 def limits(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the option of the stream source that limits a micro batch."""
-    max_bytes = parsed(arguments, "max_bytes_per_trigger", values.size)
+    max_bytes = parse_argument(arguments, "max_bytes_per_trigger", values.size)
     return {} if max_bytes is None else {"maxBytesPerTrigger": str(max_bytes)}
 
 

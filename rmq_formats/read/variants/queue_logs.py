@@ -106,13 +106,15 @@ def queue_log_tasks(
     else:
         if logs.tier is None:
             raise OptionError(f"log {logs.kind} needs the place of the tier: give its tieredStoreFilePath")
-        storage, place, logs_with_ends = _tiered(storage, root, query, logs)
+        storage, place, logs_with_ends = _list_tier_logs(storage, root, query, logs)
     parts = [part for log, end_offset in logs_with_ends for part in _parts_of(storage, log, query, end_offset)]
     count = len({(log.topic, log.queue_id) for log, _ in logs_with_ends})
-    return _bundled(place, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
+    return _bundle_tasks(place, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
 
 
-def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
+def _list_tier_logs(
+    storage: Storage, root: str, query: Query, logs: Logs
+) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
     """List the logs of a store's broker in its tier, with the queue offset up to which each is wanted."""
     tier_storage, tier = open_storage(logs.tier or "")
     directory = broker_directory(tier_storage, tier, *read_broker_names(root))
@@ -230,7 +232,7 @@ def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_
     return False
 
 
-def _bundled(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tasks: int) -> list[QueueLogsTask]:
+def _bundle_tasks(root: str, parts: Sequence[QueueLogPart], split_bytes: int, min_tasks: int) -> list[QueueLogsTask]:
     """Cut parts that are large, and put small ones together, to tasks of about the same size."""
     task_bytes = usual_split_bytes(sum(part.split.size_bytes for part in parts), split_bytes, min_tasks)
     tasks: list[QueueLogsTask] = []

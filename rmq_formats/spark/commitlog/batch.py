@@ -56,7 +56,7 @@ class CommitLogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks, which freeze the logs' ends, so that all actions on one ``load()`` see the same rows."""
-        from rmq_formats.spark.options.brokers import mixed  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import interleave_tasks  # noqa: PLC0415
 
         plans = plans_of(self._options)
         tasks: list[list[InputPartition]] = []
@@ -66,7 +66,7 @@ class CommitLogReader(DataSourceReader):
                 tasks.append([MissingPartition(store_plan.store, store_plan.missing or "")])
             else:
                 tasks.append([TaskPartition(task, store_plan.store) for task in store_plan.plan.tasks])
-        return mixed(tasks)
+        return interleave_tasks(tasks)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one task as Arrow batches."""
@@ -93,7 +93,7 @@ def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
         OptionError: the access path does not fit the other options.
     """
     from rmq_formats.read.plan import plan_read  # noqa: PLC0415
-    from rmq_formats.spark.options.brokers import planned, stores_of  # noqa: PLC0415
+    from rmq_formats.spark.options.brokers import plan_store_reads, stores_of  # noqa: PLC0415
     from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
     stores = stores_of(options)
@@ -111,4 +111,4 @@ def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
             logs=options.read.logs,
         )
 
-    return planned(options, stores, plan)
+    return plan_store_reads(options, stores, plan)

@@ -65,7 +65,7 @@ class ConsumeQueueReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of units; their ends are frozen here."""
         from rmq_formats.read.derived import plan_units  # noqa: PLC0415 # kernels, see ``commitlog.batch``
-        from rmq_formats.spark.options.brokers import mixed, planned, stores_of  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import interleave_tasks, plan_store_reads, stores_of  # noqa: PLC0415
         from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         options = self._options
@@ -76,8 +76,8 @@ class ConsumeQueueReader(DataSourceReader):
             storage, root = open_storage(store.path)
             return plan_units(storage, root, options.read_of(store.broker).query, options.split_bytes, min_tasks)
 
-        plans = planned(options, stores, plan)
-        return mixed(
+        plans = plan_store_reads(options, stores, plan)
+        return interleave_tasks(
             [UnitPartition(ranges, store_plan.store) for ranges in store_plan.plan or ()] for store_plan in plans
         )
 

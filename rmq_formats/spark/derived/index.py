@@ -64,7 +64,7 @@ class IndexReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of entries; their ends are frozen here."""
         from rmq_formats.read.derived import plan_entries  # noqa: PLC0415 # kernels, see ``commitlog.batch``
-        from rmq_formats.spark.options.brokers import mixed, planned, stores_of  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import interleave_tasks, plan_store_reads, stores_of  # noqa: PLC0415
         from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         options = self._options
@@ -74,8 +74,8 @@ class IndexReader(DataSourceReader):
         def plan(store: "BrokerStore") -> "list[EntryRange]":
             return plan_entries(*open_storage(store.path), options.split_bytes, min_tasks)
 
-        plans = planned(options, stores, plan)
-        return mixed(
+        plans = plan_store_reads(options, stores, plan)
+        return interleave_tasks(
             [EntryPartition(entries, store_plan.store) for entries in store_plan.plan or ()] for store_plan in plans
         )
 

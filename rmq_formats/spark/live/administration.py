@@ -10,7 +10,7 @@ from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig, TopicOffset, parse_queue_key
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.loop import loop_factory
-from rmq_formats.spark.live.client import access_arguments, translated
+from rmq_formats.spark.live.client import access_arguments, translate_errors
 
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
@@ -57,7 +57,7 @@ class ClusterTables:
     def __init__(self, namesrv: str, access: Mapping[str, str]) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
-        with translated(namesrv):
+        with translate_errors(namesrv):
             self._admin = Admin(namesrv, **access_arguments(access))
         self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
@@ -149,5 +149,5 @@ class ClusterTables:
         return await asyncio.gather(*map(request_one, keys))
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        with translated(self._namesrv):
+        with translate_errors(self._namesrv):
             return self._runner.run(work)

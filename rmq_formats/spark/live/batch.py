@@ -40,9 +40,9 @@ class ClusterReader(DataSourceReader):
     """Batch reader: freezes the queues' max offsets when it plans, and reads one offset range a partition."""
 
     def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
-        from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
+        from rmq_formats.spark.live.client import resolve_access  # noqa: PLC0415
 
-        self._options = resolved(options)
+        self._options = resolve_access(options)
         self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:

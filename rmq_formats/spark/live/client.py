@@ -35,17 +35,17 @@ _TEMPLATE: Final = "TBW102"  # brokers have it as long as topics are created on 
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def resolved(options: _Options) -> _Options:
+def resolve_access(options: _Options) -> _Options:
     """Read the files and environment variables of the access, on the driver: tasks get what is in them.
 
     Raises:
         OptionError: settings that cannot be used.
     """
-    return replace(options, access=gathered(options.access))
+    return replace(options, access=gather_access(options.access))
 
 
-def gathered(access: Mapping[str, str]) -> dict[str, str]:
-    """Read the files and environment variables of an access; see ``resolved``. Raises OptionError."""
+def gather_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Read the files and environment variables of an access; see ``resolve_access``. Raises OptionError."""
     settings = gather_settings(access, os.environ)
     access_of(settings)
     return settings
@@ -83,7 +83,7 @@ class ClusterLink:
 
     def queues(self, topic: str) -> list[ClusterQueue]:
         """List the readable queues of a topic; ClusterError if there is no such topic."""
-        with translated(self._namesrv):
+        with translate_errors(self._namesrv):
             try:
                 return [_queue_of(queue) for queue in self._runner.run(self._reader.queues(topic))]
             except NoRouteError:
@@ -133,7 +133,7 @@ class ClusterLink:
         return dict(zip(requests, self._run(gathered()), strict=True))
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        with translated(self._namesrv):
+        with translate_errors(self._namesrv):
             return self._runner.run(work)
 
 
@@ -145,7 +145,7 @@ class ClusterSink:
     ) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
-        with translated(namesrv):
+        with translate_errors(namesrv):
             self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **access_arguments(access))
         self._keys = BulkUniqKeys()
         self._queues: dict[str, Sequence[MessageQueue]] = {}
@@ -171,7 +171,7 @@ class ClusterSink:
         """Check that the cluster responds, accepts this sender and has the topic (if not None)."""
         if topic is not None:
             self.queues(topic)
-        with translated(self._namesrv):
+        with translate_errors(self._namesrv):
             if topic is None:
                 with contextlib.suppress(NoRouteError):
                     self._runner.run(self._sender.queues(_TEMPLATE))
@@ -181,7 +181,7 @@ class ClusterSink:
         """List the writable queues of a topic."""
         queues = self._queues.get(topic)
         if queues is None:
-            with translated(self._namesrv):
+            with translate_errors(self._namesrv):
                 try:
                     queues = self._queues[topic] = self._runner.run(self._sender.queues(topic))
                 except NoRouteError as error:
@@ -202,7 +202,7 @@ class ClusterSink:
                 await self._sender.put(queue, data, count)
             await self._sender.flush()
 
-        with translated(self._namesrv):
+        with translate_errors(self._namesrv):
             self._runner.run(put_all())
 
     def _queue(self, topic: str, broker: str | None, number: int | None) -> MessageQueue:
@@ -220,7 +220,7 @@ class ClusterSink:
 
 
 def access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of a client that stand for an access; see ``gathered``."""
+    """Return the arguments of a client that stand for an access; see ``gather_access``."""
     access = access_of(settings)
     return {"options": ClientOptions(tls=access.tls), "credentials": access.credentials}
 
@@ -230,7 +230,7 @@ async def _next(answers: AsyncIterator[list[BulkPulled]]) -> list[BulkPulled] | 
 
 
 @contextmanager
-def translated(namesrv: str) -> Iterator[None]:
+def translate_errors(namesrv: str) -> Iterator[None]:
     """Translate errors of the client to ClusterError."""
     try:
         yield

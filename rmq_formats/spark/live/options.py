@@ -173,7 +173,7 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         namesrv=_namesrv(parser),
         topics=parser.get("subscribe", values.names),
         pattern=parser.get("subscribePattern", values.pattern),
-        assigned=parser.get("assign", _assigned),
+        assigned=parser.get("assign", _parse_assigned),
         starting=starting,
         starts=starts,
         ends={queue: offset for queue, offset in ends.items() if offset != LATEST},
@@ -286,7 +286,7 @@ def _numbers(text: str) -> ByQueue:
     return numbers
 
 
-def _assigned(text: str) -> tuple[ClusterQueueName, ...]:
+def _parse_assigned(text: str) -> tuple[ClusterQueueName, ...]:
     assigned = []
     for topic, queues in values.json_object(text).items():
         if not isinstance(queues, list) or not all(isinstance(name, str | int) for name in queues):

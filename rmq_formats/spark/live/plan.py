@@ -102,14 +102,14 @@ def starting_offsets(
     bounds: Mapping[ClusterQueue, tuple[int, int]],
 ) -> Offsets:
     """Determine the first offset of each queue that meets all conditions. Raises ClusterError, OptionError."""
-    starts = _resolved(queues, options.starts)
+    starts = _resolve_queues(queues, options.starts)
     committed = link.committed(queues, options.group) if options.starting == GROUP and options.group else {}
     begins: Offsets = {}
     for queue in queues:
         low, high = bounds[queue]
         start = starts.get(queue, options.starting)
         begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(start, start)
-    times = _resolved(queues, options.first_times_ms)
+    times = _resolve_queues(queues, options.first_times_ms)
     if options.first_ms is not None:
         times = {queue: max(options.first_ms, times.get(queue, 0)) for queue in queues}
     for queue, offset in link.at_times(times).items():
@@ -124,9 +124,9 @@ def ending_offsets(
     bounds: Mapping[ClusterQueue, tuple[int, int]],
 ) -> Offsets:
     """Determine the ending offset of each queue, at most its max offset now. Raises ClusterError, OptionError."""
-    requested_ends = _resolved(queues, options.ends)
+    requested_ends = _resolve_queues(queues, options.ends)
     ends = {queue: min(bounds[queue][1], requested_ends.get(queue, bounds[queue][1])) for queue in queues}
-    times = _resolved(queues, options.end_times_ms)
+    times = _resolve_queues(queues, options.end_times_ms)
     if options.end_ms is not None:
         times = {queue: min(options.end_ms, times.get(queue, options.end_ms)) for queue in queues}
     for queue, offset in link.at_times(times).items():
@@ -134,11 +134,13 @@ def ending_offsets(
     return ends
 
 
-def _resolved(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
+def _resolve_queues(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
     return {find_queue(queues, name): value for name, value in by_name.items()}
 
 
-def missing(begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]) -> list[tuple[ClusterQueue, int, int]]:
+def find_deleted_ranges(
+    begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]
+) -> list[tuple[ClusterQueue, int, int]]:
     """List queues whose first messages were deleted, or that have become shorter: queue, from, up to where."""
     ranges = []
     for queue, begin in begins.items():
@@ -158,7 +160,7 @@ def check_present(
     Raises:
         ClusterError: messages were lost, and ``fails`` is set.
     """
-    lost = [deleted_offsets_message(queue, first, last) for queue, first, last in missing(begins, bounds)]
+    lost = [deleted_offsets_message(queue, first, last) for queue, first, last in find_deleted_ranges(begins, bounds)]
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
     return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost
@@ -181,7 +183,7 @@ def spans(begins: Offsets, ends: Offsets, min_partitions: int) -> list[Span]:
     ]
 
 
-def limited(begins: Offsets, ends: Offsets, limit: int) -> Offsets:
+def limit_ends(begins: Offsets, ends: Offsets, limit: int) -> Offsets:
     """Lower the ends to so many messages in all, shared out by each queue's backlog; at least one."""
     total = sum(ends[queue] - begins[queue] for queue in ends)
     if total <= limit:

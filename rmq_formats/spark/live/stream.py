@@ -31,9 +31,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro batches by queue offset; each is read as a batch of the source is."""
 
     def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
-        from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
+        from rmq_formats.spark.live.client import resolve_access  # noqa: PLC0415
 
-        self._options = resolved(options)
+        self._options = resolve_access(options)
         self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
         self._link: ClusterLink | None = None
         self._last: Offsets | None = None  # of Trigger.AvailableNow
@@ -81,7 +81,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A queue that has become shorter, or whose broker is unreachable, keeps its offset.
         ends = {queue: max(begin, ends.get(queue, begin)) for queue, begin in begins.items()}
         if isinstance(limit, ReadMaxRows):
-            ends = plan.limited(begins, ends, limit.max_rows)
+            ends = plan.limit_ends(begins, ends, limit.max_rows)
         return _as_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802

@@ -42,7 +42,7 @@ from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import KEY_SEPARATOR
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.spark.live.client import ClusterSink, resolved
+from rmq_formats.spark.live.client import ClusterSink, resolve_access
 from rmq_formats.spark.live.options import ClusterWriteOptions
 
 _TEXT: Final = (StringType(),)
@@ -89,7 +89,7 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
         raise OptionError("rmq cannot write rows without a column body")
     if (options.topic is None) == ("topic" not in names):
         raise OptionError("rmq needs a topic for each row: the option topic or a column of that name, not both")
-    options = resolved(options)
+    options = resolve_access(options)
     with ClusterSink(options.namesrv, options.group, options.access) as sink:
         sink.check(options.topic)
     return options

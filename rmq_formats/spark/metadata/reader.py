@@ -57,9 +57,9 @@ class MetadataReader(DataSourceReader):
         self._options = options
         self._columns = schemas.check_requested_columns(full, requested, options.columns)
         if options.namesrv is not None:
-            from rmq_formats.spark.live.client import gathered  # noqa: PLC0415 # the client, for those who need it
+            from rmq_formats.spark.live.client import gather_access  # noqa: PLC0415 # the client, for those who need it
 
-            self._access = gathered(options.access)
+            self._access = gather_access(options.access)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks."""
@@ -69,11 +69,13 @@ class MetadataReader(DataSourceReader):
 
             with ClusterTables(options.namesrv or "", self._access) as tables:
                 return [MasterPartition(master) for master in tables.masters()]
-        from rmq_formats.spark.options.brokers import mixed, planned, stores_of  # noqa: PLC0415 # kernels
+        from rmq_formats.spark.options.brokers import interleave_tasks, plan_store_reads, stores_of  # noqa: PLC0415 # kernels
 
         stores = stores_of(options.stores)
-        plans = planned(options.stores, stores, lambda store: self._table.plan(store.path, options))
-        return mixed([StorePartition(store_plan.store, task) for task in store_plan.plan or ()] for store_plan in plans)
+        plans = plan_store_reads(options.stores, stores, lambda store: self._table.plan(store.path, options))
+        return interleave_tasks(
+            [StorePartition(store_plan.store, task) for task in store_plan.plan or ()] for store_plan in plans
+        )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one task as an Arrow batch."""

@@ -26,7 +26,7 @@ class StorePlan(Generic[_Plan]):
     missing: str | None = None
 
 
-def planned(
+def plan_store_reads(
     options: SourceOptions, stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Plan]
 ) -> list[StorePlan[_Plan]]:
     """Plan the read of all stores.
@@ -59,7 +59,7 @@ def stores_of(options: SourceOptions) -> tuple[BrokerStore, ...]:
     return stores
 
 
-def mixed(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
+def interleave_tasks(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
     """Put the tasks of several stores into one list, in turns, so that no store's disk has all workers."""
     return [task for turn in zip_longest(*tasks) for task in turn if task is not None]
 

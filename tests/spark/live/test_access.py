@@ -7,7 +7,7 @@ from pyspark import cloudpickle
 
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.live.batch import ClusterReader
-from rmq_formats.spark.live.client import resolved
+from rmq_formats.spark.live.client import resolve_access
 from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import read_options, write_options
 from rmq_formats.spark.live.source import ClusterSource
@@ -45,7 +45,7 @@ def test_the_driver_reads_files_and_variables_and_tasks_need_neither(
     offsets = OffsetsSource({"namesrv": "127.0.0.1:1", "credentialsFile": str(file)})
     of_table = cloudpickle.loads(cloudpickle.dumps(offsets.reader(offsets.schema())))
     assert of_table._access == task._options.access
-    assert resolved(write_options(WRITE | {"credentialsFile": str(file)})).access == task._options.access
+    assert resolve_access(write_options(WRITE | {"credentialsFile": str(file)})).access == task._options.access
 
 
 def test_what_cannot_be_used_is_told_by_the_driver(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rmq_formats.spark.live.options import (
     stream_only,
     write_options,
 )
-from rmq_formats.spark.live.plan import Span, check_present, find_queue, limited, spans
+from rmq_formats.spark.live.plan import Span, check_present, find_queue, limit_ends, spans
 from rmq_formats.spark.options.values import EARLIEST
 
 A0, A1, B0 = ClusterQueue("T", "a", 0), ClusterQueue("T", "a", 1), ClusterQueue("T", "b", 0)
@@ -39,7 +39,7 @@ def test_a_queue_is_a_task_and_more_where_more_are_wanted() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 7, 29, 30, 99])
 def test_a_limit_is_shared_out_and_never_nothing(limit: int) -> None:
     begins, ends = {A0: 5, A1: 0, B0: 7}, {A0: 25, A1: 10, B0: 7}
-    found = limited(begins, ends, limit)
+    found = limit_ends(begins, ends, limit)
     assert sum(found[queue] - begins[queue] for queue in ends) == min(limit, 30)
     assert all(begins[queue] <= found[queue] <= ends[queue] for queue in ends)
 
