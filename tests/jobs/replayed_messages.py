@@ -22,7 +22,7 @@ _USERS = Query(topic_pattern=USER_TOPICS)
 
 
 def expected_messages(directory: Path) -> Messages:
-    """What consumers of a golden store's user topics are given, by queue and in order."""
+    """Return the messages that consumers of a golden store's user topics get, by queue and in order."""
     found: Messages = {}
     for line in (directory / "expected" / "messages.jsonl").read_text().splitlines():
         message = json.loads(line)
@@ -61,13 +61,13 @@ def arguments(store: Path, namesrv: str, *more: str) -> list[str]:
 
 def replay_store(store: Path, namesrv: str, *more: str) -> tuple[dict[str, Any], int]:
     """The job's check and body; it needs no session to send."""
-    given = replay.parser().parse_args(arguments(store, namesrv, *more))
-    replay.check(given)
-    return replay.main(given, None)  # type: ignore[arg-type]
+    parsed = replay.parser().parse_args(arguments(store, namesrv, *more))
+    replay.check(parsed)
+    return replay.main(parsed, None)  # type: ignore[arg-type]
 
 
 def sent_messages(namesrv: str, topics: Messages | str) -> Messages:
-    """What a cluster has in topics, by queue and in order; its place in the old store is taken from ORIGIN."""
+    """Return a cluster's messages of topics by queue and in order; ORIGIN has the place in the old store."""
     names = {topics} if isinstance(topics, str) else {topic for topic, _ in topics}
     source = ClusterSource({"namesrv": namesrv, "subscribe": ",".join(sorted(names))})
     reader = source.reader(source.schema())

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.spark
 
 
 def export(spark: SparkSession, store: Path, table: Path, *arguments: str) -> tuple[dict[str, Any], int]:
-    given = export_delta.parser().parse_args(["--store", str(store), "--table", str(table), *arguments])
-    export_delta.check(given)
-    return export_delta.main(given, spark)
+    parsed = export_delta.parser().parse_args(["--store", str(store), "--table", str(table), *arguments])
+    export_delta.check(parsed)
+    return export_delta.main(parsed, spark)
 
 
 def records(directory: Path, *, system: bool = False) -> list[dict[str, Any]]:
-    """The golden store's records, of RocketMQ's own topics only if they are asked for."""
+    """Return the golden store's records; those of RocketMQ's own topics on request."""
     lines = (directory / "expected" / "messages.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return [record for record in found if system or not is_system(record["topic"])]
@@ -45,15 +45,15 @@ def offsets(spark: SparkSession, table: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("store", ["mixed", "exotic"])
-def test_files_that_tasks_write_hold_the_rows_that_spark_writes(
+def test_files_that_tasks_write_have_the_rows_that_spark_writes(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
-    given = (golden(store) / "store", "--system-topics", "--partition-by", "topic,queue_id,date")
-    ours, _ = export(spark, given[0], tmp_path / "ours", *given[1:])
+    source = (golden(store) / "store", "--system-topics", "--partition-by", "topic,queue_id,date")
+    by_tasks, _ = export(spark, source[0], tmp_path / "ours", *source[1:])
     monkeypatch.setattr(ExactlyOnceTable, "layout", lambda *_: None)
-    theirs, _ = export(spark, given[0], tmp_path / "theirs", *given[1:])
+    by_spark, _ = export(spark, source[0], tmp_path / "theirs", *source[1:])
     same = ("messages", "bytes", "damaged", "files", "exports")
-    assert [ours[name] for name in same] == [theirs[name] for name in same]
+    assert [by_tasks[name] for name in same] == [by_spark[name] for name in same]
     found, expected = (
         spark.read.format("delta").load(str(tmp_path / name)).orderBy("physical_offset").collect()
         for name in ("ours", "theirs")
@@ -81,7 +81,7 @@ def directories(table: Path) -> set[str]:
     return {str(path.parent.relative_to(table)) for path in table.glob("*=*/**/*.parquet")}
 
 
-def test_a_table_that_asks_more_of_its_writers_is_written_by_spark(
+def test_a_table_with_more_writer_features_is_written_by_spark(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store, table = golden("mixed") / "store", tmp_path / "table"
@@ -93,7 +93,7 @@ def test_a_table_that_asks_more_of_its_writers_is_written_by_spark(
     assert offsets(spark, table) == [record["physical_offset"] for record in records(golden("mixed"))]
 
 
-def test_all_messages_land_once_and_a_second_run_adds_nothing(
+def test_all_messages_are_exported_once_and_a_second_run_adds_nothing(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     directory, table = golden("mixed"), tmp_path / "table"
@@ -113,7 +113,7 @@ def test_all_messages_land_once_and_a_second_run_adds_nothing(
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger_mixed", "lmq", "bcq"])
-def test_records_of_other_layouts_land_once(
+def test_records_of_other_layouts_are_exported_once(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
     """A message of light queues is one row, and so is an inner batch, with its messages in the body."""
@@ -144,7 +144,7 @@ def test_a_relative_table_is_in_the_working_directory(
     assert len(offsets(spark, tmp_path / table)) == report["messages"] == len(records(golden("mixed"))) > 0
 
 
-def test_chosen_topics_land_and_the_rest_can_follow(
+def test_chosen_topics_are_exported_and_the_rest_can_follow(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     directory, table = golden("mixed"), tmp_path / "table"
@@ -157,7 +157,7 @@ def test_chosen_topics_land_and_the_rest_can_follow(
     assert offsets(spark, table) == [record["physical_offset"] for record in records(directory, system=True)]
 
 
-def test_offsets_of_queues_bound_what_lands(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_offsets_of_queues_bound_an_export(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
     directory, table = golden("mixed"), tmp_path / "table"
     orders = [record for record in records(directory) if record["topic"] == "Orders" and record["queue_id"] == 0]
     first, last = orders[2], orders[-1]
@@ -187,7 +187,7 @@ def test_a_log_that_grew_adds_only_what_is_new(
     assert offsets(spark, table) == expected
 
 
-def test_damage_is_counted_and_the_rest_lands(
+def test_damage_is_counted_and_the_rest_is_exported(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     directory, store, table = golden("exotic"), tmp_path / "store", tmp_path / "table"
@@ -202,7 +202,7 @@ def test_damage_is_counted_and_the_rest_lands(
     assert victim["physical_offset"] not in offsets(spark, table)
 
 
-def test_a_damaged_last_record_is_told_and_lands_once_it_is_whole(
+def test_a_damaged_last_record_is_reported_and_exported_when_whole(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     directory, store, table = golden("mixed"), tmp_path / "store", tmp_path / "table"
@@ -219,7 +219,7 @@ def test_a_damaged_last_record_is_told_and_lands_once_it_is_whole(
     assert (report["messages"], report["torn_bytes"], code) == (1, 0, 0)
 
 
-def test_messages_behind_the_logs_end_are_reported_and_not_exported(
+def test_messages_after_the_logs_end_are_reported_and_not_exported(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = recovered_log().save(tmp_path / "store")

@@ -24,17 +24,17 @@ def table(spark: SparkSession, golden: Callable[[str], Path], tmp_path_factory: 
     """The golden store ``mixed``, exported."""
     path = tmp_path_factory.mktemp("tables") / "mixed"
     arguments = ["--store", str(golden("mixed") / "store"), "--table", str(path), "--system-topics"]
-    given = export_delta.parser().parse_args(arguments)
-    export_delta.check(given)
-    export_delta.main(given, spark)
+    parsed = export_delta.parser().parse_args(arguments)
+    export_delta.check(parsed)
+    export_delta.main(parsed, spark)
     return path
 
 
 def run(spark: SparkSession, table: Path, store: Path, *arguments: str) -> tuple[dict[str, Any], int]:
     """The job on a session that is there."""
-    given = import_delta.parser().parse_args(["--table", str(table), "--store", str(store), *arguments])
-    import_delta.check(given)
-    return import_delta.main(given, spark)
+    parsed = import_delta.parser().parse_args(["--table", str(table), "--store", str(store), *arguments])
+    import_delta.check(parsed)
+    return import_delta.main(parsed, spark)
 
 
 def sizes(settings: GoldenSettings) -> list[str]:
@@ -124,9 +124,9 @@ def test_no_table_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None
     ],
 )
 def test_arguments_are_checked_before_a_session_is_made(arguments: list[str], told: str) -> None:
-    given = import_delta.parser().parse_args(["--table", "/tmp/none", *arguments])
+    parsed = import_delta.parser().parse_args(["--table", "/tmp/none", *arguments])
     with pytest.raises(RmqError, match=told):
-        import_delta.check(given)
+        import_delta.check(parsed)
 
 
 def test_a_wrong_argument_is_one_line_and_exit_2(tmp_path: Path) -> None:

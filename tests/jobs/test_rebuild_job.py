@@ -51,13 +51,13 @@ def check_rebuilt(directory: Path, out: Path, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.spark
-def test_the_job_gives_javas_bytes_and_a_report(
+def test_the_job_writes_javas_bytes_and_a_report(
     spark: SparkSession, golden: Callable[[str], Path], golden_name: str, golden_settings: Any, tmp_path: Path
 ) -> None:
     arguments = ["--store", str(golden(golden_name) / "store"), "--out", str(tmp_path / "out")]
-    given = rebuild.parser().parse_args([*arguments, *sizes(golden_settings[golden_name])])
-    rebuild.check(given)
-    report, code = rebuild.main(given, spark)
+    parsed = rebuild.parser().parse_args([*arguments, *sizes(golden_settings[golden_name])])
+    rebuild.check(parsed)
+    report, code = rebuild.main(parsed, spark)
     assert code == 0
     check_rebuilt(golden(golden_name), tmp_path / "out", report)
 
@@ -94,7 +94,7 @@ def test_a_process_of_its_own_prints_its_report_and_writes_it(
     ],
     ids=["missing", "size", "other_sizes", "levels", "what", "no_store"],
 )
-def test_what_cannot_be_run_is_told_in_one_line(
+def test_an_impossible_rebuild_is_reported_in_one_line(
     golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     store = golden("mixed") / "store"
@@ -114,11 +114,11 @@ def test_directories_are_those_of_the_driver(module: Any, tmp_path: Path, monkey
     """Executors run elsewhere, where a relative path is another one."""
     monkeypatch.chdir(tmp_path)
     other = "--out" if module is rebuild else "--work"
-    given = vars(module.parser().parse_args(["--store", "../store", other, "new/deep"]))
-    assert (given["store"], given[other[2:]]) == ([f"{tmp_path}/../store"], f"{tmp_path}/new/deep")
+    parsed = vars(module.parser().parse_args(["--store", "../store", other, "new/deep"]))
+    assert (parsed["store"], parsed[other[2:]]) == ([f"{tmp_path}/../store"], f"{tmp_path}/new/deep")
     uri = "s3://b/x?endpoint_override=h:1"
-    given = vars(module.parser().parse_args(["--store", uri, other, f"{uri}/y"]))
-    assert (given["store"], given[other[2:]]) == ([uri], f"{uri}/y")
+    parsed = vars(module.parser().parse_args(["--store", uri, other, f"{uri}/y"]))
+    assert (parsed["store"], parsed[other[2:]]) == ([uri], f"{uri}/y")
 
 
 @pytest.mark.parametrize("report", [[], ["--report", "r.json"]])
@@ -129,7 +129,7 @@ def test_directories_are_those_of_the_driver(module: Any, tmp_path: Path, monkey
         (OSError(errno.EIO, "Input/output error", "/disk/file"), "/disk/file: Input/output error"),
     ],
 )
-def test_an_error_of_the_system_is_told_by_what_it_has(
+def test_an_error_of_the_system_is_reported_with_its_details(
     capsys: pytest.CaptureFixture[str], error: OSError, said: str, report: list[str]
 ) -> None:
     def check(_: argparse.Namespace) -> None:

@@ -175,7 +175,7 @@ def test_a_replay_that_is_killed_goes_on_without_a_gap(
         replay_store(mixed, namesrv, "--to-topic", target, "--topics", "Orders", "--checkpoint", str(checkpoint))
 
 
-def test_a_rate_is_kept_to_and_the_checkpoint_saved_on_the_way(
+def test_a_rate_is_observed_and_the_checkpoint_saved_on_the_way(
     namesrv: str, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, offsets = make_topic(namesrv, fresh("Rate")), []
@@ -206,7 +206,7 @@ def test_damaged_records_are_counted_and_the_rest_is_sent(namesrv: str, mixed: P
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--to-topic", "NoSuchTopic"], "no topic NoSuchTopic at the name server"),
         (["--topics", "%RETRY%golden_cg"], "brokers take no batches for retry topics"),
@@ -217,44 +217,46 @@ def test_damaged_records_are_counted_and_the_rest_is_sent(namesrv: str, mixed: P
         (["--topics", "Orders", "--queues", '{"Orders": [1]}'], "exclude each other"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_sent(namesrv: str, mixed: Path, more: list[str], told: str) -> None:
-    with pytest.raises(RmqError, match=told):
+def test_an_impossible_replay_is_reported_before_any_send(
+    namesrv: str, mixed: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(RmqError, match=message):
         replay_store(mixed, namesrv, *more)
 
 
-def test_ids_that_are_no_text_are_told(mixed: Path, tmp_path: Path) -> None:
+def test_ids_that_are_no_text_are_reported(mixed: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids"
     ids.write_bytes(b"7F0000\xff")
     with pytest.raises(OptionError, match="not text in UTF-8, at byte 6"):
         replay_store(mixed, "127.0.0.1:1", "--msg-ids", f"@{ids}")
 
 
-def test_a_topic_that_is_nowhere_is_told(spark: SparkSession, mixed: Path) -> None:
-    given = replay.parser().parse_args(arguments(mixed, "127.0.0.1:1", "--topics", "Orders,NoSuchTopic", "--dry-run"))
-    replay.check(given)
+def test_a_topic_that_exists_nowhere_is_reported(spark: SparkSession, mixed: Path) -> None:
+    parsed = replay.parser().parse_args(arguments(mixed, "127.0.0.1:1", "--topics", "Orders,NoSuchTopic", "--dry-run"))
+    replay.check(parsed)
     with pytest.raises(OptionError, match="has no topic 'NoSuchTopic'"):
-        replay.main(given, spark)
+        replay.main(parsed, spark)
 
 
 def test_a_store_is_not_replayed_to_itself(mixed: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(mixed)
-    given = replay.parser().parse_args(["--store", str(mixed), "--to-store", f"file://{tmp_path}/link/"])
+    parsed = replay.parser().parse_args(["--store", str(mixed), "--to-store", f"file://{tmp_path}/link/"])
     with pytest.raises(OptionError, match="is the replayed store itself"):
-        replay.check(given)
+        replay.check(parsed)
 
 
-def test_a_name_server_that_does_not_answer_is_told(mixed: Path) -> None:
+def test_a_name_server_that_does_not_answer_is_reported(mixed: Path) -> None:
     with pytest.raises(ClusterError, match="cannot connect"):
         replay_store(mixed, "127.0.0.1:1", "--topics", "Orders")
 
 
 def test_messages_go_to_another_store(spark: SparkSession, mixed: Path, expected: Messages, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    given = replay.parser().parse_args(
+    parsed = replay.parser().parse_args(
         ["--store", str(mixed), "--store-id", "golden", "--to-store", str(target), "--topics", "Orders,Tx"]
     )
-    replay.check(given)
-    report, code = replay.main(given, spark)
+    replay.check(parsed)
+    report, code = replay.main(parsed, spark)
     wanted = [one for queue, messages in expected.items() if queue[0] in ("Orders", "Tx") for one in messages]
     assert (code, report["messages"]) == (0, len(wanted))
     rows = spark.read.format("rmq_commitlog").load(str(target)).orderBy("physical_offset").collect()
@@ -271,11 +273,11 @@ def test_messages_of_a_tier_go_to_another_store_with_their_places_in_queues(
     shutil.copytree(golden("tiered") / "store", store)
     for path in sorted((store / "commitlog").iterdir())[:2]:  # expired
         path.unlink()
-    given = replay.parser().parse_args(
+    parsed = replay.parser().parse_args(
         ["--store", str(store), "--store-id", "golden", "--tier", str(store / "tiered"), "--to-store", str(target)]
     )
-    replay.check(given)
-    report, code = replay.main(given, spark)
+    replay.check(parsed)
+    report, code = replay.main(parsed, spark)
     lines = (golden("tiered") / "expected" / "messages.jsonl").read_text().splitlines()
     users = [one for one in map(json.loads, lines) if one["topic"] != "SCHEDULE_TOPIC_XXXX"]
     assert (code, report["messages"]) == (0, len(users))

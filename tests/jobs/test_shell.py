@@ -81,7 +81,7 @@ def die(_: int) -> None:
         (die, "try.py: ZeroDivisionError: a fault of our own"),
     ],
 )
-def test_a_task_that_fails_is_told_in_a_line_and_two(
+def test_a_failed_task_is_reported_in_a_line_with_exit_code_2(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: Any, said: str
 ) -> None:
     monkeypatch.setattr(job, "session", lambda *_, **__: Unstopped(spark))
@@ -148,7 +148,7 @@ def test_ctrl_c_that_a_fork_swallows_ends_the_job() -> None:
     assert "Traceback" not in err
 
 
-def test_ctrl_c_in_the_middle_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_middle_is_reported_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLEEPS, str(tmp_path)]
     with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         while running.poll() is None and not list(tmp_path.iterdir()):
