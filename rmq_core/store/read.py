@@ -293,7 +293,7 @@ class StoreReader:
         return 0 if queue is None else queue.max_offset
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """True if a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
+        """Estimate whether a message is in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else _unit_of(queue, queue_offset)
         return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes

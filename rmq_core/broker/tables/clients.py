@@ -166,11 +166,11 @@ class Consumers:
         self.on_members_change(group)
 
     def names_of(self, connection: Peer) -> list[str]:
-        """The groups that a connection is a member in."""
+        """Return the groups that a connection is a member in."""
         return list(self._names.get(connection, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that subscribe to a topic."""
+        """Return the groups that subscribe to a topic."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
     def clients(self, group_name: str, client_id: str) -> list[Client]:
@@ -230,7 +230,7 @@ class Producers:
             del self._names[connection]
 
     def names_of(self, connection: Peer) -> list[str]:
-        """The groups that a connection is a member in."""
+        """Return the groups that a connection is a member in."""
         return list(self._names.get(connection, ()))
 
     def clients(self, client_id: str) -> list[Client]:
@@ -253,6 +253,6 @@ def _member_bytes(group: str) -> int:
 
 
 def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
-    """The connections of clients whose last heartbeat is older than a time."""
+    """Return the connections of clients whose last heartbeat is older than a time."""
     late = (client.connection for members in groups for client in members.values() if client.heartbeat_ms < before_ms)
     return list(dict.fromkeys(late))

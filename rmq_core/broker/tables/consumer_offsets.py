@@ -136,15 +136,15 @@ class ConsumerOffsets:
         return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
 
     def of(self, topic: str, group: str) -> dict[int, int]:
-        """A group's offsets of a topic, by queue."""
+        """Return a group's offsets of a topic, by queue."""
         return self.table.get(topic + _SEPARATOR + group, {})
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics in which a group has offsets."""
+        """Return the topics in which a group has offsets."""
         return [parts[0] for parts in self._keys() if len(parts) == 2 and parts[1] == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have offsets of a topic."""
+        """Return the groups that have offsets of a topic."""
         return [parts[1] for parts in self._keys() if len(parts) == 2 and parts[0] == topic]
 
     def _keys(self) -> list[list[str]]:
@@ -197,7 +197,7 @@ class ConsumerOffsets:
             self._note(key, queues)
 
     def body(self) -> OffsetTable:
-        """The table, as slaves and administrators get it."""
+        """Return the table, as slaves and administrators get it."""
         if not self._has_light_queues:
             return OffsetTable(data_version=self._version, offset_table=self.table)
         return OffsetTable(data_version=self._version, lmq_offset_table=self._light, offset_table=self._others)

@@ -102,7 +102,7 @@ class ConsumerFilters:
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 
     def get(self, topic: str, group: str) -> RegisteredFilter | None:
-        """A group's filter of a topic; None if it has none that compiles."""
+        """Return a group's filter of a topic; None if it has none that compiles."""
         return self.topics.get(topic, {}).get(group)
 
     def matches_before_retry(self, retry_topic: str) -> Matches:

@@ -34,7 +34,7 @@ _Sample = tuple[int, dict[Key, tuple[int, int]]]
 
 
 def pull_key(topic: str, group: str) -> str:
-    """The key of what a group gets of a topic; all light queues (LMQ) have one. Source: ``LmqBrokerStatsManager``."""
+    """Return the key of a group and a topic; all light queues (LMQ) share a key. Source: ``LmqBrokerStatsManager``."""
     if topic.startswith(LIGHT_QUEUE_PREFIX):
         topic = LIGHT_QUEUE_PREFIX
     if group.startswith(LIGHT_QUEUE_PREFIX):
@@ -92,7 +92,7 @@ class Stats:
         tally.times += 1
 
     def keys(self, name: str) -> list[str]:
-        """The keys of the counters with a name."""
+        """Return the keys of the counters with a name."""
         return [key for counter_name, key in self._tallies if counter_name == name]
 
     def sample(self) -> None:
@@ -111,13 +111,13 @@ class Stats:
         return datetime.fromtimestamp(self._clock_ms() / 1000, UTC).astimezone().date()
 
     def body(self, name: str, key: str) -> BrokerStats | None:
-        """A counter's sums and rates; None if it was never added to."""
+        """Return a counter's sums and rates; None if it was never added to."""
         if (name, key) not in self._tallies:
             return None
         return self._periods([(name, key)])
 
     def body_of_broker(self, name: str, is_system: Callable[[str], bool]) -> BrokerStats | None:
-        """The sums and rates of a counter of the whole broker, which there is always; None for other names.
+        """Return the sums and rates of a counter of the whole broker, which there is always; None for other names.
 
         Args:
             name: of the counter.
@@ -151,7 +151,7 @@ class Stats:
         return self._item(self._samples["minute"][0], [(name, key)]).tps
 
     def total(self, name: str) -> int:
-        """The sum of a counter over all keys."""
+        """Return the sum of a counter over all keys."""
         return sum(tally.sum for (counter_name, _), tally in self._tallies.items() if counter_name == name)
 
     def total_rate(self, name: str) -> float:
@@ -167,5 +167,5 @@ class Stats:
 
 
 def _topic_of(key: str) -> str:
-    """The topic of a counter's key: of a topic, or of a topic and a group."""
+    """Return the topic of a counter's key: of a topic, or of a topic and a group."""
     return key.partition("@")[0]

@@ -92,7 +92,7 @@ def _of_tags(codes: tuple[int, ...]) -> Filter:
 
 
 def sql_filter(expression: str, expression_type: str) -> Filter:
-    """The filter of an expression that is not of tags.
+    """Return the filter of an expression that is not of tags.
 
     Raises:
         SqlError: an expression that does not compile, or of a type that is not known.
@@ -138,7 +138,7 @@ def _matcher(expression: Expression) -> Matches:
 
 
 def filter_of(data: SubscriptionData) -> Filter:
-    """The filter of a subscription.
+    """Return the filter of a subscription.
 
     Raises:
         SqlError: an expression that does not compile.

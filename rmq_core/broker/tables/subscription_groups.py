@@ -47,7 +47,7 @@ class Groups:
         self.file.on_written(self._pending.drop)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration; None if it does not exist.
+        """Return a group's configuration; None if it does not exist.
 
         Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
         """
@@ -126,7 +126,7 @@ class Groups:
         self.file.save()
 
     def body(self) -> SubscriptionGroups:
-        """The table, as slaves and administrators get it."""
+        """Return the table, as slaves and administrators get it."""
         return SubscriptionGroups(
             data_version=self.version, forbidden_table=self.forbidden, subscription_group_table=self.table
         )

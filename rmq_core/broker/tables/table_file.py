@@ -239,7 +239,7 @@ class TableFile:
             self._files.run_later(self._rest_s, self.save)
 
     def when_written(self, done: Callable[[bool], None]) -> None:
-        """Runs a callback once the file has all changes made so far: with True, or False if that failed."""
+        """Run a callback once the file has all changes made so far: with True, or False if that failed."""
         if self.written == self.changes:
             done(True)
             return

@@ -27,7 +27,7 @@ class Congestion(Protocol):
     """Counts the messages that wait in an interval."""
 
     def count(self, due_ms: int) -> int:
-        """Number of messages that are due in the interval that begins at a time."""
+        """Return the number of messages that are due in the interval that begins at a time."""
 
 
 class TimerAdmission:

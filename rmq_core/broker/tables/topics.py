@@ -70,7 +70,7 @@ class Topics:
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration, or a light queue's; None if it does not exist.
+        """Return a topic's configuration, or a light queue's; None if it does not exist.
 
         Source: ``LmqTopicConfigManager#selectTopicConfig``.
         """
@@ -80,7 +80,7 @@ class Topics:
         return config
 
     def with_batch_queues(self) -> Set[str]:
-        """The topics whose queues are BatchConsumeQueues."""
+        """Return the topics whose queues are BatchConsumeQueues."""
         return self._with_batch_queues
 
     def _found_with_batch_queues(self) -> set[str]:
@@ -123,7 +123,7 @@ class Topics:
         )
 
     def make(self, topic: str, queue_count: int, sys_flag: int = 0, *, order: bool = False) -> TopicConfig:
-        """A retry or dead-letter topic, created if there is none. Source: ``createTopicInSendMessageBackMethod``."""
+        """Return a retry or dead-letter topic; create a missing one. Source: ``createTopicInSendMessageBackMethod``."""
         config = self.table.get(topic)
         if config is not None:
             return config if config.order == order else self.put(structs.replace(config, order=order))
@@ -223,7 +223,7 @@ class Topics:
         return TopicConfigs(data_version=self.version, topic_config_table=self.table)
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:
-        """The table as it is registered, or some topics of it: the broker's permission restricts that of each topic.
+        """Return the table, or some topics, as registered: the broker's permission restricts that of each topic.
 
         Source: ``BrokerController#registerBrokerAll``, ``registerIncrementBrokerData``.
         """
@@ -244,7 +244,7 @@ def is_lite(topic: TopicConfig) -> bool:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The system topics that every broker has. Source: ``TopicConfigManager#init``."""
+    """Return the system topics that every broker has. Source: ``TopicConfigManager#init``."""
     inherit, both = names.PERM_INHERIT, names.PERM_READ_WRITE
     cluster, broker = config.broker_cluster_name, config.broker_name
     single = [

@@ -36,7 +36,7 @@ class Waiters:
         self._waiting: deque[_DelayedAnswer] = deque()
 
     def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Runs a callback once a message is flushed and replicated as it has to be, or when its time is over.
+        """Run a callback once a message is flushed and replicated as it has to be, or when its time is over.
 
         Args:
             result: of its append.

@@ -163,7 +163,7 @@ class QueueMerge:
 
 
 def _rows(queue: ConsumeQueue, begin: int, end: int) -> Rows:
-    """The units between two places as rows, with their places."""
+    """Return the units between two places as rows, with their places."""
     data = b"".join(queue.pieces(begin, min(end, queue.max_offset)))
     rows = np.zeros((len(data) // UNIT_BYTES, unit_kernel.ROW_COLUMNS), dtype=np.int64)
     unit_kernel.decode_units(np.frombuffer(bytearray(data), dtype=np.uint8), rows)
