@@ -198,6 +198,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     is_log_changed = bool(ranges or plan.sizes or (plan.moves and not has_entries))
     return replace(
         plan,
+        left=(*plan.left, *_odd_properties(report, ranges)),
         moves=tuple(moves),
         configs=configs,
         rebuild=is_rebuilt,
@@ -206,6 +207,14 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         live_topics=_live_topics(root) if queues is None and finding_kinds.TOPIC_DELETED in report.counts else None,
         checkpoint=is_rebuilt or is_log_changed or any(kind.code.startswith("checkpoint") for kind in kinds),
     )  # fmt: skip
+
+
+def _odd_properties(report: VerifyReport, ranges: Sequence[tuple[int, int]]) -> Iterator[Finding]:
+    """Yield the findings about properties of records that stay: an entry without a separator may be what was sent."""
+    for finding in report.findings:
+        at = -1 if finding.physical_offset is None else finding.physical_offset
+        if finding.kind == finding_kinds.LOG_PROPERTIES and not any(begin <= at < end for begin, end in ranges):
+            yield finding
 
 
 def _faulty_queues(root: str, report: VerifyReport, moves: Sequence[str]) -> set[tuple[str, int]] | None:

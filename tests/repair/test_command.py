@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rmq_core.cli import main
+from rmq_formats import Store
 from tests.repair.damaged_logs import many_faults
 from tests.store_files import tree
-from tests.verified_stores import sound_store
+from tests.verified_stores import log_path, patch, sound_store
 
 Rmq = Callable[..., Result]
 
@@ -55,6 +56,20 @@ def test_an_applied_repair_leaves_a_sound_store_and_prints_its_quarantine(rmq: R
     assert again.exit_code == 0
     assert "steps" not in again.stdout
     assert again.stdout.rstrip().endswith("sound")
+
+
+def test_properties_that_no_repair_touches_are_told_before_it_and_after_it(rmq: Rmq, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    sound_store(store, 120)
+    assert rmq(store, "--apply").exit_code == 0
+    path, position = log_path(store, Store(store).query(topic="Orders", queue_id=0, offset=3)[0].physical_offset)
+    at = path.read_bytes().index(b"TAGS\x01", position)
+    patch(path, at + 4, b"=")
+    for arguments in ((), ("--plan",), ("--apply",)):
+        done = rmq(store, *arguments)
+        assert (done.exit_code, done.stderr) == (1, "")
+        assert "commitlog.properties" in done.stdout
+        assert not done.stdout.rstrip().endswith("sound")
 
 
 def test_the_report_and_the_manifest_name_each_range(rmq: Rmq, damaged: Path) -> None:
