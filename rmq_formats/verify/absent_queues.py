@@ -1,4 +1,4 @@
-"""Tells queues without files that were deleted in order from those that are lost.
+"""Queues without files: those that were deleted in order, and those that are lost.
 
 A broker that deletes a topic removes its queues and the consumer offsets of its groups, and keeps its messages in the
 log. Made again under its name, the topic has no file until its next message.
@@ -23,13 +23,13 @@ from rmq_formats.verify.findings import Kind
 
 
 def is_deleted(topic: str, known_topics: Collection[str] | None) -> bool:
-    """Return whether a topic is not known. No list has light queues, and no clean-up deletes them."""
+    """Return whether the list of topics lacks a topic. No list has light queues, and no clean-up deletes them."""
     return known_topics is not None and topic not in known_topics and not topic.startswith(LIGHT_QUEUE_PREFIX)
 
 
 @dataclass(frozen=True)
 class AbsentQueues:
-    """Looks for what tells of a queue that has no file.
+    """Classifier of queues without files: deleted, or lost.
 
     Attributes:
         storage: where the store is.
@@ -49,9 +49,9 @@ class AbsentQueues:
         Args:
             topic: of the queue.
             records: its records, ascending by physical offset; at least one.
-            is_claimed: whether a consumer offset above 0 tells of the queue.
+            is_claimed: whether a group has committed an offset above 0 in the queue.
             has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None where
-                queues are files. The topic's other queues tell nothing there: of those in RocksDB a broker of 5.3
+                queues are files. The topic's other queues prove nothing there: of those in RocksDB a broker of 5.3
                 deletes only those in use since its start (``DefaultMessageStore#deleteTopics``).
         """
         if is_deleted(topic, self.known_topics):
@@ -63,17 +63,17 @@ class AbsentQueues:
         if self.known_topics is None:
             return finding_kinds.QUEUE_MISSING
         last = int(records[-1, unit_kernel.PHYSICAL_OFFSET])
-        was_deleted = self._is_dispatched and self._begins_behind(topic, last) if has_bound is None else not has_bound
+        was_deleted = self._is_dispatched and self._begins_after(topic, last) if has_bound is None else not has_bound
         return finding_kinds.QUEUE_ABSENT if was_deleted else finding_kinds.QUEUE_MISSING
 
     @functools.cached_property
     def _is_dispatched(self) -> bool:
-        """Whether any queue names a record: a broker whose queues name none dispatches its whole log when it starts."""
+        """True if any queue has a unit: a broker whose queues have none dispatches its whole log when it starts."""
         segments = commitlog_segments(self.storage, self.root)
         return dispatched_end(self.storage, self.root, segments) > 0
 
-    def _begins_behind(self, topic: str, physical_offset: int) -> bool:
-        """Return whether no queue of the topic names a record up to this one, as after it was made again."""
+    def _begins_after(self, topic: str, physical_offset: int) -> bool:
+        """Return whether all units of the topic are of later records, as after the topic was made again."""
         directory = paths.consumequeue_dir(self.root)
         try:
             topics = [entry.name for entry in self.storage.entries(directory)]

@@ -94,9 +94,9 @@ def checkpoint_findings(
 
 
 def index_findings(data: bytes | None, path: str, index_ends_ms: Sequence[int]) -> Iterator[Finding]:
-    """Check whether a checkpoint knows less of the Index than there is.
+    """Check that the checkpoint covers all full IndexFiles.
 
-    It holds the end of the last full IndexFile. An abnormal start deletes files that end later, which is
+    The checkpoint has the end of the last full IndexFile. An abnormal start deletes files that end later, which is
     meant for the last, still open one. The other times may well be too early: recovery only takes longer.
     Source: ``IndexService#load``, ``IndexService#flush``.
 
@@ -107,12 +107,12 @@ def index_findings(data: bytes | None, path: str, index_ends_ms: Sequence[int]) 
     """
     if data is None or len(data) < CHECKPOINT_USED_BYTES:
         return
-    known_ms = Checkpoint.decode(data).index_msg_timestamp_ms
-    later = [end_ms for end_ms in index_ends_ms[:-1] if end_ms > known_ms]
+    checkpoint_ms = Checkpoint.decode(data).index_msg_timestamp_ms
+    later = [end_ms for end_ms in index_ends_ms[:-1] if end_ms > checkpoint_ms]
     if later:
         yield Finding(
             finding_kinds.CHECKPOINT_EARLIER, f"{len(later)} full IndexFiles end after indexMsgTimestamp", path,
-            expected=str(later[-1]), actual=str(known_ms),
+            expected=str(later[-1]), actual=str(checkpoint_ms),
         )  # fmt: skip
 
 
@@ -129,20 +129,20 @@ class ConfigFile:
     fault: str | None
 
     @property
-    def is_there(self) -> bool:
-        """Whether the file exists, be it readable or not."""
+    def exists(self) -> bool:
+        """True if the file exists, readable or not."""
         return self.data is not None or self.fault is not None
 
 
-def config_findings(path: str, own: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
-    """Check whether a broker can load a config file, or else its ``.bak``, which it then takes instead.
+def config_findings(path: str, config: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
+    """Check that a broker can load a config file, or else its ``.bak``.
 
     Source: ``ConfigManager#load``.
     """
-    if own.fault is None and (own.is_there or backup.fault is None):
+    if config.fault is None and (config.exists or backup.fault is None):
         return
-    fault = own.fault or "it is not there"
-    if not backup.is_there:
+    fault = config.fault or "it is not there"
+    if not backup.exists:
         yield Finding(finding_kinds.CONFIG_LOST, f"{fault}; and there is no .bak", path)
     elif backup.fault is None:
         yield Finding(finding_kinds.CONFIG_UNPARSABLE, fault, path)
@@ -150,14 +150,15 @@ def config_findings(path: str, own: ConfigFile, backup: ConfigFile) -> Iterator[
         yield Finding(finding_kinds.CONFIG_LOST, f"{fault}; nor is its .bak taken ({backup.fault})", path)
 
 
-def taken_config(own: ConfigFile, backup: ConfigFile) -> bytes | None:
-    """Return what a broker loads of a config file and its ``.bak``; None if neither can be read.
+def select_config_data(config: ConfigFile, backup: ConfigFile) -> bytes | None:
+    """Return the bytes that a broker loads: those of a config file or of its ``.bak``; None if neither is readable.
 
-    A broker killed while it wrote them leaves only the second one, which it then reads. Source: ``MixAll#string2File``.
+    A broker that is killed while it writes the two files leaves only the ``.bak``, and loads that when it starts.
+    Source: ``MixAll#string2File``.
     """
-    if own.data is None or (backup.data is not None and own.fault is not None):
+    if config.data is None or (backup.data is not None and config.fault is not None):
         return backup.data
-    return own.data
+    return config.data
 
 
 def config_fault(path: str, data: bytes) -> str | None:
@@ -167,18 +168,18 @@ def config_fault(path: str, data: bytes) -> str | None:
         return fault
     value = loads(data.decode("utf-8", "replace"))
     forms = _FORMS.get(path.rpartition("/")[2], {})
-    faults = (_member_fault(value, member, is_taken) for member, is_taken in forms.items())
+    faults = (_member_fault(value, member, is_valid) for member, is_valid in forms.items())
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _member_fault(value: object, member: str, is_taken: Callable[[str, object], bool]) -> str | None:
+def _member_fault(value: object, member: str, is_valid: Callable[[str, object], bool]) -> str | None:
     """Return what is wrong with a member of a config file; None if nothing is, or there is no such member."""
     entries = value.get(member) if isinstance(value, dict) else None
     if entries is None:
         return None
     if not isinstance(entries, dict):
         return f"{member} is not a JSON object"
-    bad = (key for key, item in entries.items() if not is_taken(key, item))
+    bad = (key for key, item in entries.items() if not is_valid(key, item))
     return next((f"{member} has a bad value at {key}" for key in bad), None)
 
 

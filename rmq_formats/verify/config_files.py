@@ -15,7 +15,7 @@ def config_texts(storage: Storage, directory: str, findings: FindingList) -> dic
     """Read each config file that exists as a broker does, from it or its ``.bak``; empty if neither is readable.
 
     Args:
-        storage: that holds the store.
+        storage: where the store is.
         directory: its ``config``.
         findings: takes what is wrong with the files.
     """
@@ -27,12 +27,12 @@ def config_texts(storage: Storage, directory: str, findings: FindingList) -> dic
     texts = {}
     for name in checkpoint_and_config.JSON_FILES:
         path = f"{directory}/{name}"
-        own = _read(storage, path, path, entries.get(name))
+        config = _read(storage, path, path, entries.get(name))
         backup = _read(storage, f"{path}.bak", path, entries.get(f"{name}.bak"))
-        for finding in checkpoint_and_config.config_findings(path, own, backup):
+        for finding in checkpoint_and_config.config_findings(path, config, backup):
             findings.add(finding)
-        if own.is_there or backup.is_there:
-            texts[name] = (checkpoint_and_config.taken_config(own, backup) or b"").decode("utf-8", "replace")
+        if config.exists or backup.exists:
+            texts[name] = (checkpoint_and_config.select_config_data(config, backup) or b"").decode("utf-8", "replace")
     return texts
 
 

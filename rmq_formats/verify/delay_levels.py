@@ -22,8 +22,8 @@ from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queue
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
 
-UNITS_LOOKED_AT: Final = 8  # units sampled of each level, in a row
-_FILES_LOOKED_AT: Final = 8  # files sampled of each level: the records of its last units may be lost
+SAMPLED_UNITS: Final = 8  # units sampled of each level, in a row
+_SAMPLED_FILES: Final = 8  # files sampled of each level: the records of its last units may be lost
 MAX_DELAY_MS: Final = 366 * 86_400_000
 MAX_LEVELS: Final = 1000
 
@@ -33,14 +33,14 @@ def told_delay_levels(
 ) -> tuple[int, ...]:
     """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others.
 
-    The queues are files, or a RocksDB; one that cannot be opened tells nothing.
+    The queues are files, or a RocksDB; one that cannot be opened is passed over.
     """
     delays: Mapping[int, Iterable[int]] = file_delays(storage, root, segments)
     database = store_variants.only_queue_database(root, store_variants.detect_layouts(storage, root))
     if database is not None:
         with suppress(RmqError), opened_queues(storage, database) as opened_database:
             delays = database_delays(opened_database)
-    return levels_of_delays(delays, default)
+    return infer_levels_from_delays(delays, default)
 
 
 def file_delays(storage: Storage, root: str, segments: Sequence[Segment]) -> dict[int, list[int]]:
@@ -54,30 +54,32 @@ def database_delays(database: QueueDatabase) -> dict[int, list[int]]:
     Raises:
         FormatError: a damaged database.
     """
-    levels = [own for _, own in database.queues(SCHEDULE_TOPIC) if 0 <= own < MAX_LEVELS]
+    levels = [level for _, level in database.queues(SCHEDULE_TOPIC) if 0 <= level < MAX_LEVELS]
     return {level: _stored_delays(database, level) for level in levels}
 
 
 def _stored_delays(database: QueueDatabase, level: int) -> list[int]:
     last = database.last_offset(SCHEDULE_TOPIC, level)
-    begin = max(0, (last or 0) - UNITS_LOOKED_AT)
-    found: list[int] = []
+    begin = max(0, (last or 0) - SAMPLED_UNITS)
+    delays_ms: list[int] = []
     for _, units in database.units(SCHEDULE_TOPIC, level, begin):
         delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
-        found += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
-    return found
+        delays_ms += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
+    return delays_ms
 
 
-def levels_of_delays(delays: Mapping[int, Iterable[int]], default: tuple[int, ...]) -> tuple[int, ...]:
+def infer_levels_from_delays(delays: Mapping[int, Iterable[int]], default: tuple[int, ...]) -> tuple[int, ...]:
     """Infer the levels from delays of messages, in ms, by level; the default ones, unless half of them agree."""
-    counted = {level: Counter(own) for level, own in delays.items()}
-    told = {level: own.most_common(1)[0] for level, own in counted.items() if own}
-    other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}
-    units = sum(told[level][1] for level in other)
-    if 2 * len(other) < len(told) or units < 2:  # the first levels of many are the default ones
+    counts = {level: Counter(level_delays) for level, level_delays in delays.items()}
+    commonest = {level: delay_counts.most_common(1)[0] for level, delay_counts in counts.items() if delay_counts}
+    deviating = {
+        level: delay for level, (delay, _) in commonest.items() if level >= len(default) or default[level] != delay
+    }
+    units = sum(commonest[level][1] for level in deviating)
+    if 2 * len(deviating) < len(commonest) or units < 2:  # the first levels of many are the default ones
         return default
-    levels = [*default, *([default[-1]] * (max(other) + 1 - len(default)))]
-    for level, delay in other.items():
+    levels = [*default, *([default[-1]] * (max(deviating) + 1 - len(default)))]
+    for level, delay in deviating.items():
         levels[level] = delay
     return tuple(levels)
 
@@ -93,19 +95,19 @@ def _queue_ids(storage: Storage, root: str) -> list[int]:
 
 def _delays(storage: Storage, root: str, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:
     """Read the delays of a few messages of one level whose records are still there, the last ones if they are."""
-    found = 0
+    sample_count = 0
     try:
         directory = paths.queue_dir(paths.consumequeue_dir(root), SCHEDULE_TOPIC, queue_id)
         files = list_segments(storage, directory)
-        for file in [*reversed(files[1 - _FILES_LOOKED_AT :]), *files[: 1 - _FILES_LOOKED_AT][:1]]:
+        for file in [*reversed(files[1 - _SAMPLED_FILES :]), *files[: 1 - _SAMPLED_FILES][:1]]:
             for unit in _some_units(storage, file.path):
                 stored_ms = _stored_ms(storage, segments, unit)
                 if stored_ms is not None and 0 < unit.tags_code - stored_ms <= MAX_DELAY_MS:
-                    found += 1
+                    sample_count += 1
                     yield unit.tags_code - stored_ms
-                    if found == UNITS_LOOKED_AT:
+                    if sample_count == SAMPLED_UNITS:
                         return
-            if found:
+            if sample_count:
                 return
     except RmqError:
         return
@@ -115,8 +117,8 @@ def _some_units(storage: Storage, path: str) -> Iterator[Unit]:
     """Sample units of a file at four places, from its end on."""
     with opened(storage, path) as file:
         units = file.data_end() // UNIT_BYTES
-        for end in dict.fromkeys([units, units * 2 // 3, units // 3, min(units, UNITS_LOOKED_AT)]):
-            begin = max(0, end - UNITS_LOOKED_AT)
+        for end in dict.fromkeys([units, units * 2 // 3, units // 3, min(units, SAMPLED_UNITS)]):
+            begin = max(0, end - SAMPLED_UNITS)
             data = read_range(file, begin * UNIT_BYTES, (end - begin) * UNIT_BYTES)
             for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
                 yield Unit.decode(data, at)

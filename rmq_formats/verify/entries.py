@@ -26,7 +26,7 @@ _FIELDS: Final = (
     (kernel.FAULT_MAGIC, "magic"), (kernel.FAULT_SIZE, "size"), (kernel.FAULT_POS, "pos"),
     (kernel.FAULT_BODY_BYTES, "body_bytes"), (kernel.FAULT_ZEROS, "channel, chain_crc or body_crc"),
 )  # fmt: skip
-_TOLD_APART: Final = 64  # runs of one term in a window, above which terms are noise
+_MAX_TERM_RUNS: Final = 64  # runs of one term in a window, above which terms are noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class EntrySpan:
         last_index: of the last.
         first_term: of the first, by the headers that agree with their neighbours.
         last_term: of the last.
-        begins_after_damage: whether a damaged stretch stands before the first.
+        begins_after_damage: whether a damaged range stands before the first.
         first_at: physical offset of the first header.
     """
 
@@ -52,18 +52,18 @@ class EntrySpan:
 
 @dataclass(slots=True)
 class _WrongUnits:
-    """Units in a row that differ.
+    """Run of units that differ from the log.
 
     Attributes:
-        expected: the first, as the log has it.
-        found: the first, as the index has it.
+        expected: the first unit by the log.
+        actual: the first unit of the index.
         last_index: of the last entry.
         next_row: of the split, one past the last.
         count: of units.
     """
 
     expected: np.void
-    found: np.void
+    actual: np.void
     last_index: int
     next_row: int
     count: int
@@ -87,18 +87,18 @@ class EntryCheck:
         self._after_damage = False
 
     def add_damage(self) -> None:
-        """Note a damaged stretch before the next entries: some may be lost in it."""
+        """Record a damaged range before the next entries: entries may be lost there."""
         self._after_damage = True
 
     def add(self, batch: FrameBatch) -> None:
-        """Check the headers and units of the next batch: entries without a damaged stretch between them."""
-        if not self._follows(batch):
-            self._look_closely(batch)
+        """Check the headers and units of the next batch: entries without a damaged range between them."""
+        if not self._continues_span(batch):
+            self._compare_batch(batch)
         self._row += len(batch.frames)
 
     def finish(self) -> EntrySpan:
-        """Tell of the last units that differ, and how the split's entries are numbered."""
-        self._tell_wrong()
+        """Report the last units that differ, and return the span of the split's entries."""
+        self._report_wrong_units()
         return self._span
 
     def close(self) -> None:
@@ -106,8 +106,8 @@ class EntryCheck:
         if self._units is not None:
             self._units.close()
 
-    def _follows(self, batch: FrameBatch) -> bool:
-        """Whether all entries are as they must be behind those before: the next indexes, the same term."""
+    def _continues_span(self, batch: FrameBatch) -> bool:
+        """Return whether all entries continue the span: the next indexes, the same term."""
         before, units = self._span, self._units
         if before.first_index < 0 or self._after_damage or units is None:
             return False
@@ -128,8 +128,8 @@ class EntryCheck:
         self._span = replace(before, last_index=before.last_index + len(frames))
         return True
 
-    def _look_closely(self, batch: FrameBatch) -> None:
-        """Find what differs in a batch, which may be a new term only."""
+    def _compare_batch(self, batch: FrameBatch) -> None:
+        """Report the differences in a batch, which may be a new term only."""
         frames = batch.frames
         heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
         kernel.check_heads(batch.data, batch.physical_offset, frames, heads)
@@ -182,46 +182,46 @@ class EntryCheck:
         if before.first_index < 0:
             self._span = replace(after, begins_after_damage=self._after_damage)
         else:
-            for finding in seam_findings(before, after, self._path, after_damage=self._after_damage):
+            for finding in entry_boundary_findings(before, after, self._path, after_damage=self._after_damage):
                 self._findings.add(finding)
             self._span = replace(before, last_index=after.last_index, last_term=after.last_term)
         self._after_damage = False
 
     def _check_units(self, expected: NDArray[np.void]) -> None:
-        """Compare DLedger's index with what the log says of a batch; those that differ in a row are one finding."""
+        """Compare the units of a batch with DLedger's index; units that differ in a row are one finding."""
         if self._units is None:
             return
         try:
-            found = self._units.take(int(expected[0]["index"]), len(expected))
+            actual = self._units.take(int(expected[0]["index"]), len(expected))
         except StoreError as error:
             self._units.close()
             self._units = None
             self._findings.add(Finding(variant_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
             return
-        wrong = np.flatnonzero(found != expected)
+        wrong = np.flatnonzero(actual != expected)
         for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
             first, last, row = expected[run[0]], int(expected[run[-1]]["index"]), self._row + int(run[0])
             if self._wrong is None or self._wrong.next_row != row:
-                self._tell_wrong()
-                self._wrong = _WrongUnits(first, found[run[0]], last, row, 0)
+                self._report_wrong_units()
+                self._wrong = _WrongUnits(first, actual[run[0]], last, row, 0)
             self._wrong.last_index, self._wrong.next_row = last, row + len(run)
             self._wrong.count += len(run)
 
-    def _tell_wrong(self) -> None:
+    def _report_wrong_units(self) -> None:
         wrong, self._wrong = self._wrong, None
         if wrong is None:
             return
-        what = "another unit" if any(wrong.found.tolist()) else "no unit"
+        what = "another unit" if any(wrong.actual.tolist()) else "no unit"
         self._findings.add(
             Finding(
                 variant_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
-                index_directory(self._path), int(wrong.expected["pos"]), expected=_told(wrong.expected),
-                actual=_told(wrong.found), count=wrong.count,
+                index_directory(self._path), int(wrong.expected["pos"]), expected=_format_unit(wrong.expected),
+                actual=_format_unit(wrong.actual), count=wrong.count,
             )
         )  # fmt: skip
 
 
-def _told(unit: np.void) -> str:
+def _format_unit(unit: np.void) -> str:
     return f"pos {unit['pos']}, size {unit['size']}, index {unit['index']}, term {unit['term']}"
 
 
@@ -230,35 +230,35 @@ def mended_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
     starts = np.concatenate([[0], np.flatnonzero(np.diff(terms)) + 1])
     if len(starts) == 1:
         return terms
-    if len(starts) > _TOLD_APART:
+    if len(starts) > _MAX_TERM_RUNS:
         return np.full(len(terms), np.median(terms).astype(np.int64))
     ends = [*starts[1:].tolist(), len(terms)]
     runs = [(int(terms[start]), start, end) for start, end in zip(starts.tolist(), ends, strict=True)]
-    kept = _heaviest_rise(runs)
-    mended = terms.copy()
-    value = runs[kept[0]][0]
+    rising_runs = _heaviest_rise(runs)
+    repaired = terms.copy()
+    value = runs[rising_runs[0]][0]
     for number, (term, start, end) in enumerate(runs):
-        value = term if number in kept else value
-        mended[start:end] = value
-    return mended
+        value = term if number in rising_runs else value
+        repaired[start:end] = value
+    return repaired
 
 
 def _heaviest_rise(runs: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return the numbers of runs whose terms never fall, and that hold the most entries together."""
+    """Return the numbers of the runs with the most entries whose terms never fall."""
     weights: list[tuple[int, int]] = []  # entries up to here, number of the run before
     for number, (term, start, end) in enumerate(runs):
         before = max(((weights[i][0], i) for i in range(number) if runs[i][0] <= term), default=(0, -1))
         weights.append((before[0] + end - start, before[1]))
     at = max(range(len(runs)), key=lambda number: weights[number][0])
-    kept = []
+    rising_runs = []
     while at >= 0:
-        kept.append(at)
+        rising_runs.append(at)
         at = weights[at][1]
-    return kept[::-1]
+    return rising_runs[::-1]
 
 
-def seam_findings(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
-    """Check that entries go on where those before them end; in a damaged stretch between them some may be lost."""
+def entry_boundary_findings(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
+    """Check that entries continue where the entries before them end; a damaged range between may have lost some."""
     expected = before.last_index + 1
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
     if not goes_on or after.first_term < before.last_term:

@@ -23,7 +23,7 @@ class EntryUnits:
 
     Args:
         storage: where the index is.
-        directory: of its files, which are listed when the first unit is asked for.
+        directory: of its files, which are listed when the first unit is requested.
 
     Attributes:
         block: uint8[BLOCK_BYTES], units as the file has them.
@@ -37,18 +37,18 @@ class EntryUnits:
         self._begin = self._end = 0  # of the block, in bytes of the index
 
     def find(self, index: int) -> tuple[int, int]:
-        """Bring the unit of an entry into the block.
+        """Load the block that has the unit of an entry.
 
         Returns:
-            Its position there, and one past the last unit behind it; (0, 0) where the index has no such unit.
+            The unit's position in the block, and the end of the block's units; (0, 0) where the index has no such unit.
 
         Raises:
             StoreError: the index cannot be read.
         """
-        place = index * INDEX_UNIT_BYTES
-        if not self._begin <= place < self._end:
-            self._load(place)
-        return (place - self._begin, self._end - self._begin) if self._begin <= place < self._end else (0, 0)
+        position = index * INDEX_UNIT_BYTES
+        if not self._begin <= position < self._end:
+            self._load(position)
+        return (position - self._begin, self._end - self._begin) if self._begin <= position < self._end else (0, 0)
 
     def take(self, first_index: int, count: int) -> NDArray[np.void]:
         """Return the units of that many entries in a row, INDEX_UNIT_DTYPE[count]; zeros where there is none.
@@ -56,38 +56,38 @@ class EntryUnits:
         Raises:
             StoreError: the index cannot be read.
         """
-        found = np.zeros(count, dtype=INDEX_UNIT_DTYPE)
+        units = np.zeros(count, dtype=INDEX_UNIT_DTYPE)
         row = 0
         while row < count:
             at, end = self.find(first_index + row)
-            units = self.block[at:end].view(INDEX_UNIT_DTYPE)[: count - row]
-            found[row : row + len(units)] = units
-            row += len(units) or self._missing(first_index + row)
-        return found
+            block_units = self.block[at:end].view(INDEX_UNIT_DTYPE)[: count - row]
+            units[row : row + len(block_units)] = block_units
+            row += len(block_units) or self._count_missing(first_index + row)
+        return units
 
-    def _missing(self, index: int) -> int:
-        """How many units to pass over, from one that is not there to the next file."""
-        place = index * INDEX_UNIT_BYTES
-        begins = [segment.start_offset for segment in self._segments or () if segment.start_offset > place]
-        return -(-(min(begins) - place) // INDEX_UNIT_BYTES) if begins else MAX_LONG
+    def _count_missing(self, index: int) -> int:
+        """Count the units from a missing one to the next file."""
+        position = index * INDEX_UNIT_BYTES
+        begins = [segment.start_offset for segment in self._segments or () if segment.start_offset > position]
+        return -(-(min(begins) - position) // INDEX_UNIT_BYTES) if begins else MAX_LONG
 
-    def _load(self, place: int) -> None:
-        """Fill the block from ``place`` on, as far as its file goes; a unit that the file's end cuts has zeros."""
-        segment = self._segment_of(place)
+    def _load(self, position: int) -> None:
+        """Fill the block from ``position`` on, as far as its file goes; a unit that the file's end cuts has zeros."""
+        segment = self._segment_of(position)
         if segment is None:
             self._begin = self._end = 0
             return
-        at = place - segment.start_offset
+        at = position - segment.start_offset
         got = self._opened(segment).read_into(at, self.block[: segment.size_bytes - at].data)
         end = got + -got % INDEX_UNIT_BYTES
         self.block[got:end] = 0
-        self._begin, self._end = place, place + end
+        self._begin, self._end = position, position + end
 
-    def _segment_of(self, place: int) -> Segment | None:
+    def _segment_of(self, position: int) -> Segment | None:
         if self._segments is None:
             self._segments = list_segments(self._storage, self._directory)
-        number = bisect.bisect_right(self._segments, place, key=lambda segment: segment.start_offset) - 1
-        return self._segments[number] if number >= 0 and place < self._segments[number].end_offset else None
+        number = bisect.bisect_right(self._segments, position, key=lambda segment: segment.start_offset) - 1
+        return self._segments[number] if number >= 0 and position < self._segments[number].end_offset else None
 
     def _opened(self, segment: Segment) -> OpenRange:
         if self._file is None or self._file[0] != segment:

@@ -14,7 +14,7 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.units import FileView, Status
 
-MAX_RESUMES: Final = 64  # attempts to find units again behind bytes that are none; a file of garbage ends them
+MAX_RESUMES: Final = 64  # attempts to find units again after bytes that are no unit; a file of garbage ends them
 _END_MARK = -1
 _ADDRESS_ZERO = int(np.iinfo(np.int64).min)  # the address of offset 0
 
@@ -34,7 +34,7 @@ class ExtTable:
         )
 
     def add_file(self, path: str, start_offset: int, data: NDArray[np.uint8], *, is_last: bool) -> None:
-        """Read one file; they are given in order.
+        """Read one file; files come in ascending order.
 
         Args:
             path: for the findings.
@@ -54,7 +54,7 @@ class ExtTable:
         self._check_end(path, data, at, is_last=is_last)
 
     def _add_units(self, data: NDArray[np.uint8], start_offset: int, at: int) -> int:
-        """Read the units from a position on; returns the position behind them."""
+        """Read the units from a position on; return the position after them."""
         result = np.zeros(2, dtype=np.int64)
         table = np.empty((max(0, len(data) - at) // EXT_UNIT_MIN_BYTES + 1, 3), dtype=np.int64)
         kernel.walk_ext(data, at, table, result)
@@ -102,17 +102,17 @@ class ExtTable:
             return is_address, is_bad
         offsets = tags[places] - _ADDRESS_ZERO
         at = np.minimum(np.searchsorted(self._units[:, 0], offsets), len(self._units) - 1)
-        found = np.flatnonzero((self._units[at, 0] == offsets) & ~self._named[at])
-        found = found[np.unique(at[found], return_index=True)[1]]  # if several units name one ext unit, the first
-        good, at = places[found], at[found]
+        matches = np.flatnonzero((self._units[at, 0] == offsets) & ~self._named[at])
+        matches = matches[np.unique(at[matches], return_index=True)[1]]  # if several units name one ext unit, the first
+        good, at = places[matches], at[matches]
         self._named[at] = True
         is_bad[good] = False
         units[good, unit_kernel.TAGS_CODE] = self._units[at, 1]
         units[good, unit_kernel.STORE_TIMESTAMP] = self._units[at, 2]
         return is_address, is_bad
 
-    def check_surplus(self) -> None:
-        """Find units that nothing named, behind the first that something did: those before it are old."""
+    def report_surplus(self) -> None:
+        """Report units that no ConsumeQueue unit names, after the first named one: units before that are old."""
         named = np.flatnonzero(self._named)
         begin = int(named[0]) if len(named) else 0
         surplus = np.flatnonzero(~self._named[begin:]) + begin
@@ -121,12 +121,12 @@ class ExtTable:
             self._add_finding(finding_kinds.EXT_SURPLUS, detail, count=len(surplus))
 
 
-def judge_ext(
+def classify_ext_units(
     view: FileView, status: NDArray[np.int8], is_address: NDArray[np.bool_], is_bad: NDArray[np.bool_]
 ) -> None:
     """Set the status of units whose ext address is bad, or leads to wrong values."""
     in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.claims
-    wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.wanted[:, unit_kernel.STORE_TIMESTAMP]
+    wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.expected[:, unit_kernel.STORE_TIMESTAMP]
     of_ext = in_place & is_address & ~is_bad
     status[of_ext & ((status == Status.TAGS_CODE) | wrong_time)] = Status.EXT_UNIT
     status[in_place & is_bad] = Status.EXT_ADDRESS

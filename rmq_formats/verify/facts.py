@@ -11,18 +11,18 @@ from rmq_formats.scan.queue_witness import LogBounds
 Longs = NDArray[np.int64]
 
 
-def in_stretches(begins: Longs, ends: Longs, places: Longs) -> NDArray[np.bool_]:
-    """Return which places stand in one of some stretches, bool[n].
+def are_in_ranges(begins: Longs, ends: Longs, offsets: Longs) -> NDArray[np.bool_]:
+    """Return which offsets are in one of the ranges, bool[n].
 
     Args:
-        begins: of the stretches, int64[m], ascending.
+        begins: of the ranges, int64[m], ascending.
         ends: one past the end of each, int64[m].
-        places: int64[n].
+        offsets: int64[n].
     """
     if not len(begins):
-        return np.zeros(len(places), dtype=bool)
-    at = np.searchsorted(begins, places, side="right") - 1
-    return (at >= 0) & (places < ends[at])
+        return np.zeros(len(offsets), dtype=bool)
+    at = np.searchsorted(begins, offsets, side="right") - 1
+    return (at >= 0) & (offsets < ends[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LogFacts:
     Attributes:
         start: physical offset of the log's first byte; older records were deleted.
         end: one past the last byte checked: a broker may have written more since.
-        lost_begins: int64[n], where each stretch that cannot be read begins, ascending.
+        lost_begins: int64[n], where each unreadable range begins, ascending.
         lost_ends: int64[n], one past its end.
         largest_record_bytes: of its sound records.
     """
@@ -50,12 +50,12 @@ class LogFacts:
 
     @property
     def lost_ranges(self) -> tuple[Longs, Longs]:
-        """Begins and ends of the stretches that cannot be read."""
+        """Begins and ends of the unreadable ranges."""
         return self.lost_begins, self.lost_ends
 
     def is_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these offsets stand in a stretch that cannot be read."""
-        return in_stretches(self.lost_begins, self.lost_ends, physical_offsets)
+        """Return which of these offsets are in an unreadable range."""
+        return are_in_ranges(self.lost_begins, self.lost_ends, physical_offsets)
 
     def is_old(self, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these may be records that were deleted with the log's older files."""

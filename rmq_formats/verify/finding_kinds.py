@@ -398,7 +398,7 @@ def of_rocksdb(kind: Kind) -> Kind:
     return replace(kind, remedy=kind.remedy.replace(_REBUILD_QUEUE, _RENEW_DATABASE))
 
 
-# What a rebuild and ``inspect`` say in place of the kinds in DAMAGE: they do not tell damages apart.
+# Reported by a rebuild and by ``inspect`` in place of the kinds in DAMAGE, which only a verification distinguishes.
 LOG_DAMAGED: Final = Kind(
     "commitlog.damaged",
     _ERROR,
@@ -407,5 +407,5 @@ LOG_DAMAGED: Final = Kind(
 
 
 def damage_finding(damage: Damage, path: str | None = None) -> Finding:
-    """Return the finding of a rebuild for a damaged stretch of the CommitLog."""
+    """Return a rebuild's finding for a damaged range of the CommitLog."""
     return Finding(LOG_DAMAGED, damage.code.text, path, damage.physical_offset, damage.size)

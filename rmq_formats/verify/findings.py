@@ -60,7 +60,7 @@ class Finding:
         return self if self.path is None else replace(self, path=without_secrets(self.path))
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to a flat dictionary, for JSON and tables; fields that say nothing are None."""
+        """Convert to a flat dictionary, for JSON and tables; empty fields are None."""
         fields = asdict(self)
         kind = fields.pop("kind")
         return {"code": kind["code"], "severity": str(kind["severity"]), **fields, "remedy": kind["remedy"]}
@@ -73,7 +73,7 @@ class Finding:
 
 
 class FindingList:
-    """Collects findings: all are counted, the first of each kind are kept.
+    """List of findings: all are counted, the first of each kind are stored.
 
     A fault may occur a million times; what is kept of it must neither fill memory nor hide other faults.
 
@@ -91,7 +91,7 @@ class FindingList:
         self._kept: Counter[str] = Counter()
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it if it is one of the first of its kind."""
+        """Count a finding, and store the first ones of each kind."""
         self.counts[finding.kind] += finding.count
         if finding.kind.severity is not Severity.INFO and finding.topic is not None and finding.queue_id is not None:
             self.queues.setdefault(finding.kind, set()).add((finding.topic, finding.queue_id))
@@ -100,12 +100,12 @@ class FindingList:
             self.kept.append(finding)
 
     def add_uncounted(self, kind: Kind, count: int) -> None:
-        """Count faults without keeping a finding for each."""
+        """Count faults without storing a finding for each."""
         if count:
             self.counts[kind] += count
 
     def has_room(self, kind: Kind) -> bool:
-        """Return whether one more of that kind would be kept: if not, its details need not be found out."""
+        """Return whether one more finding of that kind would be stored: if not, its details are of no use."""
         return self._kept[kind.code] < self._kept_per_code
 
     def merge(self, other: "FindingList") -> None:

@@ -1,4 +1,4 @@
-"""Tells units of a former setting from wrong ones: their tags codes are other than the setting of now gives."""
+"""Finds units of a former setting, whose tags codes are other than those of the present setting."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -27,7 +27,7 @@ _COUNT: Final = Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """Range of the log's keys that an IndexFile holds.
+    """Range of the log's keys in an IndexFile.
 
     Attributes:
         path: of the file.
@@ -47,7 +47,7 @@ class IndexSpan:
 
 
 class IndexCheck:
-    """Check of one IndexFile; ``run`` does it."""
+    """Check of one IndexFile."""
 
     def __init__(
         self, file: IndexInput, keys: KeySource, facts: LogFacts, findings: FindingList, excused: FindingList
@@ -71,11 +71,11 @@ class IndexCheck:
     def run(self) -> IndexSpan:
         """Check the file. Raises StoreError where it cannot be read."""
         file = self.file
-        wanted = index_file_bytes(file.slots, file.entries)
-        if file.size_bytes != wanted:
+        expected_bytes = index_file_bytes(file.slots, file.entries)
+        if file.size_bytes != expected_bytes:
             self.findings.add(
                 Finding(finding_kinds.INDEX_FILE_SIZE, "file of another size", file.path,
-                        expected=str(wanted), actual=str(file.size_bytes))
+                        expected=str(expected_bytes), actual=str(file.size_bytes))
             )  # fmt: skip
             if file.size_bytes < file.entries_at + INDEX_ENTRY_BYTES:
                 return IndexSpan(file.path, 0, -1, -1, False)
@@ -86,8 +86,8 @@ class IndexCheck:
         claimed = min(header.index_count - 1, capacity)
         walk = EntryWalk(file, self.keys, self.facts, self.findings, self.excused, header.begin_timestamp_ms)
         walk.walk(min(claimed, used) + 1)
-        self._settle_count(walk, claimed, used)
-        walk.tell_faults()
+        self._resolve_count(walk, claimed, used)
+        walk.report_faults()
         self._check_slots(walk)
         self._check_header(walk, header, _COUNT.unpack_from(head, INDEX_COUNT_AT)[0])
         if file.read(file.entries_at, INDEX_ENTRY_BYTES).any():
@@ -98,8 +98,8 @@ class IndexCheck:
         key_end = -1 if walk.key is None else walk.key
         return IndexSpan(file.path, count, walk.key_begin, key_end, count == capacity, header.end_timestamp_ms)
 
-    def _settle_count(self, walk: EntryWalk, claimed: int, used: int) -> None:
-        """Settle by the keys whether the header's count or the file's last entry is right, where the two disagree."""
+    def _resolve_count(self, walk: EntryWalk, claimed: int, used: int) -> None:
+        """Decide by the keys whether the header's count or the file's last entry is right, where the two disagree."""
         if used > claimed:
             if walk.are_next_keys(used + 1):
                 walk.walk(used + 1)

@@ -26,7 +26,7 @@ from rmq_formats.verify.findings import Finding, FindingList, Kind
 
 BLOCK: Final = 1 << 16  # entries compared at once; some pages of each array
 MAX_FAULTS: Final = 4096  # wrong links and seconds that are reported one by one
-MAX_TOLD_RUN: Final = 8  # entries in a row that are reported one by one; more are one finding
+MAX_REPORTED_RUN: Final = 8  # entries in a row that are reported one by one; more are one finding
 _FIRST_LOOK_UP: Final = 64
 _LAST_LOOK_UP: Final = 1 << 18
 
@@ -56,11 +56,11 @@ class IndexInput:
         path: for the findings.
         size_bytes: its size.
         data_end: one past its last byte that is not zero.
-        read: gives ``size`` bytes from an offset on, zeros behind the file's end; raises StoreError.
+        read: returns ``size`` bytes from an offset on, zeros after the file's end; raises StoreError.
         slots: slots that it has (``maxHashSlotNum``).
         entries: entries that it has (``maxIndexNum``); number 0 is never used.
         is_first: no IndexFile is before it.
-        is_last: none is behind it.
+        is_last: no IndexFile is after it.
         previous_end: the end in the header of the file before.
     """
 
@@ -81,7 +81,7 @@ class IndexInput:
 
 
 class EntryWalk:
-    """Walks the entries of one file in step with the keys of the log.
+    """Walk over the entries of one file in step with the keys of the log.
 
     Attributes:
         number: of the next entry.
@@ -192,8 +192,8 @@ class EntryWalk:
 
     def _find_key(self, end: int) -> None:
         """Find the next entry that is one of the log's keys, and report what lies between."""
-        at, size, found = self.number, _FIRST_LOOK_UP, -1
-        while at < end and found < 0:
+        at, size, next_key = self.number, _FIRST_LOOK_UP, -1
+        while at < end and next_key < 0:
             stop = min(at + size, end)
             hashes, physical_offsets = columns(self.entries(at, min(stop + 1, end)))
             first_near = (self.key or 0) + at - self.number
@@ -201,68 +201,68 @@ class EntryWalk:
             keys = self.keys.locate(hashes, physical_offsets, near)
             hit = _first_run(keys, near, is_end=stop == end)
             if hit < stop - at:
-                at, found = at + hit, int(keys[hit])
+                at, next_key = at + hit, int(keys[hit])
             else:
                 at, size = stop, min(2 * size, _LAST_LOOK_UP)
-        back = self._matches_before(at, found)
-        self._tell_between(at - back, found - back)
+        back = self._matches_before(at, next_key)
+        self._report_between(at - back, next_key - back)
 
-    def _matches_before(self, at: int, found: int) -> int:
-        """Count the entries right before ``at`` that have the keys right before ``found``.
+    def _matches_before(self, at: int, next_key: int) -> int:
+        """Count the entries right before ``at`` that have the keys right before ``next_key``.
 
         A message may have a key twice, of which only what stands around it tells which entry is whose.
         """
-        count = min(at - self.number, found - (self.key or 0), _LAST_LOOK_UP)
+        count = min(at - self.number, next_key - (self.key or 0), _LAST_LOOK_UP)
         if count <= 0:
             return 0
         hashes, offsets = columns(self.entries(at - count, at))
-        wanted_hashes, wanted_offsets, _ = self.keys.read(found - count, found)
-        others = np.flatnonzero((hashes != wanted_hashes) | (offsets != wanted_offsets))
-        return count - int(others[-1]) - 1 if len(others) else count
+        key_hashes, key_offsets, _ = self.keys.read(next_key - count, next_key)
+        differing = np.flatnonzero((hashes != key_hashes) | (offsets != key_offsets))
+        return count - int(differing[-1]) - 1 if len(differing) else count
 
-    def _tell_between(self, entry_end: int, found: int) -> None:
-        """Report the entries from the next one up to ``entry_end``, where key ``found`` stands (-1: nowhere)."""
+    def _report_between(self, entry_end: int, next_key: int) -> None:
+        """Report the entries from the next one up to ``entry_end``, where key ``next_key`` stands (-1: nowhere)."""
         begin = self.number
-        strange = self._tell_known(begin, entry_end, is_end=found < 0)
-        strange_count = int(np.count_nonzero(strange))
+        unexplained = self._report_explained(begin, entry_end, is_end=next_key < 0)
+        unexplained_count = int(np.count_nonzero(unexplained))
         key = self.key
-        if key is None and found >= 0:  # the first entries of the file
-            key = max(0, found - strange_count)
+        if key is None and next_key >= 0:  # the first entries of the file
+            key = max(0, next_key - unexplained_count)
         gap = 0
         if key is not None:
-            gap = found - key if found >= 0 else min(strange_count, self.keys.count - key)
-        pair = key if strange_count > 0 and gap == strange_count else None
-        if strange_count:
-            self._tell_strange(begin, strange, pair)
+            gap = next_key - key if next_key >= 0 else min(unexplained_count, self.keys.count - key)
+        pair = key if unexplained_count > 0 and gap == unexplained_count else None
+        if unexplained_count:
+            self._report_unexplained(begin, unexplained, pair)
         if key is not None and gap > 0 and pair is None:
-            self._tell_missing(key, gap)
+            self._report_missing(key, gap)
         if key is not None and gap < 0:
-            self._tell_repeated(found, key)
-        self._follow_chains(begin, entry_end, strange, pair)
+            self._report_repeated(next_key, key)
+        self._follow_chains(begin, entry_end, unexplained, pair)
         if entry_end > begin:
-            self._note_ends(begin, strange, pair)
+            self._set_bounds(begin, unexplained, pair)
         self.number = entry_end
         if key is not None:
-            self.key = found if found >= 0 else key + gap
+            self.key = next_key if next_key >= 0 else key + gap
             self.key_begin = key if self.key_begin < 0 else self.key_begin
 
-    def _note_ends(self, begin: int, strange: NDArray[np.bool_], pair: int | None) -> None:
-        """Set ``first`` and ``last`` after entries that match no key, where the keys in their place are known."""
+    def _set_bounds(self, begin: int, unexplained: NDArray[np.bool_], pair: int | None) -> None:
+        """Set ``first`` and ``last`` after entries without a key, from the keys in the same places."""
         self.last = None
         if pair is None:
             return
-        count = int(np.count_nonzero(strange))
-        if begin == 1 and strange[0]:
+        count = int(np.count_nonzero(unexplained))
+        if begin == 1 and unexplained[0]:
             _, offsets, timestamps = self.keys.read(pair, pair + 1)
             self.first = IndexBound(int(timestamps[0]), int(offsets[0]))
             self._begin_ms = self.first.timestamp_ms
-        if strange[-1]:
+        if unexplained[-1]:
             _, offsets, timestamps = self.keys.read(pair + count - 1, pair + count)
             self.last = IndexBound(int(timestamps[0]), int(offsets[0]))
 
-    def _tell_known(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
-        """Report unmatched entries that have a known reason; return which have none."""
-        strange = np.zeros(end - begin, dtype=bool)
+    def _report_explained(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
+        """Report unmatched entries that the log's bounds or its damage explain; return which are unexplained."""
+        unexplained = np.zeros(end - begin, dtype=bool)
         for low in range(begin, end, _LAST_LOOK_UP):
             high = min(low + _LAST_LOOK_UP, end)
             hashes, offsets = columns(self.entries(low, high))
@@ -284,15 +284,15 @@ class EntryWalk:
                     first, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
                     detail = f"from entry {low + first} on"
                     target.add(Finding(kind, detail, self.file.path, int(offsets[first]), count=count))
-            strange[low - begin : high - begin] = ~(lost | beyond | old)
-        return strange
+            unexplained[low - begin : high - begin] = ~(lost | beyond | old)
+        return unexplained
 
-    def _tell_strange(self, begin: int, strange: NDArray[np.bool_], key: int | None) -> None:
-        """Report entries without a key; with ``key``, they stand in the place of the keys from there on."""
+    def _report_unexplained(self, begin: int, unexplained: NDArray[np.bool_], key: int | None) -> None:
+        """Report entries without a key; with ``key``, the entries stand in the place of the keys from there on."""
         kind = finding_kinds.INDEX_ENTRY_SURPLUS if key is None else finding_kinds.INDEX_ENTRY_WRONG
-        places = np.flatnonzero(strange)
-        told = places if len(places) <= MAX_TOLD_RUN else places[:1]
-        for order, place in enumerate(told.tolist()):
+        places = np.flatnonzero(unexplained)
+        reported = places if len(places) <= MAX_REPORTED_RUN else places[:1]
+        for order, place in enumerate(reported.tolist()):
             number = begin + place
             entry = self.entries(number, number + 1)
             expected, physical_offset = None, int(read_i64(entry, INDEX_ENTRY_PHYSICAL_OFFSET_AT))
@@ -301,37 +301,38 @@ class EntryWalk:
                 hashes, offsets, _ = self.keys.read(key + order, key + order + 1)
                 physical_offset = int(offsets[0])
                 expected = f"hash {hashes[0]}, offset {physical_offset}"
-            count = 1 if len(told) == len(places) else len(places)
+            count = 1 if len(reported) == len(places) else len(places)
             detail = f"entry {number}" if count == 1 else f"{count} entries from number {number} on"
             self._add(kind, detail, expected, actual, at=physical_offset, count=count)
 
-    def _tell_missing(self, key: int, count: int) -> None:
+    def _report_missing(self, key: int, count: int) -> None:
         first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (key, key + count - 1))
         detail = f"keys of the messages at offsets {first} to {last}, before entry {self.number}"
         self._add(finding_kinds.INDEX_ENTRY_MISSING, detail, at=first, count=count)
 
-    def _tell_repeated(self, found: int, key: int) -> None:
-        """Report keys that had their entries already: of one message this comes of a broker's recovery."""
-        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (found, key - 1))
+    def _report_repeated(self, next_key: int, key: int) -> None:
+        """Report keys that had their entries already: a broker's recovery repeats the keys of one message."""
+        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (next_key, key - 1))
         kind = finding_kinds.INDEX_ENTRY_REPEATED if first == last else finding_kinds.INDEX_ENTRY_SURPLUS
-        self._add(kind, f"keys that are in the Index before, from entry {self.number} on", at=first, count=key - found)
+        detail = f"keys that are in the Index before, from entry {self.number} on"
+        self._add(kind, detail, at=first, count=key - next_key)
 
-    def _follow_chains(self, begin: int, end: int, strange: NDArray[np.bool_], key: int | None) -> None:
+    def _follow_chains(self, begin: int, end: int, unexplained: NDArray[np.bool_], key: int | None) -> None:
         """Update the slot table through entries that match no key of the log.
 
         An entry in the place of a known key counts with that key's hash, so that one wrong hash does not
         break the chains behind it. Links of entries that match no key are not reported: the entries are.
         """
         state, faults = self._state, self._faults
-        if strange.any():
+        if unexplained.any():
             state, faults = self._state.copy(), self._faults[:0]
         for low in range(begin, end, _LAST_LOOK_UP):
             high = min(low + _LAST_LOOK_UP, end)
             entries = self.entries(low, high)
             hashes = columns(entries)[0]
             if key is not None:
-                places = np.flatnonzero(strange[low - begin : high - begin])
-                before = int(np.count_nonzero(strange[: low - begin]))
+                places = np.flatnonzero(unexplained[low - begin : high - begin])
+                before = int(np.count_nonzero(unexplained[: low - begin]))
                 hashes[places] = self.keys.read(key + before, key + before + len(places))[0]
             kernel.chain_only(entries, low, hashes, self.slots, faults, state)
         self._state[kernel.STATE_SLOTS_USED] = state[kernel.STATE_SLOTS_USED]
@@ -340,20 +341,20 @@ class EntryWalk:
         """Return whether the entries up to ``end`` match the next keys, one by one."""
         if self.key is None:
             hashes, offsets = columns(self.entries(self.number, self.number + 1))
-            found = self.keys.locate(hashes, offsets, np.zeros(1, dtype=np.int64))
-            self.key = int(found[0]) if found[0] >= 0 else None
+            numbers = self.keys.locate(hashes, offsets, np.zeros(1, dtype=np.int64))
+            self.key = int(numbers[0]) if numbers[0] >= 0 else None
         key = self.key
         if key is None or key + end - self.number > self.keys.count:
             return False
         for low in range(self.number, end, BLOCK):
             high = min(low + BLOCK, end)
             hashes, offsets = columns(self.entries(low, high))
-            wanted = self.keys.read(key + low - self.number, key + high - self.number)
-            if not (np.array_equal(hashes, wanted[0]) and np.array_equal(offsets, wanted[1])):
+            expected = self.keys.read(key + low - self.number, key + high - self.number)
+            if not (np.array_equal(hashes, expected[0]) and np.array_equal(offsets, expected[1])):
                 return False
         return True
 
-    def tell_faults(self) -> None:
+    def report_faults(self) -> None:
         """Report wrong links and seconds of entries that match their keys."""
         total = int(self._state[kernel.STATE_FAULTS])
         for number, field, expected, actual in self._faults[:total].tolist():
@@ -372,17 +373,17 @@ class EntryWalk:
 
 
 def columns(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
-    """Hashes and physical offsets of entries."""
+    """Return the hashes and physical offsets of entries."""
     rows = entries.view(ENTRY_DTYPE)
     return rows["key_hash"].astype(np.int32), rows["physical_offset"].astype(np.int64)
 
 
 def _first_run(keys: Longs, near: Longs, *, is_end: bool) -> int:
     """Return where the keys match again: one in its very place, or two in a row; ``len(keys)`` if nowhere."""
-    known = keys >= 0
+    has_key = keys >= 0
     follows = np.zeros(len(keys), dtype=bool)
-    follows[:-1] = known[:-1] & (keys[1:] == keys[:-1] + 1)
+    follows[:-1] = has_key[:-1] & (keys[1:] == keys[:-1] + 1)
     if is_end and len(keys):
-        follows[-1] = known[-1]
-    hits = np.flatnonzero((known & (keys == near)) | follows)
+        follows[-1] = has_key[-1]
+    hits = np.flatnonzero((has_key & (keys == near)) | follows)
     return int(hits[0]) if len(hits) else len(keys)

@@ -26,7 +26,7 @@ from rmq_formats.tasks.together import JobSteps, TaskBatch, run_alone
 from rmq_formats.tasks.waves import partition_count, rescan_misaligned_splits
 from rmq_formats.tasks.workspace import WorkArea, temporary_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
-from rmq_formats.verify.delay_levels import file_delays, levels_of_delays
+from rmq_formats.verify.delay_levels import file_delays, infer_levels_from_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases import index as job_index
@@ -48,7 +48,7 @@ from rmq_formats.verify.phases.plan import (
 )
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_formats.verify.phases.queues import PartResult, check_queues
-from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, look_into_database
+from rmq_formats.verify.phases.rocksdb_queues import DatabaseReference, inspect_database
 from rmq_formats.verify.phases.scan import ScanOptions, SplitCheck, check_split
 from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
 from rmq_formats.verify.report import VerifyReport, sorted_findings
@@ -80,7 +80,7 @@ def verify_store(
         options: the broker's sizes, as far as they are known.
         runner: where the tasks run.
         work: directory or URI for intermediate files, which all tasks must see; default: this machine's own.
-        on_progress: told after each task.
+        on_progress: called after each task.
 
     Raises:
         StoreNotFoundError: there is no store.
@@ -106,7 +106,7 @@ def verify_steps(
         options: the broker's sizes, as far as they are known.
         parallelism: tasks that the log is cut into at least, if it is large enough.
         work: directory or URI for intermediate files.
-        on_progress: told after each task.
+        on_progress: called after each task.
 
     Raises:
         RmqError: as ``verify_store`` does.
@@ -130,7 +130,7 @@ def check_verifiable(storage: Storage, root: str) -> None:
     log_directories(storage, root)
 
 
-_IN_MAKING: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)
+_BEING_MADE: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class _Plan:
     splits: list[Split]
     sizes: StoreSizes
     queues: QueuesByPartition
-    database: DatabaseNote | None
+    database: DatabaseReference | None
 
 
 class _Verification:
@@ -169,14 +169,13 @@ class _Verification:
         self._begin = self._last = time.perf_counter()
 
     def run(self) -> JobSteps[VerifyReport]:
-        """Verify."""
         plan = yield from self._plan()
-        self._mark("plan")
+        self._record_phase_time("plan")
         checks = yield from self._scan(plan)
-        self._tell_not_checked(checks)
-        self._mark("scan")
+        self._report_unverified_layouts(checks)
+        self._record_phase_time("scan")
         parts, indexes = ([], []) if self._is_log_missing(plan) else (yield from self._compare(plan, checks))
-        self._mark("compare")
+        self._record_phase_time("compare")
         if not self._has_grown(plan):
             self.findings.merge(self.excused)
         return VerifyReport(
@@ -195,7 +194,7 @@ class _Verification:
             faulty_queues=self.findings.queues,
         ).without_secrets()
 
-    def _mark(self, phase: str) -> None:
+    def _record_phase_time(self, phase: str) -> None:
         now = time.perf_counter()
         self.phases[phase] = round(now - self._last, 3)
         self._last = now
@@ -209,30 +208,32 @@ class _Verification:
         for name, detail in sorted(details.items()):
             if name in _DIRECTORIES:
                 self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))
-        every = sorted(find_segments(self.storage, self.root, self.findings), key=lambda segment: segment.start_offset)
-        segments, ends, unreadable = yield from self._readable(every)
+        all_segments = find_segments(self.storage, self.root, self.findings)
+        all_segments.sort(key=lambda segment: segment.start_offset)
+        segments, ends, unreadable = yield from self._readable(all_segments)
         segments, ends = bound_by_log_end(self.storage, self.root, segments, ends, self.findings)
-        sizes = resolve_sizes(self.storage, self.root, every, self.options, self.findings)
-        for finding in segment_findings(every, sizes.commitlog_file_bytes):
-            in_making = finding.kind in _IN_MAKING and finding.path == every[-1].path  # a broker allocates a next file
-            (self.excused if in_making else self.findings).add(finding)
-        database = look_into_database(self.storage, self.root, self.variants, self.findings)
+        sizes = resolve_sizes(self.storage, self.root, all_segments, self.options, self.findings)
+        for finding in segment_findings(all_segments, sizes.commitlog_file_bytes):
+            # A broker allocates a next file.
+            is_being_made = finding.kind in _BEING_MADE and finding.path == all_segments[-1].path
+            (self.excused if is_being_made else self.findings).add(finding)
+        database = inspect_database(self.storage, self.root, self.variants, self.findings)
         if self.options.delay_levels_ms is None:
             delays = database.delays or file_delays(self.storage, self.root, segments)
-            told = levels_of_delays(delays, sizes.delay_levels_ms)
-            sizes = with_delay_levels(sizes, told, self.findings)
+            levels = infer_levels_from_delays(delays, sizes.delay_levels_ms)
+            sizes = with_delay_levels(sizes, levels, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
         queues = yield from list_queues(self.storage, self.root, self.variants, self.findings)
         for topic, queue_id in database.queues:
             queues.add(topic, [queue_id])
         return _Plan(
-            segments, unreadable, splits, sizes, queues.by_partition(partition_count(splits)), database.note
+            segments, unreadable, splits, sizes, queues.by_partition(partition_count(splits)), database.reference
         )  # fmt: skip
 
-    def _readable(self, every: list[Segment]) -> JobSteps[tuple[list[Segment], list[int], list[Segment]]]:
-        """Look at the log's files: those that can be read, where their data ends, and those that cannot."""
+    def _readable(self, all_segments: list[Segment]) -> JobSteps[tuple[list[Segment], list[int], list[Segment]]]:
+        """List the log's readable files with the ends of their data, and the unreadable files."""
         segments, ends, unreadable = [], [], []
-        for segment, end in zip(every, (yield from find_ends(self.storage, every)), strict=True):
+        for segment, end in zip(all_segments, (yield from find_ends(self.storage, all_segments)), strict=True):
             if isinstance(end, StoreError):
                 unreadable.append(segment)
                 self.findings.add(
@@ -246,8 +247,8 @@ class _Verification:
                 ends.append(end)
         return segments, ends, unreadable
 
-    def _tell_not_checked(self, checks: Sequence[SplitCheck]) -> None:
-        """Say of each layout that nothing here verifies why it is not checked."""
+    def _report_unverified_layouts(self, checks: Sequence[SplitCheck]) -> None:
+        """Report each layout that is not verified, with the reason."""
         for variant, kind, reason in NOT_CHECKED:
             if variant in self.variants and (variant is not Variant.TIERED or self.options.tier is None):
                 self.findings.add(Finding(kind, f"not checked, because {reason}", self.variants.places[variant]))
@@ -269,7 +270,7 @@ class _Verification:
 
     def _scan(self, plan: _Plan) -> JobSteps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
-        tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
+        on_check = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
         has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
         options = ScanOptions(
             sizes=plan.sizes,
@@ -279,7 +280,7 @@ class _Verification:
             batch_topics=self.variants.batch_topics,
         )
         task = functools.partial(check_split, options=options, work=self.work)
-        checks: list[SplitCheck] = yield TaskBatch(task, plan.splits, tell)
+        checks: list[SplitCheck] = yield TaskBatch(task, plan.splits, on_check)
         checks = rescan_misaligned_splits(
             plan.splits,
             checks,
@@ -294,19 +295,19 @@ class _Verification:
 
     def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
         """Collect the facts of the log that derived files are compared with, beside units and keys."""
-        every = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
+        all_segments = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
         lost = list(job_scan.read_damages(self.work, checks))
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
         end = job_scan.log_end(checks)
-        gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(every)]
+        gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(all_segments)]
         holes = (state for state in job_scan.segment_states(checks) if not state.data_bytes)
         gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in holes]
-        gaps += job_scan.unended(checks)
+        gaps += job_scan.find_unended_ranges(checks)
         lost += [np.array([[begin, gap_end]], dtype=np.int64) for begin, gap_end in gaps if begin < gap_end <= end]
         rows = np.concatenate(lost) if lost else np.empty((0, 2), dtype=np.int64)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         return LogFacts(
-            start=every[0].start_offset if every else 0,
+            start=all_segments[0].start_offset if all_segments else 0,
             end=end,
             lost_begins=np.ascontiguousarray(rows[:, 0]),
             lost_ends=np.ascontiguousarray(rows[:, 1]),
@@ -325,7 +326,7 @@ class _Verification:
         has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
         claims = small_files.check(plan.queues, checks)
         logs = list_own_logs(self.storage, self.root, self.options.tier, self.findings)
-        job_queues.write_queue_notes(self.work, plan.queues, claims, plan.database, logs, has_files=has_files)
+        job_queues.write_queue_inputs(self.work, plan.queues, claims, plan.database, logs, has_files=has_files)
         small_files.check_controller(plan.segments, facts)
         index_tasks = self._index_tasks()
         partitions = range(len(plan.queues) if has_files or plan.database is not None or logs else 0)

@@ -34,9 +34,8 @@ class LogCheck:
     Attributes:
         findings: what is wrong.
         times: the store timestamps.
-        damages: every damaged stretch, in log order.
-        open_damage: the stretch that the split ends with, if nothing sound was behind it: only the whole
-            log tells whether the log goes on.
+        damages: every damaged range, in log order.
+        open_damage: the damaged range that the split ends with: only the whole log shows whether the log goes on.
         blank_at: physical offset of the file's end mark, if the split met it.
         largest_record_bytes: of the sound records.
     """
@@ -93,12 +92,12 @@ class LogCheck:
             self._add_frames(batch)
 
     def finish(self, *, is_end: bool) -> None:
-        """Finish the split; ``is_end`` says that its segment has nothing behind it."""
+        """Finish the split; ``is_end`` means that nothing follows in its segment."""
         if not is_end:
             self._close_damage()
 
     def finish_entries(self) -> EntrySpan | None:
-        """How the split's entries are numbered; None where the segment has no entries."""
+        """Return the span of the split's entries; None where the segment has no entries."""
         return None if self._entries is None else self._entries.finish()
 
     def close(self) -> None:
@@ -130,34 +129,35 @@ class LogCheck:
                 self._add_odd(batch, shape, int(odd[index]))
 
     def _close_damage(self) -> None:
-        """Report the open stretch as one in mid-log, as something follows it."""
+        """Report the open damaged range as one in mid-log, because something follows."""
         if self.open_damage is not None:
-            self.findings.add(self.stretch_finding(self.open_damage))
+            self.findings.add(self.make_damage_finding(self.open_damage))
             self.open_damage = None
 
-    def stretch_finding(self, damage: Damage) -> Finding:
-        """Make the finding for a stretch without a record."""
+    def make_damage_finding(self, damage: Damage) -> Finding:
+        """Make the finding for a range without a record."""
         kind = finding_kinds.DAMAGE[damage.code]
         expected, actual = None, None
         if self.findings.has_room(kind):
-            expected, actual = self._told(damage)
+            expected, actual = self._describe_damage(damage)
         return Finding(
             kind, damage.code.text, self._path, damage.physical_offset, damage.size, expected=expected, actual=actual
         )
 
-    def _told(self, damage: Damage) -> tuple[str | None, str | None]:
+    def _describe_damage(self, damage: Damage) -> tuple[str | None, str | None]:
         head = bytearray(_DAMAGED.size)
         if self._reader.read_into(damage.physical_offset + self._records_at, memoryview(head)) < len(head):
             return None, None
         size, magic, physical_offset = _DAMAGED.unpack(head)
         if damage.code is DamageCode.MAGIC:
-            return " or ".join(f"{known & 0xFFFFFFFF:08x}" for known in RECORD_VERSIONS), f"{magic & 0xFFFFFFFF:08x}"
+            expected = " or ".join(f"{version & 0xFFFFFFFF:08x}" for version in RECORD_VERSIONS)
+            return expected, f"{magic & 0xFFFFFFFF:08x}"
         if damage.code is DamageCode.PHYSICAL_OFFSET:
             return str(damage.physical_offset + self._head_bytes), str(physical_offset)
         return None, f"size {size}"
 
     def _add_failed(self, batch: FrameBatch, shape: FrameShape, code: DamageCode) -> None:
-        """Report a frame whose lengths hold and whose checksum does not: its header says whose message it is."""
+        """Report a frame whose lengths are right and whose checksum is wrong: the header names the message."""
         self.damages.append(Damage(batch.physical_offset + shape.position, shape.size, code))
         kind = finding_kinds.DAMAGE[code]
         if not self.findings.has_room(kind):
@@ -219,7 +219,7 @@ def topic_fault(raw: bytes) -> str | None:
 
 
 def properties_fault(raw: bytes) -> str:
-    """Return why a property block does not parse; None if it does."""
+    """Return why a property block does not parse."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.scan.queue_witness import MergedQueue, merge_queue
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.ext import ExtTable, judge_ext
+from rmq_formats.verify.ext import ExtTable, classify_ext_units
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.former_settings import former_delays, former_tags
@@ -24,7 +24,7 @@ from rmq_formats.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
     QueueState,
-    kinds_of_records,
+    classify_records,
     record_gaps,
     state_by_log,
 )
@@ -32,14 +32,14 @@ from rmq_formats.verify.units import (
     KINDS,
     FileView,
     Status,
-    UnitJudge,
+    UnitClassifier,
     read_units,
     rows_between,
     runs,
     view_file,
 )
 
-MAX_TOLD: Final = 1000  # records of one queue and fault that are reported one by one
+MAX_REPORTED: Final = 1000  # records of one queue and fault that are reported one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class QueueName:
 
 @dataclass(slots=True)
 class _FileUnits:
-    """Units of one file, with what is known of their addresses in ConsumeQueueExt."""
+    """Units of one file, and which of them have addresses in ConsumeQueueExt."""
 
-    file: QueueFile
+    source: QueueFile
     first_offset: int
     data: NDArray[np.uint8]
     is_expected: bool
@@ -88,7 +88,7 @@ class QueueCheck:
     """Check of the files of one queue.
 
     Attributes:
-        state: what the queue should hold; by the log alone, until its files are checked.
+        state: the queue's expected units; by the log alone, until its files are checked.
         end_offset: one past the last place in use, by the log or by the files.
     """
 
@@ -127,7 +127,7 @@ class QueueCheck:
         self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
         self.end_offset = self.expected.last + 1
         self._log_file_bytes = log_file_bytes
-        self._judge = UnitJudge(self.expected, facts)
+        self._classifier = UnitClassifier(self.expected, facts)
         self._lost: list[tuple[int, int]] = []
         self._is_merged = False  # whether the state is that of the log and the files
 
@@ -135,18 +135,18 @@ class QueueCheck:
         """Check all files of the queue, in ascending order of start."""
         usable = [file for file in files if self._is_usable(file, file_bytes)]
         unit_count = file_bytes // UNIT_BYTES
-        read = [found for file in usable if (found := self._read(file, unit_count)) is not None]
+        read_files = [units for file in usable if (units := self._read(file, unit_count)) is not None]
         covered = sum(
-            len(rows_between(self.state.rows, item.first_offset, item.first_offset + unit_count)) for item in read
+            len(rows_between(self.state.rows, file.first_offset, file.first_offset + unit_count)) for file in read_files
         )
-        if files and not (covered == len(self.state.rows) and all(item.is_expected for item in read)):
-            self._merge(read, unit_count)
+        if files and not (covered == len(self.state.rows) and all(file.is_expected for file in read_files)):
+            self._merge(read_files, unit_count)
         self._check_missing_files([file.start_offset for file in usable], file_bytes, any_file=bool(files))
-        for item in read:
-            self._check_file(item, unit_count, last=item.file is usable[-1])
+        for file in read_files:
+            self._check_file(file, unit_count, last=file.source is usable[-1])
         self._add_record_findings()
         if self.ext is not None:
-            self.ext.check_surplus()
+            self.ext.report_surplus()
 
     def _read(self, file: QueueFile, unit_count: int) -> _FileUnits | None:
         try:
@@ -157,29 +157,29 @@ class QueueCheck:
         first = file.start_offset // UNIT_BYTES
         return _FileUnits(file, first, data, self.ext is None and self._is_as_expected(first, unit_count, data))
 
-    def _merge(self, read: Sequence[_FileUnits], unit_count: int) -> None:
+    def _merge(self, files: Sequence[_FileUnits], unit_count: int) -> None:
         """Merge the units of the files with the records, where they are not those of the log alone.
 
-        Of most queues that is where the log begins: files behind those that differ are left as they are.
+        In most queues only the files where the log begins differ: the files after them stay as they are.
         """
         by_log, self._is_merged = self.state, True
-        stop = self._files_to_merge(read, unit_count)
-        for item in read[:stop]:
-            item.units = read_units(item.first_offset, unit_count, item.data)
+        stop = self._count_files_to_merge(files, unit_count)
+        for file in files[:stop]:
+            file.units = read_units(file.first_offset, unit_count, file.data)
             if self.ext is not None:
-                item.is_address, item.is_bad = self.ext.resolve(item.units)
+                file.is_address, file.is_bad = self.ext.resolve(file.units)
         rest = by_log.rows[:0]
         count = len(by_log.records)
-        if stop < len(read):
-            at = int(np.searchsorted(by_log.rows[:, unit_kernel.QUEUE_OFFSET], read[stop].first_offset))
+        if stop < len(files):
+            at = int(np.searchsorted(by_log.rows[:, unit_kernel.QUEUE_OFFSET], files[stop].first_offset))
             rest = by_log.rows[at:]
             physical = by_log.records[:, unit_kernel.PHYSICAL_OFFSET]
             count = int(np.searchsorted(physical, rest[0, unit_kernel.PHYSICAL_OFFSET])) + 1
-        units = np.concatenate([rest[:0], *(item.units for item in read if item.units is not None), rest[:1]])
+        units = np.concatenate([rest[:0], *(file.units for file in files if file.units is not None), rest[:1]])
         used = np.flatnonzero(units[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
         units = units[: int(used[-1]) + 1 if len(used) else 0]
         records = by_log.records[:count]
-        merged = merge_queue(read[0].first_offset if read else 0, units, records, self.facts.bounds)
+        merged = merge_queue(files[0].first_offset if files else 0, units, records, self.facts.bounds)
         if self._late_kind is finding_kinds.QUEUE_MINIMUM and self._begins_with_log_file(merged, units, unit_count):
             self._late_kind = finding_kinds.QUEUE_BEGINS_LATE
         rows, places, is_former = merged.rows, merged.places, merged.is_former
@@ -192,8 +192,8 @@ class QueueCheck:
         is_plain = by_log.is_plain and np.array_equal(merged.places, records[:, unit_kernel.QUEUE_OFFSET])
         self.state = QueueState(rows, end, by_log.records, places, is_former, is_plain=is_plain)
         self.expected = self.state.expected()
-        self._judge = UnitJudge(self.expected, self.facts)
-        self.end_offset = max(self.end_offset if not read else 0, end)
+        self._classifier = UnitClassifier(self.expected, self.facts)
+        self.end_offset = max(self.end_offset if not files else 0, end)
 
     def _begins_with_log_file(self, merged: MergedQueue, units: Rows, unit_count: int) -> bool:
         """Return whether the queue's first unit names its first record in a file of the log.
@@ -211,30 +211,30 @@ class QueueCheck:
         is_first_of_log_file = at > 0 and np.diff(physical // self._log_file_bytes)[0] > 0
         return bool(is_first_of_log_file and place % unit_count)
 
-    def _files_to_merge(self, read: Sequence[_FileUnits], unit_count: int) -> int:
-        """Return how many files are merged: those behind are as the log alone makes them, up to its end."""
-        differing = [number for number, item in enumerate(read) if not item.is_expected]
-        stop = differing[-1] + 1 if differing else len(read)
-        rest = read[stop:]
-        is_whole = all(after.first_offset - item.first_offset == unit_count for item, after in pairwise(rest))
+    def _count_files_to_merge(self, files: Sequence[_FileUnits], unit_count: int) -> int:
+        """Count the files to merge: the files after them are as the log alone makes them, up to its end."""
+        differing = [number for number, file in enumerate(files) if not file.is_expected]
+        stop = differing[-1] + 1 if differing else len(files)
+        rest = files[stop:]
+        is_whole = all(after.first_offset - file.first_offset == unit_count for file, after in pairwise(rest))
         is_at_end = bool(rest) and rest[-1].first_offset < self.state.end <= rest[-1].first_offset + unit_count
         if self.ext is not None or self.name.topic == SCHEDULE_TOPIC or not is_whole or not is_at_end:
-            return len(read)
+            return len(files)
         return stop
 
     def _with_former_codes(self, rows: Rows, units: Rows) -> Rows:
-        """Keep times of delivery and tags codes of a setting that the broker had when it dispatched the messages."""
+        """Retain the delivery times and tags codes of the broker's setting at the time of dispatch."""
         at = np.searchsorted(units[:, unit_kernel.QUEUE_OFFSET], rows[:, unit_kernel.QUEUE_OFFSET])
         at = np.minimum(at, max(0, len(units) - 1))
         columns = [unit_kernel.QUEUE_OFFSET, unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]
         same = np.flatnonzero((units[at][:, columns] == rows[:, columns]).all(axis=1)) if len(units) else at[:0]
         same = same[rows[same, unit_kernel.STORE_TIMESTAMP] > 0]
-        tags_codes, own = units[at[same], unit_kernel.TAGS_CODE], rows[same]
-        kept = rows.copy()
-        for numbers, finding in former_codes(self.name, own, tags_codes):
-            kept[same[numbers], unit_kernel.TAGS_CODE] = tags_codes[numbers]
+        tags_codes, same_rows = units[at[same], unit_kernel.TAGS_CODE], rows[same]
+        restored = rows.copy()
+        for numbers, finding in former_codes(self.name, same_rows, tags_codes):
+            restored[same[numbers], unit_kernel.TAGS_CODE] = tags_codes[numbers]
             self.findings.add(finding)
-        return kept
+        return restored
 
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
         if file.start_offset % file_bytes:
@@ -266,8 +266,8 @@ class QueueCheck:
         ]
         for _, group in groupby(enumerate(absent), key=lambda item: item[1] - item[0]):
             numbers = [number for _, number in group]
-            own = rows_between(rows, numbers[0] * units, (numbers[-1] + 1) * units)
-            if not len(own):
+            missing_rows = rows_between(rows, numbers[0] * units, (numbers[-1] + 1) * units)
+            if not len(missing_rows):
                 continue
             detail = f"{len(numbers)} files from byte {numbers[0] * file_bytes} on are not there"
             kind = finding_kinds.QUEUE_FILE_MISSING
@@ -276,7 +276,7 @@ class QueueCheck:
             is_at_end = bool(present) and numbers[0] > max(present)
             if is_at_end and self._late_kind is finding_kinds.TOPIC_DELETED:
                 kind = self._late_kind
-            (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, own))
+            (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, missing_rows))
 
     def _range_finding(self, kind: Kind, detail: str, rows: Rows) -> Finding:
         return self.name.finding(
@@ -284,30 +284,30 @@ class QueueCheck:
             physical_offset=int(rows[0, unit_kernel.PHYSICAL_OFFSET]), count=len(rows),
         )  # fmt: skip
 
-    def _check_file(self, item: _FileUnits, unit_count: int, *, last: bool) -> None:
-        if item.is_expected and (not self._is_merged or self._is_as_expected(item.first_offset, unit_count, item.data)):
+    def _check_file(self, file: _FileUnits, unit_count: int, *, last: bool) -> None:
+        if file.is_expected and (not self._is_merged or self._is_as_expected(file.first_offset, unit_count, file.data)):
             return
-        actual = item.units if item.units is not None else read_units(item.first_offset, unit_count, item.data)
+        actual = file.units if file.units is not None else read_units(file.first_offset, unit_count, file.data)
         view = view_file(self.expected, actual, last=last)
-        status = self._judge.judge(view)
-        if item.is_address is not None and item.is_bad is not None:
-            judge_ext(view, status, item.is_address, item.is_bad)
+        status = self._classifier.classify(view)
+        if file.is_address is not None and file.is_bad is not None:
+            classify_ext_units(view, status, file.is_address, file.is_bad)
         used = np.flatnonzero(view.actual[:, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].any(axis=1))
         if len(used):
-            self.end_offset = max(self.end_offset, item.first_offset + int(used[-1]) + 1)
-            self._check_expired(item.file, view, used, last=last)
+            self.end_offset = max(self.end_offset, file.first_offset + int(used[-1]) + 1)
+            self._check_expired(file.source, view, used, last=last)
         for begin, end, kind in runs(status):
-            self._add_run(item.file.path, view, begin, end, kind)
+            self._add_run(file.source.path, view, begin, end, kind)
 
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
-        """Return whether a file is as nearly all are: the expected units from its first place on, zeros behind them."""
-        own = rows_between(self.expected.rows, first_offset, first_offset + unit_count)
-        if not len(own) or own[0, unit_kernel.QUEUE_OFFSET] != first_offset or len(data) < len(own) * UNIT_BYTES:
+        """Return whether a file has the expected units from its first place on, then zeros, as nearly all have."""
+        rows = rows_between(self.expected.rows, first_offset, first_offset + unit_count)
+        if not len(rows) or rows[0, unit_kernel.QUEUE_OFFSET] != first_offset or len(data) < len(rows) * UNIT_BYTES:
             return False
-        if unit_kernel.contiguous_count(own) != len(own) or kernel.equal_units(own, data) != len(own):
+        if unit_kernel.contiguous_count(rows) != len(rows) or kernel.equal_units(rows, data) != len(rows):
             return False
-        self._judge.pass_front()
-        return int(used_bytes(data, len(data))) <= len(own) * UNIT_BYTES
+        self._classifier.pass_front()
+        return int(used_bytes(data, len(data))) <= len(rows) * UNIT_BYTES
 
     def _check_expired(self, file: QueueFile, view: FileView, used: NDArray[np.int64], *, last: bool) -> None:
         physical, size = (view.actual[used, column] for column in (unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE))
@@ -317,16 +317,16 @@ class QueueCheck:
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
-        claimed = bool(view.claims[begin])
+        is_claimed = bool(view.claims[begin])
         queue_offset = int(view.offsets[begin])
-        wanted, actual = view.wanted[begin], view.actual[begin]
-        expected = _unit_text(wanted) if claimed else ("pre-blank" if status is Status.PRE_BLANK else "none")
-        physical = wanted if claimed else actual
+        expected_row, actual_row = view.expected[begin], view.actual[begin]
+        expected = _unit_text(expected_row) if is_claimed else ("pre-blank" if status is Status.PRE_BLANK else "none")
+        physical = expected_row if is_claimed else actual_row
         finding = self.name.finding(
             kind, f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
             path=path, physical_offset=int(physical[unit_kernel.PHYSICAL_OFFSET]),
-            size=int(wanted[unit_kernel.SIZE]) if claimed else None, queue_offset=queue_offset,
-            expected=expected, actual=_unit_text(actual), count=end - begin,
+            size=int(expected_row[unit_kernel.SIZE]) if is_claimed else None, queue_offset=queue_offset,
+            expected=expected, actual=_unit_text(actual_row), count=end - begin,
         )  # fmt: skip
         if status is Status.LOST:
             self._lost.append((queue_offset, queue_offset + end - begin))
@@ -340,23 +340,23 @@ class QueueCheck:
         """Report records without a unit, and queue offsets that no record has."""
         if self.state.is_plain:
             return
-        state, kinds = self.state, kinds_of_records(self.state)
+        state, kinds = self.state, classify_records(self.state)
         for kind, detail in RECORD_DETAILS.items():
             rows = state.records[kinds == RECORD_KINDS.index(kind)]
             if kind is finding_kinds.QUEUE_FORMER and len(rows):
                 self.findings.add(self._range_finding(kind, detail, rows))
                 continue
-            for row in rows[:MAX_TOLD]:
+            for row in rows[:MAX_REPORTED]:
                 self.findings.add(self._range_finding(kind, detail, row[None]))
-            self.findings.add_uncounted(kind, max(0, len(rows) - MAX_TOLD))
+            self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         for begin, end, log_begin, log_end in record_gaps(state).tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.
-            told = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
-            if end - begin > told:
+            lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
+            if end - begin > lost_count:
                 detail = f"no record has the queue offsets {begin} to {end - 1}"
                 self.findings.add(
                     self.name.finding(
-                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - told,
+                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - lost_count,
                         physical_offset=log_begin, size=log_end - log_begin,
                     )
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a ConsumeQueue should hold, and what is to be said of its records: by the log, or merged with its files."""
+"""Expected units of a ConsumeQueue, and the findings about its records: by the log, or merged with its files."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ from rmq_formats.verify.units import Expected
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What a queue should hold, and where its records are.
+    """Expected units of a queue, and the places of its records.
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET.
@@ -36,20 +36,20 @@ class QueueState:
     is_plain: bool = False
 
     def expected(self) -> Expected:
-        """Return it in the form that units are compared with."""
-        own = self.records[:, unit_kernel.QUEUE_OFFSET]
+        """Return the state in the form that units are compared with."""
+        queue_offsets = self.records[:, unit_kernel.QUEUE_OFFSET]
         if self.is_plain:
-            return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], own, self.end)
-        places = np.where(self.places >= 0, self.places, own)
+            return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], queue_offsets, self.end)
+        places = np.where(self.places >= 0, self.places, queue_offsets)
         return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], places, self.end)
 
 
 def state_by_log(rows: Rows, facts: LogFacts) -> QueueState:
     """Return what a broker makes of a queue's records, in log order, where no file is."""
     if unit_kernel.are_plain(rows):
-        own = rows[:, unit_kernel.QUEUE_OFFSET]
-        end = int(own[-1]) + 1 if len(own) else 0
-        return QueueState(rows, end, rows, own, np.zeros(len(rows), dtype=bool), is_plain=True)
+        queue_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
+        end = int(queue_offsets[-1]) + 1 if len(queue_offsets) else 0
+        return QueueState(rows, end, rows, queue_offsets, np.zeros(len(rows), dtype=bool), is_plain=True)
     records = in_log_order(rows)
     placement = place_units(records, facts.lost_ranges)
     rows = placement.rows
@@ -83,17 +83,18 @@ RECORD_DETAILS: Final = {
 }
 
 
-def kinds_of_records(state: QueueState) -> Rows:
-    """Return what is to be said of each record, int64[k]: a place in ``RECORD_KINDS``."""
-    own, places = state.records[:, unit_kernel.QUEUE_OFFSET], state.places
-    kinds = np.zeros(len(own), dtype=np.int64)
+def classify_records(state: QueueState) -> Rows:
+    """Return the finding about each record, int64[k]: a position in ``RECORD_KINDS``."""
+    offsets, places = state.records[:, unit_kernel.QUEUE_OFFSET], state.places
+    kinds = np.zeros(len(offsets), dtype=np.int64)
     is_placed = places >= 0
     ends = np.maximum.accumulate(np.concatenate([[0], places + 1]))[:-1]  # of the queue, before each record
-    kinds[~is_placed] = np.where((own != 0) & (own < ends), _REPEATED, _PASSED_OVER)[~is_placed]
+    kinds[~is_placed] = np.where((offsets != 0) & (offsets < ends), _REPEATED, _PASSED_OVER)[~is_placed]
     kinds[state.is_former] = _FORMER
-    is_impossible = (own < 0) | (own > MAX_QUEUE_OFFSET)
-    is_far = np.isin(own, _closed_gaps(state, is_wide=True)[:, 1])
-    kinds[is_impossible | (is_placed & ((is_far & (own != places)) | ((own != 0) & (own < places))))] = _DISPLACED
+    is_impossible = (offsets < 0) | (offsets > MAX_QUEUE_OFFSET)
+    is_far = np.isin(offsets, _closed_gaps(state, is_wide=True)[:, 1])
+    is_before = (offsets != 0) & (offsets < places)
+    kinds[is_impossible | (is_placed & ((is_far & (offsets != places)) | is_before))] = _DISPLACED
     return kinds
 
 

@@ -79,7 +79,7 @@ class VerifyReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there are no findings but information."""
+        """True if all findings are information."""
         return not self.total(Severity.ERROR) and not self.total(Severity.WARNING)
 
     @property
@@ -167,7 +167,7 @@ def findings_table(findings: Sequence[Finding]) -> pa.Table:
 
 
 def write_findings(table: pa.Table, path: str, file_format: str) -> None:
-    """Write a table of findings as one file, local or behind a URI.
+    """Write a table of findings as one file, local or at a URI.
 
     Args:
         table: of ``findings_table``.

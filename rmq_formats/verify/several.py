@@ -42,14 +42,14 @@ class BrokersReport(Generic[Report]):
 
     Attributes:
         job: the job's name.
-        given: what names the stores.
+        store_names: paths, patterns and TOML files that name the stores.
         stores: the stores.
         outcomes: of each store its report, or the error that has ended its job.
         seconds: of the whole run.
     """
 
     job: str
-    given: Sequence[str]
+    store_names: Sequence[str]
     stores: tuple[BrokerStore, ...]
     outcomes: list[Report | Exception]
     seconds: float
@@ -79,7 +79,7 @@ class BrokersReport(Generic[Report]):
                 brokers.append({**names, **outcome.to_dict()})
         return {
             "job": self.job,
-            "store": ", ".join(self.given),
+            "store": ", ".join(self.store_names),
             "messages": sum(report.messages for report in done),
             "bytes": size,
             "seconds": self.seconds,
@@ -90,13 +90,13 @@ class BrokersReport(Generic[Report]):
 
 
 def run_on_stores(
-    job: str, given: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
+    job: str, names: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
 ) -> BrokersReport[Report]:
     """Run a job on several stores.
 
     Args:
         job: its name.
-        given: what names the stores.
+        names: paths, patterns and TOML files that name the stores.
         stores: the stores.
         steps: the job on each of them.
         runner: where the tasks run.
@@ -106,7 +106,7 @@ def run_on_stores(
     """
     begin = time.perf_counter()
     outcomes = run_together(steps, runner)
-    report = BrokersReport(job, given, stores, outcomes, round(time.perf_counter() - begin, 3))
+    report = BrokersReport(job, names, stores, outcomes, round(time.perf_counter() - begin, 3))
     if not report.reports:
         _, reason = report.failed[0]
         raise none_done(job, stores, reason)
@@ -114,23 +114,23 @@ def run_on_stores(
 
 
 def verify_stores(
-    given: Sequence[str], options: VerifyOptions, runner: Runner, *, work: str | None = None
+    store_names: Sequence[str], options: VerifyOptions, runner: Runner, *, work: str | None = None
 ) -> BrokersReport[VerifyReport]:
     """Verify several stores, whose tasks run mixed.
 
     Args:
-        given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        store_names: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
         options: the brokers' sizes, as far as they are known, the same for all.
         runner: where the tasks run.
         work: directory or URI for intermediate files.
 
     Raises:
-        RmqError: the stores cannot be told, or none of them can be verified.
+        RmqError: the stores cannot be found, or none of them can be verified.
     """
-    stores = find_stores(given)
+    stores = find_stores(store_names)
     parallelism = -(-runner.parallelism // len(stores))
     steps = [verify_steps(store.path, options, parallelism, work=work) for store in stores]
-    return run_on_stores("verify", given, stores, steps, runner)
+    return run_on_stores("verify", store_names, stores, steps, runner)
 
 
 def refuse_inside_stores(stores: Sequence[BrokerStore], option: str, path: str | None) -> None:
@@ -142,8 +142,8 @@ def refuse_inside_stores(stores: Sequence[BrokerStore], option: str, path: str |
 def brokers_findings_table(report: BrokersReport[VerifyReport]) -> pa.Table:
     """Convert the findings of all stores to an Arrow table, a row each, with their cluster and broker."""
     tables = []
-    for store, own in report.reports:
-        table = findings_table(own.findings)
+    for store, store_report in report.reports:
+        table = findings_table(store_report.findings)
         for name, value in (("cluster", store.cluster), ("broker_name", store.broker)):
             table = table.append_column(name, pa.repeat(pa.scalar(value, pa.string()), table.num_rows))
         tables.append(table)

@@ -1,4 +1,4 @@
-"""Checks store timestamps in log order: tells a clock that was set back from a damaged timestamp."""
+"""Checks store timestamps in log order: a clock that was set back, or a damaged timestamp."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
 
-CONTEXT: Final = 3  # records on each side of a seam that tell what happened there
+CONTEXT: Final = 3  # records on each side of a split boundary that show what happened
 CLOCK_STEP_MS: Final = 1000  # ms: time servers correct clocks by less
 
 
@@ -21,7 +21,7 @@ class Moment(NamedTuple):
 
 
 def pack_moments(moments: Sequence[Moment]) -> bytes:
-    """Pack moments into 16 bytes each, of which a driver can hold some million."""
+    """Pack moments into 16 bytes each, so that a driver has room for some million."""
     return np.array(moments, dtype="<i8").tobytes()
 
 
@@ -33,7 +33,7 @@ def unpack_moments(packed: bytes) -> list[Moment]:
 class TimeCheck:
     """Check of the store timestamps in a run of records.
 
-    The first and the last record are left to ``seam_findings``, which knows their neighbours.
+    The first and the last record are left to ``boundary_findings``, which has their neighbours.
 
     Args:
         loose: whether records may stand in another order than they were stamped, by less than ``CLOCK_STEP_MS``.
@@ -59,7 +59,7 @@ class TimeCheck:
         *,
         falls: bool,
     ) -> Iterator[Finding]:
-        """Check the next records; yields findings of those whose neighbours are known by now.
+        """Check the next records; yield the findings about records whose neighbours have been read.
 
         Args:
             physical_offset: of position 0.
@@ -83,7 +83,7 @@ class TimeCheck:
             for number in (np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]) + begin).tolist():
                 low = max(0, number - 2)
                 near = _moments(0, offsets, times, slice(low, number + 2))
-                yield _judge(near, number - low, loose=self.loose)
+                yield _classify(near, number - low, loose=self.loose)
 
 
 def _moments(
@@ -97,16 +97,16 @@ def _falls(moments: Sequence[Moment]) -> bool:
     return len(moments) > 1 and moments[-1].timestamp_ms < moments[-2].timestamp_ms
 
 
-def seam_findings(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
-    """Check the seam between two runs of records, which ``TimeCheck`` left open."""
+def boundary_findings(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
+    """Check the boundary between two runs of records, which ``TimeCheck`` left open."""
     near = [*before, *after]
     for at in (len(before) - 1, len(before)):
         if 0 < at < len(near) and near[at].timestamp_ms < near[at - 1].timestamp_ms:
             low = max(0, at - 2)
-            yield _judge(near[low : at + 2], at - low, loose=loose)
+            yield _classify(near[low : at + 2], at - low, loose=loose)
 
 
-def _judge(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
+def _classify(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
     """Classify a timestamp below the one before it, by those around the two."""
     (before_offset, before_ms), (offset, ms) = near[at - 1], near[at]
     if loose and before_ms - ms < CLOCK_STEP_MS:

@@ -57,7 +57,7 @@ KINDS: dict[Status, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Units that a queue should hold, by its records and by what stands in its files.
+    """Expected units of a queue, by its records and by its files.
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET, none twice.
@@ -73,12 +73,12 @@ class Expected:
 
     @property
     def first(self) -> int:
-        """Place of the first message; of a queue without one, behind everything."""
+        """Place of the first message; in a queue without messages, a place after all others."""
         return int(self.rows[0, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else 1 << 62
 
     @property
     def last(self) -> int:
-        """Place of the last message; -1 in a queue without one."""
+        """Place of the last message; -1 in a queue without messages."""
         return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
 
     def claimed(self, physical_offsets: Longs) -> Longs:
@@ -96,15 +96,15 @@ class FileView:
 
     Attributes:
         offsets: queue offsets.
-        actual: int64[n, ROW_COLUMNS], as the file has them; tags codes behind ConsumeQueueExt addresses resolved.
-        wanted: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
+        actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
+        expected: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
         claims: which places a record of the log claims.
-        is_last_file: no file of the queue is behind this one.
+        is_last_file: no file of the queue is after this one.
     """
 
     offsets: Longs
     actual: Longs
-    wanted: Longs
+    expected: Longs
     claims: Mask
     is_last_file: bool
 
@@ -131,15 +131,15 @@ def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
     Args:
         expected: of the queue.
         actual: see ``read_units``.
-        last: no file of the queue is behind this one.
+        last: no file of the queue is after this one.
     """
     offsets = actual[:, unit_kernel.QUEUE_OFFSET]
-    own = rows_between(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
-    wanted = np.zeros_like(actual)
+    rows = rows_between(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
+    expected_units = np.zeros_like(actual)
     claims = np.zeros(len(actual), dtype=bool)
-    places = own[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
-    wanted[places], claims[places] = own, True
-    return FileView(offsets, actual, wanted, claims, last)
+    places = rows[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
+    expected_units[places], claims[places] = rows, True
+    return FileView(offsets, actual, expected_units, claims, last)
 
 
 def rows_between(rows: Longs, begin: int, end: int) -> Longs:
@@ -148,8 +148,8 @@ def rows_between(rows: Longs, begin: int, end: int) -> Longs:
     return rows[low:high]
 
 
-class UnitJudge:
-    """Classifies the units of the files of one queue, which are given in order."""
+class UnitClassifier:
+    """Classifier of the units of one queue's files, in ascending order."""
 
     def __init__(self, expected: Expected, facts: LogFacts) -> None:
         self._expected = expected
@@ -158,18 +158,18 @@ class UnitJudge:
         self._last_old_offset = -1
 
     def pass_front(self) -> None:
-        """Note a file whose units need no check but stand for messages: behind it, fillers have no place."""
+        """Pass a file whose units need no check but stand for messages: fillers are wrong in later files."""
         self._past_front = True
 
-    def judge(self, view: FileView) -> NDArray[np.int8]:
+    def classify(self, view: FileView) -> NDArray[np.int8]:
         """Return one ``Status`` for each unit."""
         physical = view.actual[:, unit_kernel.PHYSICAL_OFFSET]
         size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
         is_zero = (physical == 0) & (size == 0) & (tags == 0)
         is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
-        same_place = view.claims & (physical == view.wanted[:, unit_kernel.PHYSICAL_OFFSET])
-        same_size = size == view.wanted[:, unit_kernel.SIZE]
-        same_tags = tags == view.wanted[:, unit_kernel.TAGS_CODE]
+        same_place = view.claims & (physical == view.expected[:, unit_kernel.PHYSICAL_OFFSET])
+        same_size = size == view.expected[:, unit_kernel.SIZE]
+        same_tags = tags == view.expected[:, unit_kernel.TAGS_CODE]
         status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
         status[same_place] = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)[
             same_place
@@ -184,20 +184,22 @@ class UnitJudge:
         if len(self._expected.rows):
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
-        self._judge_front(view, status, front, is_zero, is_filler)
-        held = ~view.claims & ~front & (view.offsets < self._expected.end)  # by fillers, for messages that are lost
-        status[held & is_filler] = Status.FINE
+        self._classify_front(view, status, front, is_zero, is_filler)
+        is_lost_place = (
+            ~view.claims & ~front & (view.offsets < self._expected.end)
+        )  # by fillers, for messages that are lost
+        status[is_lost_place & is_filler] = Status.FINE
         messages = np.flatnonzero(view.claims & (status == Status.FINE))
         first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
         status[view.claims & is_filler] = Status.MISSING
         status[:first_message][(view.claims & is_filler)[:first_message]] = Status.MINIMUM
         rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
         if len(rest):
-            self._judge_rest(view, status, rest, front, behind)
+            self._classify_rest(view, status, rest, front, behind)
         self._past_front = self._past_front or bool((view.claims & (status == Status.FINE)).any())
         return status
 
-    def _judge_front(
+    def _classify_front(
         self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
     ) -> None:
         """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
@@ -214,25 +216,25 @@ class UnitJudge:
         status[fillers] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
         self._past_front = self._past_front or bool(len(at))
 
-    def _judge_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
+    def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
         """Classify units that are neither the expected one nor empty, by what they name."""
         rows = view.actual[rest]
         physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
         free = ~view.claims[rest]
-        judged = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
+        statuses = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
         is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
-        judged[is_beyond] = Status.BEYOND
+        statuses[is_beyond] = Status.BEYOND
         is_filler_size = rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE
         alike = (physical == 0) * 1 + is_filler_size + (rows[:, unit_kernel.TAGS_CODE] == 0)
-        judged[front[rest] & (alike >= 2)] = Status.PRE_BLANK
-        judged[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
+        statuses[front[rest] & (alike >= 2)] = Status.PRE_BLANK
+        statuses[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
         claimed = self._expected.claimed(physical)
-        known = claimed >= 0
-        judged[known] = Status.DISPLACED
-        inside = known & (claimed >= view.offsets[0]) & (claimed <= view.offsets[-1])
-        there = np.where(inside, claimed - view.offsets[0], 0)
-        judged[inside & (status[there] == Status.FINE) & view.claims[there]] = Status.DUPLICATE
-        status[rest] = judged
+        has_record = claimed >= 0
+        statuses[has_record] = Status.DISPLACED
+        inside = has_record & (claimed >= view.offsets[0]) & (claimed <= view.offsets[-1])
+        file_rows = np.where(inside, claimed - view.offsets[0], 0)
+        statuses[inside & (status[file_rows] == Status.FINE) & view.claims[file_rows]] = Status.DUPLICATE
+        status[rest] = statuses
 
 
 def runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:

@@ -56,7 +56,7 @@ class Caught(ProcessRunner):
 
 def caught(store: Path, monkeypatch: Any) -> Caught:
     """Verify a sound store, and keep what it was compared with."""
-    monkeypatch.setattr(job_index, "SPLITS_HELD", 1000)
+    monkeypatch.setattr(job_index, "CACHED_SPLITS", 1000)
     runner = Caught()
     assert verify_store(str(store), VerifyOptions(), runner).is_clean
     return runner

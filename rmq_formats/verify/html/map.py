@@ -103,8 +103,8 @@ def _queue_strip(report: VerifyReport) -> str:
             width = max(count / total * _MAP_UNITS, 3)
             shapes += _rect(css, min(x, _MAP_UNITS - 3), width, f"{counted(count, 'queue')} {words}")
             x += width
-    told = [f"{count:,} of {total:,} {words}" for _, count, words in counts if count]
-    note = ", ".join(told) or counted(total, "queue")
+    parts = [f"{count:,} of {total:,} {words}" for _, count, words in counts if count]
+    note = ", ".join(parts) or counted(total, "queue")
     return _bar("consumequeue", shapes, note, tone(errors, len(worst) - errors) if worst else "")
 
 
@@ -113,11 +113,11 @@ def _index_strip(report: VerifyReport) -> str:
     paths = report.index_paths
     if not paths:
         return ""
-    known: dict[str | None, list[Severity]] = {path: [] for path in paths}
+    severities: dict[str | None, list[Severity]] = {path: [] for path in paths}
     for finding in report.findings:
-        if finding.path in known and finding.kind.severity is not Severity.INFO:
-            known[finding.path].append(finding.kind.severity)
-    worst = {path: min(found) for path, found in known.items() if found}  # "error" is before "warning"
+        if finding.path in severities and finding.kind.severity is not Severity.INFO:
+            severities[finding.path].append(finding.kind.severity)
+    worst = {path: min(grades) for path, grades in severities.items() if grades}  # "error" is before "warning"
     width = _MAP_UNITS / len(paths)
     gap = min(3.0, width / 4)
     shapes = ""

@@ -70,31 +70,31 @@ def _verdict(report: VerifyReport) -> str:
     errors, warnings = report.total(Severity.ERROR), report.total(Severity.WARNING)
     css = tone(errors, warnings)
     if report.is_clean:
-        said = "Every record, every queue and every Index entry agrees with the others."
+        summary = "Every record, every queue and every Index entry agrees with the others."
         if not report.messages:
-            said = "There is no message in it."
+            summary = "There is no message in it."
     else:
-        said = _said(report)
+        summary = _summarize(report)
     icon = f'<svg viewBox="0 0 24 24" aria-hidden="true">{_TICK if report.is_clean else _BANG}</svg>'
     return (
         f'<section class="verdict {css}"><div class="mark">{icon}</div>'
-        f"<div><strong>{report.headline}</strong><span>{said}</span></div></section>"
+        f"<div><strong>{report.headline}</strong><span>{summary}</span></div></section>"
     )
 
 
-def _said(report: VerifyReport) -> str:
+def _summarize(report: VerifyReport) -> str:
     """Summarise the findings in a sentence."""
     stretches = sum(segment.damage_count for segment in report.segments)
     damaged_bytes = sum(segment.damaged_bytes for segment in report.segments)
     lost = sum(count for kind, count in report.counts.items() if kind == finding_kinds.UNIT_LOST)
-    said = []
+    clauses = []
     if stretches:
         what = "One stretch" if stretches == 1 else f"{stretches:,} stretches"
-        said.append(f"{what} of the log cannot be read ({bytes_text(damaged_bytes)})")
+        clauses.append(f"{what} of the log cannot be read ({bytes_text(damaged_bytes)})")
     else:
-        said.append("Every record of the log can be read")
+        clauses.append("Every record of the log can be read")
     if lost:
-        said.append(f"{counted(lost, 'message')} known to be lost")
+        clauses.append(f"{counted(lost, 'message')} known to be lost")
     for name, family in (("ConsumeQueue", "consumequeue"), ("the Index", "index")):
         faults = sum(
             count
@@ -102,8 +102,8 @@ def _said(report: VerifyReport) -> str:
             if kind.code.startswith(family) and kind.severity is not Severity.INFO and kind != finding_kinds.UNIT_LOST
         )
         if faults:
-            said.append(f"{counted(faults, 'fault')} in {name}")
-    return "; ".join(said) + "."
+            clauses.append(f"{counted(faults, 'fault')} in {name}")
+    return "; ".join(clauses) + "."
 
 
 def _figures(report: VerifyReport) -> str:
@@ -130,8 +130,8 @@ def _store_parts(report: VerifyReport) -> str:
         errors, warnings = totals[Severity.ERROR], totals[Severity.WARNING]
         faults = [counted(errors, "error")] if errors else []
         faults += [counted(warnings, "warning")] if warnings else []
-        said = ", ".join(faults) or "sound"
-        tiles.append(f'<div class="part {tone(errors, warnings)}"><b>{name}</b>{said}</div>')
+        status = ", ".join(faults) or "sound"
+        tiles.append(f'<div class="part {tone(errors, warnings)}"><b>{name}</b>{status}</div>')
     return f'<section class="parts">{"".join(tiles)}</section>'
 
 
@@ -170,23 +170,23 @@ def _queues(findings: Sequence[Finding]) -> str:
     if not troubled:
         return ""
 
-    def weight(own: Sequence[Finding]) -> tuple[int, int]:
-        errors = sum(finding.count for finding in own if finding.kind.severity is Severity.ERROR)
-        return -errors, -sum(finding.count for finding in own)
+    def weight(queue_findings: Sequence[Finding]) -> tuple[int, int]:
+        errors = sum(finding.count for finding in queue_findings if finding.kind.severity is Severity.ERROR)
+        return -errors, -sum(finding.count for finding in queue_findings)
 
     ranked = sorted(troubled.items(), key=lambda item: (weight(item[1]), item[0]))
 
     def rows() -> Iterator[Sequence[tuple[str, str]]]:
-        for (topic, queue_id), own in ranked[:MAX_QUEUES]:
+        for (topic, queue_id), queue_findings in ranked[:MAX_QUEUES]:
             totals: Counter[str] = Counter()
-            for finding in own:
+            for finding in queue_findings:
                 totals[finding.kind.code] += finding.count
-            offsets = [finding.queue_offset for finding in own if finding.queue_offset is not None]
-            told = ", ".join(f"{safe(code)} <b>{count:,}</b>" for code, count in totals.most_common())
-            errors, every = weight(own)
+            offsets = [finding.queue_offset for finding in queue_findings if finding.queue_offset is not None]
+            kinds = ", ".join(f"{safe(code)} <b>{count:,}</b>" for code, count in totals.most_common())
+            errors, every = weight(queue_findings)
             yield (
                 ("topic", safe(topic)), ("n", str(queue_id)), ("n", f"{-errors:,}"), ("n", f"{errors - every:,}"),
-                ("n", f"{min(offsets):,}" if offsets else ""), ("mono", told),
+                ("n", f"{min(offsets):,}" if offsets else ""), ("mono", kinds),
             )  # fmt: skip
 
     more = (
@@ -202,8 +202,8 @@ def _findings(report: VerifyReport) -> str:
     if not report.findings:
         return ""
     shown = report.findings[:MAX_ROWS]
-    told, total = sum(finding.count for finding in shown), sum(report.counts.values())
-    note = f"{len(shown):,} listed, which tell {told:,} of {total:,} faults and notes"
+    shown_count, total = sum(finding.count for finding in shown), sum(report.counts.values())
+    note = f"{len(shown):,} listed, which tell {shown_count:,} of {total:,} faults and notes"
     if report.is_clean:
         note = "none of them is a fault"
     compares = any(finding.expected is not None or finding.actual is not None for finding in shown)

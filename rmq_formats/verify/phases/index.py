@@ -23,7 +23,7 @@ from rmq_formats.verify.index_entries import Hashes, IndexInput
 from rmq_formats.verify.phases.queues import read_facts
 from rmq_formats.verify.phases.scan import SplitCheck
 
-SPLITS_HELD: Final = 2  # splits whose keys are in memory at a time: an IndexFile spans few
+CACHED_SPLITS: Final = 2  # splits whose keys are in memory at a time: an IndexFile spans few
 MAX_SAME_KEYS: Final = 64  # keys of one message that are searched for an entry's
 
 
@@ -35,7 +35,7 @@ class IndexFileTask:
         path: of the file.
         size_bytes: its size.
         previous_path: of the file before; None of the first.
-        is_last: no file is behind it.
+        is_last: no file is after it.
     """
 
     path: str
@@ -69,22 +69,22 @@ class SpilledKeys:
         arrays = read_longs(work, "keys.msgpack")
         self._begins = arrays["begins"]
         self._starts = np.concatenate([[0], np.cumsum(arrays["counts"])]).astype(np.int64)
-        self._held: OrderedDict[int, tuple[Hashes, Longs, Longs]] = OrderedDict()
+        self._cached: OrderedDict[int, tuple[Hashes, Longs, Longs]] = OrderedDict()
         self.count = int(self._starts[-1])
 
     def _split(self, number: int) -> tuple[Hashes, Longs, Longs]:
-        if number not in self._held:
-            if len(self._held) == SPLITS_HELD:
-                self._held.popitem(last=False)
+        if number not in self._cached:
+            if len(self._cached) == CACHED_SPLITS:
+                self._cached.popitem(last=False)
             size = int(self._starts[number + 1] - self._starts[number])
             parts = list(spill.read_keys(self._work.path(f"spill/keys-{number:06d}.arrow"), 0, size))
             if len(parts) == 1:
-                self._held[number] = parts[0]
+                self._cached[number] = parts[0]
             else:
                 hashes, offsets, timestamps = (np.concatenate(column) for column in zip(*parts, strict=True))
-                self._held[number] = hashes, offsets, timestamps
-        self._held.move_to_end(number)
-        return self._held[number]
+                self._cached[number] = hashes, offsets, timestamps
+        self._cached.move_to_end(number)
+        return self._cached[number]
 
     def read(self, begin: int, end: int) -> tuple[Hashes, Longs, Longs]:
         """Read hashes, physical offsets and store timestamps (ms) of the keys ``[begin, end)``."""
@@ -107,35 +107,34 @@ class SpilledKeys:
 
     def locate(self, hashes: Hashes, physical_offsets: Longs, near: Longs) -> Longs:
         """Find the number of each of these keys, the nearest one if a message has a key twice; -1 if there is none."""
-        found = np.full(len(hashes), -1, dtype=np.int64)
+        numbers = np.full(len(hashes), -1, dtype=np.int64)
         # A split may own a little more than its bytes: what stands before its first byte is another's.
         owners = np.searchsorted(self._begins, physical_offsets, side="right") - 1
         for owner in np.unique(owners[owners >= 0]).tolist():
             rows = np.flatnonzero(owners == owner)
             if self._starts[owner + 1] > self._starts[owner]:
-                own = self._locate_in(owner, hashes[rows], physical_offsets[rows], near[rows])
-                found[rows] = own
-        return found
+                numbers[rows] = self._locate_in(owner, hashes[rows], physical_offsets[rows], near[rows])
+        return numbers
 
     def _locate_in(self, number: int, hashes: Hashes, physical_offsets: Longs, near: Longs) -> Longs:
-        own_hashes, own_offsets, _ = self._split(number)
+        split_hashes, split_offsets, _ = self._split(number)
         start = int(self._starts[number])
-        low = np.searchsorted(own_offsets, physical_offsets, side="left")
-        high = np.searchsorted(own_offsets, physical_offsets, side="right")
-        found = np.full(len(hashes), -1, dtype=np.int64)
+        low = np.searchsorted(split_offsets, physical_offsets, side="left")
+        high = np.searchsorted(split_offsets, physical_offsets, side="right")
+        numbers = np.full(len(hashes), -1, dtype=np.int64)
         expected = near - start
         in_place = (expected >= low) & (expected < high)
-        in_place[in_place] = own_hashes[expected[in_place]] == hashes[in_place]
-        found[in_place] = near[in_place]
+        in_place[in_place] = split_hashes[expected[in_place]] == hashes[in_place]
+        numbers[in_place] = near[in_place]
         for step in range(min(MAX_SAME_KEYS, int((high - low).max(initial=0)))):
-            open_rows = np.flatnonzero((found < 0) & (low + step < high))
-            hits = open_rows[own_hashes[low[open_rows] + step] == hashes[open_rows]]
-            found[hits] = low[hits] + step + start
-        return found
+            open_rows = np.flatnonzero((numbers < 0) & (low + step < high))
+            hits = open_rows[split_hashes[low[open_rows] + step] == hashes[open_rows]]
+            numbers[hits] = low[hits] + step + start
+        return numbers
 
 
 class _PaddedReader:
-    """Range reader of an IndexFile that gives zeros behind its end."""
+    """Range reader of an IndexFile that returns zeros after the file's end."""
 
     def __init__(self, file: OpenRange, path: str) -> None:
         self._file = file
@@ -197,7 +196,7 @@ def _previous_end(task: IndexFileTask) -> IndexBound:
 def index_findings(
     results: Sequence[IndexResult], keys: SpilledKeys, last_message_offset: int, excused: FindingList
 ) -> Iterator[Finding]:
-    """Check all IndexFiles together: keys missing between files, before the first, behind the last.
+    """Check all IndexFiles together: keys missing between files, before the first, after the last.
 
     Args:
         results: of all files, in order.

@@ -1,4 +1,4 @@
-"""Bounds a verification by the log's end, behind which records of an earlier recovery may stand."""
+"""Bounds a verification by the log's end, after which records of an earlier recovery may remain."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from rmq_formats.verify.findings import Finding, FindingList
 def bound_by_log_end(
     storage: Storage, root: str, segments: Sequence[Segment], ends: Sequence[int], findings: FindingList
 ) -> tuple[list[Segment], list[int]]:
-    """Bound segments, and the ends of their data, by the log's end; add a finding of what is behind it.
+    """Bound segments, and the ends of their data, by the log's end; report the records after that end.
 
     Args:
         storage: where the store is.

@@ -26,7 +26,7 @@ from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
 from rmq_formats.verify.variants.queue_log import QueueLogCheck, missing_segments
 
-_DELETED: Final = 2  # status of a segment whose file is to go
+_DELETED: Final = 2  # status of a segment whose file will be deleted
 _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
 
 
@@ -62,18 +62,18 @@ def list_own_logs(storage: Storage, root: str, tier: str | None, findings: Findi
         tier: ``tieredStoreFilePath``; None where it is not to be looked at.
         findings: added to.
     """
-    found: list[OwnLog] = []
+    logs: list[OwnLog] = []
     try:
-        found += [OwnLog(*queue, root, False, {}) for queue in compacted_queues(storage, root)]
+        logs += [OwnLog(*queue, root, False, {}) for queue in compacted_queues(storage, root)]
     except StoreError as error:
         findings.add(Finding(variant_kinds.QUEUE_LOG_RECORD, str(error), f"{root}/{COMPACTION}"))
     if tier is not None:
-        found += _tiered(storage, root, tier, findings)
-    return found
+        logs += _list_tiered_logs(storage, root, tier, findings)
+    return logs
 
 
-def _tiered(storage: Storage, root: str, tier: str, findings: FindingList) -> Iterator[OwnLog]:
-    sizes = _known_sizes(storage, root, findings)
+def _list_tiered_logs(storage: Storage, root: str, tier: str, findings: FindingList) -> Iterator[OwnLog]:
+    sizes = _segment_sizes(storage, root, findings)
     try:
         tier_storage, place = open_storage(tier)
         directory = broker_directory(tier_storage, place, *read_broker_names(root))
@@ -92,13 +92,13 @@ def _tiered(storage: Storage, root: str, tier: str, findings: FindingList) -> It
             )
 
 
-def _known_sizes(storage: Storage, root: str, findings: FindingList) -> dict[tuple[str, str, int], dict[str, int]]:
+def _segment_sizes(storage: Storage, root: str, findings: FindingList) -> dict[tuple[str, str, int], dict[str, int]]:
     """Read the sizes of segments by broker, topic and queue; empty where the metadata does not parse."""
     path = f"{paths.config_dir(root)}/{tiered.METADATA}"
     if not storage.exists(path):
         return {}
     try:
-        return dict(_sizes_by_queue(config_json.loads(_text(storage, path, MAX_CONFIG_BYTES))))
+        return dict(_sizes_by_queue(config_json.loads(_read_text(storage, path, MAX_CONFIG_BYTES))))
     except (RmqError, OSError) as error:
         findings.add(Finding(variant_kinds.TIER_METADATA, str(error), path))
         return {}
@@ -123,7 +123,7 @@ def _sizes_by_queue(value: object) -> Iterator[tuple[tuple[str, str, int], dict[
         yield (broker, topic, int(queue)), sizes
 
 
-def _text(storage: Storage, path: str, limit: int) -> str:
+def _read_text(storage: Storage, path: str, limit: int) -> str:
     """Read a small file. Raises StoreError."""
     directory, _, name = path.rpartition("/")
     sizes = {entry.name: entry.size_bytes for entry in storage.entries(directory) if not entry.is_directory}
@@ -132,35 +132,35 @@ def _text(storage: Storage, path: str, limit: int) -> str:
     return storage.read_bytes(path).decode("utf-8", "replace")
 
 
-def check_own_log(given: OwnLog, local: NDArray[np.int64], findings: FindingList, excused: FindingList) -> None:
+def check_own_log(own_log: OwnLog, local: NDArray[np.int64], findings: FindingList, excused: FindingList) -> None:
     """Check the log of a queue.
 
     Args:
-        given: which.
+        own_log: the queue and its log.
         local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
         findings: added to.
         excused: takes findings that are none if a broker wrote on meanwhile.
     """
-    storage, root = open_storage(given.root)
-    name = QueueName(given.topic, given.queue_id)
+    storage, root = open_storage(own_log.root)
+    name = QueueName(own_log.topic, own_log.queue_id)
     try:
-        find = tiered_queue_log if given.is_tiered else compacted_queue_log
-        log = find(storage, root, given.topic, given.queue_id)
+        find = tiered_queue_log if own_log.is_tiered else compacted_queue_log
+        log = find(storage, root, own_log.topic, own_log.queue_id)
     except StoreError as error:
         findings.add(name.finding(variant_kinds.QUEUE_LOG_RECORD, str(error), path=root))
         return
-    for finding in missing_segments(name, log, {int(base): size for base, size in given.sizes.items()}):
+    for finding in missing_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
         findings.add(finding)
     end_offset = QueueLogCheck(name, storage, log, findings, excused).check(local)
-    if not given.is_tiered:
+    if not own_log.is_tiered:
         _check_position(storage, root, name, end_offset, findings)
 
 
 def _check_position(storage: Storage, root: str, name: QueueName, end_offset: int, findings: FindingList) -> None:
-    """Compare what ``position-checkpoint`` says of a compacted queue with the queue's last message."""
+    """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
     path = f"{root}/{COMPACTION}/position-checkpoint"
     try:
-        value = config_json.loads(_text(storage, path, _MAX_POSITIONS_BYTES))
+        value = config_json.loads(_read_text(storage, path, _MAX_POSITIONS_BYTES))
         table = value.get("queueOffsetMap") if isinstance(value, dict) else None
         if not isinstance(table, dict):
             raise DecodeError("no queueOffsetMap")

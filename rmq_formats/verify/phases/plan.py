@@ -44,7 +44,7 @@ SAMPLE: Final = 256  # queue files sampled to infer the size of all
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The sizes that are given of ``StoreSizes``; None takes those of the store's files, else the defaults.
+    """Sizes of ``StoreSizes`` that the caller sets; None stands for those of the store's files, else the defaults.
 
     Attributes:
         tier: ``tieredStoreFilePath``, whose part of this broker is verified too; None where it is not.
@@ -82,8 +82,8 @@ class VerifyOptions:
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
         names = {item.name for item in fields(StoreSizes)}
-        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name in names}
-        StoreSizes(**{name: value for name, value in given.items() if value is not None}).check()
+        sizes = {item.name: getattr(self, item.name) for item in fields(self) if item.name in names}
+        StoreSizes(**{name: value for name, value in sizes.items() if value is not None}).check()
 
 
 def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
@@ -98,7 +98,7 @@ def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: Findin
 
 
 def find_segments(storage: Storage, root: str, findings: FindingList) -> list[Segment]:
-    """List the CommitLog files; what else is there becomes a finding."""
+    """List the CommitLog files; other entries become findings."""
     return [
         segment
         for directory, head_bytes in log_directories(storage, root)
@@ -147,7 +147,7 @@ def segment_findings(segments: Sequence[Segment], file_bytes: int) -> Iterator[F
 def resolve_sizes(
     storage: Storage, root: str, segments: Sequence[Segment], options: VerifyOptions, findings: FindingList
 ) -> StoreSizes:
-    """Return the broker's sizes: those given, else those that the store's files have, which is told."""
+    """Return the broker's sizes: those of the options, else those of the store's files, which are reported."""
     log_sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
     log_bytes = options.commitlog_file_bytes
     if log_bytes is None:
@@ -188,7 +188,7 @@ def _report_size(findings: FindingList, option: str, value: int, default: int) -
 
 
 def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: FindingList) -> StoreSizes:
-    """Return the sizes with the delay levels that the store's own queues speak of."""
+    """Return the sizes with the delay levels of the store's own queues."""
     if levels == sizes.delay_levels_ms:
         return sizes
     text = " ".join(f"{level // 1000}s" for level in levels)
@@ -197,19 +197,19 @@ def with_delay_levels(sizes: StoreSizes, levels: tuple[int, ...], findings: Find
 
 
 def _queue_files(storage: Storage, directory: str) -> Iterator[Entry]:
-    """Files of the queues under ``consumequeue`` or ``consumequeue_ext``, in no known order.
+    """List the files of the queues under ``consumequeue`` or ``consumequeue_ext``, in any order.
 
     Directories that cannot be listed are skipped: the task that checks their queues reports them.
     """
 
-    def listed(path: str) -> list[Entry]:
+    def list_entries(path: str) -> list[Entry]:
         try:
             return storage.entries(path)
         except StoreError:
             return []
 
-    for topic, queue in queue_directories(listed, directory):
-        for entry in listed(f"{directory}/{topic}/{queue}"):
+    for topic, queue in queue_directories(list_entries, directory):
+        for entry in list_entries(f"{directory}/{topic}/{queue}"):
             if not entry.is_directory and paths.parse_segment_name(entry.name) is not None:
                 yield entry
 
@@ -232,43 +232,43 @@ def index_entries(storage: Storage, root: str) -> list[Entry]:
 
 def _index_sizes(storage: Storage, root: str, options: VerifyOptions) -> tuple[int, int]:
     """Determine slots and entries of the IndexFiles."""
-    given = options.index_slots or INDEX_SLOTS, options.index_entries or INDEX_ENTRIES
+    preset = options.index_slots or INDEX_SLOTS, options.index_entries or INDEX_ENTRIES
     if options.index_slots is not None and options.index_entries is not None:
-        return given
+        return preset
     try:
         files = index_entries(storage, root)
         sizes = Counter(entry.size_bytes for entry in files)
         size = sizes.most_common(1)[0][0] if sizes else 0
-        if size == index_file_bytes(*given) or size < INDEX_HEADER_BYTES + INDEX_SLOT_BYTES + 2 * INDEX_ENTRY_BYTES:
-            return given
+        if size == index_file_bytes(*preset) or size < INDEX_HEADER_BYTES + INDEX_SLOT_BYTES + 2 * INDEX_ENTRY_BYTES:
+            return preset
         if options.index_slots is not None:
-            return given[0], (size - INDEX_HEADER_BYTES - given[0] * INDEX_SLOT_BYTES) // INDEX_ENTRY_BYTES
+            return preset[0], (size - INDEX_HEADER_BYTES - preset[0] * INDEX_SLOT_BYTES) // INDEX_ENTRY_BYTES
         if options.index_entries is not None:
-            return (size - INDEX_HEADER_BYTES - given[1] * INDEX_ENTRY_BYTES) // INDEX_SLOT_BYTES, given[1]
+            return (size - INDEX_HEADER_BYTES - preset[1] * INDEX_ENTRY_BYTES) // INDEX_SLOT_BYTES, preset[1]
     except StoreError:
-        return given
+        return preset
     for entry in files:
         if entry.size_bytes == size:
             path = f"{paths.index_dir(root)}/{entry.name}"
             with suppress(StoreError):  # an unreadable one is reported by its own task
-                found = _sizes_by_last_entry(storage, path) or _sizes_by_slots(storage, path)
-                if found:
-                    return found
-    return _sizes_by_ratio(size) or given
+                slots_and_entries = _sizes_by_last_entry(storage, path) or _sizes_by_slots(storage, path)
+                if slots_and_entries:
+                    return slots_and_entries
+    return _sizes_by_ratio(size) or preset
 
 
 def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
-    """Determine slots and entries by where the file's last entry stands; None where that cannot be told.
+    """Determine slots and entries by the position of the file's last entry; None where no position fits.
 
     The header has the number of entries, and the physical offsets of the first and the last: only one
     position of the entries, give or take the zeros that the last may end with, agrees with both.
     """
     with opened(storage, path) as file:
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES).ljust(INDEX_HEADER_BYTES, b"\0"))
-        behind = file.data_end() - INDEX_HEADER_BYTES - header.index_count * INDEX_ENTRY_BYTES
+        slot_bytes = file.data_end() - INDEX_HEADER_BYTES - header.index_count * INDEX_ENTRY_BYTES
         if header.index_count < 2:
             return None
-        for slots in range(max(1, -(-behind // INDEX_SLOT_BYTES)), max(1, behind // INDEX_SLOT_BYTES + 7)):
+        for slots in range(max(1, -(-slot_bytes // INDEX_SLOT_BYTES)), max(1, slot_bytes // INDEX_SLOT_BYTES + 7)):
             entries_at = INDEX_HEADER_BYTES + slots * INDEX_SLOT_BYTES
             entry_bytes = file.size_bytes - entries_at
             if entry_bytes < 2 * INDEX_ENTRY_BYTES or entry_bytes % INDEX_ENTRY_BYTES:
@@ -288,10 +288,10 @@ def _sizes_by_slots(storage: Storage, path: str) -> tuple[int, int] | None:
     """Determine slots and entries by the header's number of used slots: another way, for a damaged file."""
     with opened(storage, path) as file:
         try:
-            found = IndexFile.read(file, path)
+            index_file = IndexFile.read(file, path)
         except FormatError:
             return None
-    return (found.slots, found.entries) if found.slots else None
+    return (index_file.slots, index_file.entries) if index_file.slots else None
 
 
 def _sizes_by_ratio(size_bytes: int) -> tuple[int, int] | None:

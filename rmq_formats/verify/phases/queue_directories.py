@@ -1,4 +1,4 @@
-"""The queues that a verification's driver knows by their directories: there may be ten million, at eight bytes each."""
+"""Queues of a store by their directories: there may be ten million, at eight bytes each in the driver."""
 
 import functools
 from array import array
@@ -49,14 +49,14 @@ class QueuesByPartition:
         return len(self.bounds) - 1
 
     def of(self, partition: int) -> list[tuple[str, int]]:
-        """Topic and queue id of each queue of a partition."""
-        own = slice(self.bounds[partition], self.bounds[partition + 1])
-        numbers, queue_ids = self.topic_numbers[own].tolist(), self.queue_ids[own].tolist()
+        """Return topic and queue id of each queue of a partition."""
+        rows = slice(self.bounds[partition], self.bounds[partition + 1])
+        numbers, queue_ids = self.topic_numbers[rows].tolist(), self.queue_ids[rows].tolist()
         return [(self.topics[number], queue_id) for number, queue_id in zip(numbers, queue_ids, strict=True)]
 
 
 class QueueDirectories:
-    """Collects queues, of which the same may come from several directories."""
+    """Set of queues, to which several directories may add the same queue."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
@@ -86,25 +86,25 @@ class QueueDirectories:
 def list_queues(
     storage: Storage, root: str, variants: StoreVariants, findings: FindingList
 ) -> JobSteps[QueueDirectories]:
-    """List the queue directories in steps that yield their tasks; what else is there becomes a finding.
+    """List the queue directories in steps that yield their tasks; other entries become findings.
 
     Topics are listed in tasks where they are many objects: a million light queues have a topic's directory each.
     """
-    found = QueueDirectories()
+    directories = QueueDirectories()
     topics = list(_topics(storage, root, variants, findings))
     task = functools.partial(_list_topics, storage=storage)
     size = max(REQUESTS_AT_ONCE, -(-len(topics) // _MOST_LISTS))
     slices = [topics[at : at + size] for at in range(0, len(topics), size)]
     parts = map(task, slices) if storage.is_local or len(slices) <= 1 else iter((yield TaskBatch(task, slices)))
-    for own, (queue_ids, found_there) in zip(slices, parts, strict=True):
-        for (_, topic), ids in zip(own, queue_ids, strict=True):
-            found.add(topic, ids)
-        findings.merge(found_there)
-    return found
+    for part_topics, (queue_ids, part_findings) in zip(slices, parts, strict=True):
+        for (_, topic), ids in zip(part_topics, queue_ids, strict=True):
+            directories.add(topic, ids)
+        findings.merge(part_findings)
+    return directories
 
 
 def _topics(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> Iterator[tuple[str, str]]:
-    """Directory and name of each topic that may have queues."""
+    """List directory and name of each topic that may have queues."""
     batch = paths.batch_consumequeue_dir(root)
     trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
     is_database = Variant.ROCKSDB_QUEUES in variants
@@ -124,31 +124,31 @@ def _topics(storage: Storage, root: str, variants: StoreVariants, findings: Find
 
 
 def _list_topics(topics: Sequence[tuple[str, str]], storage: Storage) -> tuple[list[QueueIds], FindingList]:
-    """Task: list the queues of some topics; of each its ids, and what else is there as findings."""
-    found: list[QueueIds] = []
+    """Task: list the queues of some topics; return their ids by topic, and other entries as findings."""
+    ids_by_topic: list[QueueIds] = []
     findings = FindingList()
-    for queue_ids, own in request_all(storage, functools.partial(_queues_of, storage), topics):
-        found.append(queue_ids)
-        if own.counts:
-            findings.merge(own)
-    return found, findings
+    for queue_ids, topic_findings in request_all(storage, functools.partial(_list_topic_queues, storage), topics):
+        ids_by_topic.append(queue_ids)
+        if topic_findings.counts:
+            findings.merge(topic_findings)
+    return ids_by_topic, findings
 
 
-def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[QueueIds, FindingList]:
-    """List the ids of a topic's queues, of which directory and name are given; what else is there is a finding."""
-    found, findings, (tree, topic) = array("i"), FindingList(), place
+def _list_topic_queues(storage: Storage, topic_directory: tuple[str, str]) -> tuple[QueueIds, FindingList]:
+    """List the queue ids in the directory of a topic; other entries become findings."""
+    queue_ids, findings, (tree, topic) = array("i"), FindingList(), topic_directory
     path = f"{tree}/{topic}"
     for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
         # Java creates a queue with a negative id, too, if a record has one.
         is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
         if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
-            found.append(int(queue.name))
+            queue_ids.append(int(queue.name))
         else:
             what = "a directory" if queue.is_directory else "a file"
             findings.add(
                 Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
             )
-    return found, findings
+    return queue_ids, findings
 
 
 def is_named_topic(topic: str) -> bool:

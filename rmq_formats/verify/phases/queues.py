@@ -27,7 +27,7 @@ from rmq_formats.verify.findings import FindingList
 from rmq_formats.verify.offset_claims import claim_findings, queueless_finding
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, is_named_topic
-from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
+from rmq_formats.verify.phases.rocksdb_queues import DatabaseReference, check_stored_queue, reopen_database
 from rmq_formats.verify.phases.stored_files import StoredFiles
 from rmq_formats.verify.queue import QueueCheck, QueueName
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
@@ -54,12 +54,12 @@ class PartResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueClaims:
-    """What other files say of a store's queues.
+    """Topics and committed offsets of a store's queues, by its config files.
 
     Attributes:
         known_topics: of ``config/topics.json``; None without one.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        offsets: those of consumer groups and delay levels, by the path of the file that holds them.
+        offsets: those of consumer groups and delay levels, by the path of their file.
     """
 
     known_topics: frozenset[str] | None
@@ -68,23 +68,23 @@ class QueueClaims:
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
-    """Write what is known of the log, for the tasks of the second wave."""
+    """Write the facts of the log for the tasks of the second wave."""
     bounds = np.array([facts.start, facts.end, facts.largest_record_bytes], dtype=np.int64)
     write_longs(work, "facts.msgpack", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
 
 
 def read_facts(work: WorkArea) -> LogFacts:
-    """Read what ``write_facts`` wrote."""
+    """Read the facts of the log that ``write_facts`` wrote."""
     arrays = read_longs(work, "facts.msgpack")
     start, end, largest = arrays["bounds"].tolist()
     return LogFacts(start, end, arrays["begins"], arrays["ends"], largest)
 
 
-def write_queue_notes(
+def write_queue_inputs(
     work: WorkArea,
     directories: QueuesByPartition,
     claims: QueueClaims,
-    database: DatabaseNote | None = None,
+    database: DatabaseReference | None = None,
     logs: Sequence[OwnLog] = (),
     *,
     has_files: bool = True,
@@ -94,29 +94,29 @@ def write_queue_notes(
     Args:
         work: the work directory.
         directories: the queues that have a directory.
-        claims: what other files say of the queues.
+        claims: topics and offsets by the config files.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
         has_files: whether there are ConsumeQueue files, too.
         logs: those of single queues.
     """
-    notes = {
+    facts = {
         "database": None if database is None else [database.path, database.dispatched],
         "has_files": has_files,
         "known_topics": None if claims.known_topics is None else sorted(claims.known_topics),
         "batch_topics": sorted(claims.batch_topics),
     }
-    write_text(work, "topics.json", json.dumps(notes))
+    write_text(work, "topics.json", json.dumps(facts))
     parts: list[list[Any]] = [[] for _ in range(len(directories))]
-    for path, made in claims.offsets.items():
-        for claim in made:
+    for path, file_claims in claims.offsets.items():
+        for claim in file_claims:
             partition = spill.queue_partition(claim.topic, claim.queue_id, len(directories))
             parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
     own_logs: list[list[Any]] = [[] for _ in range(len(directories))]
     for log in logs:
         own_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
     for partition in range(len(directories)):
-        own = directories.of(partition)
-        text = json.dumps({"directories": own, "claims": parts[partition], "logs": own_logs[partition]})
+        queues = directories.of(partition)
+        text = json.dumps({"directories": queues, "claims": parts[partition], "logs": own_logs[partition]})
         write_text(work, f"queues-{partition:06d}.json", text)
 
 
@@ -135,19 +135,19 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         for topic, queue_id, rows in spill.read_partition(work.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows):
                 queues.setdefault((topic, queue_id), []).append(rows)
-    notes = json.loads(work.read_text(f"queues-{partition:06d}.json"))
-    for topic, queue_id in notes["directories"]:
+    inputs = json.loads(work.read_text(f"queues-{partition:06d}.json"))
+    for topic, queue_id in inputs["directories"]:
         queues.setdefault((topic, queue_id), [])
     logs: dict[tuple[str, int], list[OwnLog]] = {}
-    for item in notes["logs"]:
+    for item in inputs["logs"]:
         log = OwnLog(*item)
         logs.setdefault((log.topic, log.queue_id), []).append(log)
     claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
-    for path, topic, queue_id, queue_offset, group in notes["claims"]:
+    for path, topic, queue_id, queue_offset, group in inputs["claims"]:
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
     task = _PartitionCheck(root, split_count, sizes, work)
     unit_count, checked = 0, frozenset(queues)
-    with opened_again(task.storage, task.database_note, task.findings) as database:
+    with reopen_database(task.storage, task.database_reference, task.findings) as database:
         for name in sorted(queues):
             parts = queues.pop(name)
             rows = np.concatenate(parts) if parts else _NO_ROWS
@@ -157,7 +157,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
                 check_own_log(log, rows, task.findings, task.excused)
     for name in sorted(claims.keys() - checked):
         task.check_queueless_claims(claims[name])
-    for log in (log for own in logs.values() for log in own):
+    for log in (log for queue_logs in logs.values() for log in queue_logs):
         check_own_log(log, _NO_ROWS, task.findings, task.excused)
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
 
@@ -177,7 +177,7 @@ class _PartitionCheck:
         self.stored = StoredFiles(self.storage, root, sizes, self.findings)
         self.absent_queues = AbsentQueues(self.storage, root, self.known_topics)
         self.batch_topics = frozenset(topics["batch_topics"])
-        self.database_note = None if topics["database"] is None else DatabaseNote(*topics["database"])
+        self.database_reference = None if topics["database"] is None else DatabaseReference(*topics["database"])
         self.has_files = topics["has_files"]
         self._inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
 
@@ -190,13 +190,13 @@ class _PartitionCheck:
     ) -> None:
         """Verify one queue."""
         if not is_named_topic(name.topic):
-            self._tell_light_name(name, rows)
+            self._report_light_name(name, rows)
             return
         if name.topic in self.batch_topics:
             self._check_batch_queue(name, rows, claims)
             return
-        if database is not None and self.database_note is not None:
-            self._check_in_database(name, rows, claims, database, self.database_note.dispatched)
+        if database is not None and self.database_reference is not None:
+            self._check_in_database(name, rows, claims, database, self.database_reference.dispatched)
         if self.has_files and (database is None or not name.topic.startswith(LIGHT_QUEUE_PREFIX)):
             self._check_files(name, rows, claims)
 
@@ -249,7 +249,7 @@ class _PartitionCheck:
         check.check(files, self.sizes.consumequeue_file_bytes)
         self._check_claims(claims, rows, check.end_offset)
 
-    def _tell_light_name(self, name: QueueName, rows: NDArray[np.int64]) -> None:
+    def _report_light_name(self, name: QueueName, rows: NDArray[np.int64]) -> None:
         """Report a light queue's name that no directory can have; the scan has done so for each record of a topic."""
         light = rows[rows[:, unit_kernel.STORE_TIMESTAMP] == LIGHT_UNIT]
         if len(light):

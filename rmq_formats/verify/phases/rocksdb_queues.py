@@ -1,4 +1,4 @@
-"""Looks into a ConsumeQueue in RocksDB for a verification: which queues it has, and what one of them has."""
+"""Reads a ConsumeQueue in RocksDB for a verification: the list of queues, and the units of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,8 +24,8 @@ from rmq_formats.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQ
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseNote:
-    """What the tasks of a verification need of the database.
+class DatabaseReference:
+    """Path and progress of the database, for the tasks of a verification.
 
     Attributes:
         path: of its directory.
@@ -37,21 +37,21 @@ class DatabaseNote:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseLook:
-    """What the driver of a verification sees in the database.
+class DatabaseContents:
+    """Queues and delays in the database, for the driver of a verification.
 
     Attributes:
-        note: for the tasks; None where there is no database, or none that can be read.
+        reference: for the tasks; None where there is no database, or none that can be read.
         queues: topic and id of each queue.
         delays: of a few delayed messages of each level from 0 on, in ms.
     """
 
-    note: DatabaseNote | None = None
+    reference: DatabaseReference | None = None
     queues: frozenset[tuple[str, int]] = frozenset()
     delays: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-def look_into_database(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> DatabaseLook:
+def inspect_database(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> DatabaseContents:
     """Open a store's database of queues, and list its queues.
 
     Args:
@@ -62,31 +62,33 @@ def look_into_database(storage: Storage, root: str, variants: StoreVariants, fin
     """
     path = store_variants.queue_database(root, variants)
     if path is None:
-        return DatabaseLook()
+        return DatabaseContents()
     try:
         with opened_queues(storage, path) as database:
-            note = DatabaseNote(path, database.checkpoint())
+            reference = DatabaseReference(path, database.checkpoint())
             queues = frozenset(database.queues())
-            return DatabaseLook(note, queues, database_delays(database))
+            return DatabaseContents(reference, queues, database_delays(database))
     except FormatError as error:
         findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
     except StoreLockedError:
         findings.add(Finding(finding_kinds.NOT_CHECKED, "not checked, because a running broker has it open", path))
     except StoreError as error:
         findings.add(Finding(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path))
-    return DatabaseLook()
+    return DatabaseContents()
 
 
 @contextmanager
-def opened_again(storage: Storage, note: DatabaseNote | None, findings: FindingList) -> Iterator[QueueDatabase | None]:
+def reopen_database(
+    storage: Storage, reference: DatabaseReference | None, findings: FindingList
+) -> Iterator[QueueDatabase | None]:
     """Open the database in a task; None where there is none, or where it has become unreadable, which is a finding."""
     with ExitStack() as stack:
         database = None
-        if note is not None:
+        if reference is not None:
             try:
-                database = stack.enter_context(opened_queues(storage, note.path))
+                database = stack.enter_context(opened_queues(storage, reference.path))
             except (FormatError, StoreError) as error:
-                findings.add(Finding(finding_kinds.QUEUE_DATABASE, str(error), note.path))
+                findings.add(Finding(finding_kinds.QUEUE_DATABASE, str(error), reference.path))
         yield database
 
 
@@ -108,12 +110,12 @@ def check_stored_queue(
         name: of the queue.
         rows: its records, in log order.
         database: that has its units.
-        dispatched: see ``DatabaseNote``.
+        dispatched: see ``DatabaseReference``.
         facts: of the log.
         findings: added to.
         excused: takes findings that are none if a broker wrote on meanwhile.
-        absent: tells queues that were deleted from those that are lost.
-        is_claimed: whether a consumer offset above 0 tells of the queue.
+        absent: classifier of queues without units.
+        is_claimed: whether a group has committed an offset above 0 in the queue.
     """
     check = RocksDbQueueCheck(name, rows, facts, findings, excused)
     try:

@@ -20,11 +20,10 @@ from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.entries import EntrySpan
-from rmq_formats.verify.entries import seam_findings as entry_seam_findings
+from rmq_formats.verify.entries import EntrySpan, entry_boundary_findings
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.log import LogCheck
-from rmq_formats.verify.timestamps import Moment, pack_moments, seam_findings, unpack_moments
+from rmq_formats.verify.timestamps import Moment, boundary_findings, pack_moments, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
 
@@ -34,7 +33,7 @@ class SplitCheck:
     """Result of checking one split.
 
     Attributes:
-        split: it.
+        split: the split.
         begin_physical_offset: its first frame.
         end_physical_offset: where its walk ended: the first frame of the next split.
         message_count: sound records.
@@ -55,7 +54,7 @@ class SplitCheck:
         light_topics: whose messages were put into light queues (LMQ) too.
         batch_topics: that have inner batches, and so a BatchConsumeQueue.
         entries: those of DLedger; None in a segment of ``commitlog``.
-        findings: what is wrong; None if nothing is. A driver holds a million results at once.
+        findings: what is wrong; None if nothing is: a driver has a million results in memory.
     """
 
     split: Split
@@ -84,7 +83,7 @@ class SplitCheck:
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What the scan of each split has to know of the store.
+    """Options of the scan of each split.
 
     Attributes:
         sizes: the broker's sizes.
@@ -102,11 +101,11 @@ class ScanOptions:
 
 
 def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: int | None = None) -> SplitCheck:
-    """Task: check one split; its units, keys and damaged stretches go to the work directory.
+    """Task: check one split; write its units, keys and damaged ranges to the work directory.
 
     Args:
         split: what to read.
-        options: what is known of the store.
+        options: of the scan.
         work: the work directory.
         begin: the file position of the split's first frame, where a search would find another.
     """
@@ -132,7 +131,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
                     last = batch.physical_offset + int(batch.frames[-1, 0])
             check.finish(is_end=end >= split.file_offset + split.data_end)
             entries = check.finish_entries()
-            open_finding = check.stretch_finding(check.open_damage) if check.open_damage else None
+            open_finding = check.make_damage_finding(check.open_damage) if check.open_damage else None
     except (RmqError, OSError) as error:
         failed, open_finding = True, None
         findings.add(
@@ -181,13 +180,13 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
 
 
 def _write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
-    """Write the damaged stretches of a split as int64[n, 2]: begin and end."""
+    """Write the damaged ranges of a split as int64[n, 2]: begin and end."""
     rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
     write_longs(work, f"spill/damages-{number:06d}.msgpack", rows=rows.reshape(-1))
 
 
 def read_damages(work: WorkArea, checks: Sequence[SplitCheck]) -> Iterator[NDArray[np.int64]]:
-    """Read the damaged stretches of the splits that have any, in log order."""
+    """Read the damaged ranges of the splits that have any, in log order."""
     for check in checks:
         if check.damage_count:
             yield read_longs(work, f"spill/damages-{check.split.number:06d}.msgpack")["rows"].reshape(-1, 2)
@@ -237,18 +236,18 @@ def segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
 
 
 def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
-    """Find what only the whole log tells: how each file ends, and store timestamps that go back between splits."""
+    """Find the faults that need the whole log: how each file ends, and store timestamps that go back between splits."""
     with_data = [check for check in checks if check.split.data_end > 0]
     tail: Sequence[Moment] = ()
     for check in with_data:
         if check.head:
-            found = seam_findings(tail, unpack_moments(check.head), loose=check.split.head_bytes > 0)
-            yield from (replace(finding, path=check.split.path) for finding in found)
+            time_findings = boundary_findings(tail, unpack_moments(check.head), loose=check.split.head_bytes > 0)
+            yield from (replace(finding, path=check.split.path) for finding in time_findings)
             tail = unpack_moments(check.tail)
-    yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
-    files = [list(own) for _, own in groupby(with_data, key=lambda check: check.split.path)]
-    for own in files:
-        yield from _end_findings(own, is_last=own is files[-1])
+    yield from (replace(finding, path=with_data[-1].split.path) for finding in boundary_findings(tail, ()) if with_data)
+    files = [list(file_checks) for _, file_checks in groupby(with_data, key=lambda check: check.split.path)]
+    for file_checks in files:
+        yield from _end_findings(file_checks, is_last=file_checks is files[-1])
     yield from _hole_findings(checks)
     yield from _entry_findings(checks)
 
@@ -264,7 +263,7 @@ def _entry_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
             continue
         if before is not None:
             after_damage = is_damaged or after.begins_after_damage
-            yield from entry_seam_findings(before, after, check.split.path, after_damage=after_damage)
+            yield from entry_boundary_findings(before, after, check.split.path, after_damage=after_damage)
         before, is_damaged = after, check.failed or check.open_damage is not None
 
 
@@ -274,11 +273,11 @@ def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Fi
     blank_at = checks[-1].blank_at
     torn = next((check for check in reversed(checks) if check.open_damage is not None), None)
     if blank_at is not None:
-        behind = blank_at - split.file_offset + 8
-        if split.data_end > behind:
+        blank_end = blank_at - split.file_offset + 8
+        if split.data_end > blank_end:
             detail = "bytes that are not zero after the file's end mark"
-            at = split.file_offset + behind
-            yield Finding(finding_kinds.LOG_AFTER_BLANK, detail, split.path, at, split.data_end - behind)
+            at = split.file_offset + blank_end
+            yield Finding(finding_kinds.LOG_AFTER_BLANK, detail, split.path, at, split.data_end - blank_end)
     elif torn is not None and torn.open_damage is not None and torn.open_finding is not None:
         if is_last and torn.open_damage.code is not DamageCode.PHYSICAL_OFFSET:
             detail = f"bytes after the last record: {torn.open_damage.code.text}"
@@ -290,10 +289,10 @@ def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Fi
         yield Finding(finding_kinds.LOG_NO_BLANK, "no end mark after the file's last record", split.path, at)
 
 
-def unended(checks: Sequence[SplitCheck]) -> list[tuple[int, int]]:
-    """Return what is lost of files that have no end mark though others follow: from walk's end to file's end."""
+def find_unended_ranges(checks: Sequence[SplitCheck]) -> list[tuple[int, int]]:
+    """Return the lost ranges of files without an end mark before other files: from the walk's end to the file's end."""
     with_data = [check for check in checks if check.split.data_end > 0]
-    files = [list(own)[-1] for _, own in groupby(with_data, key=lambda check: check.split.path)]
+    files = [list(file_checks)[-1] for _, file_checks in groupby(with_data, key=lambda check: check.split.path)]
     return [
         (last.end_physical_offset, last.split.file_offset + last.split.file_bytes)
         for last in files[:-1]

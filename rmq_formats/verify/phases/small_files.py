@@ -53,7 +53,7 @@ class SmallFilesCheck:
         self.findings, self.excused = findings, excused
 
     def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> QueueClaims:
-        """Check them; return what they say of the queues.
+        """Check the small files; return their topics and committed offsets.
 
         Args:
             queues: those that have directories.
@@ -67,22 +67,22 @@ class SmallFilesCheck:
         config = paths.config_dir(self.root)
         texts = config_texts(self.storage, config, self.findings)
         stored = read_rocksdb_config(self.storage, self.root, self.variants, self.findings)
-        known = self._known_topics(texts.get("topics.json"), stored)
-        if known is not None:
-            self._tell_unknown_topics(queues, known)
+        topic_names = self._read_topic_names(texts.get("topics.json"), stored)
+        if topic_names is not None:
+            self._report_unknown_topics(queues, topic_names)
         elif queues.topics and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
-        own, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
+        plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
         groups = {
             f"{config}/{name}": list(checkpoint_and_config.consumer_claims(texts.get(name, "{}")))
-            for name in (own, light)
+            for name in (plain, light)
         }
         if stored.claims is not None:
-            groups = {stored.offsets_path or f"{config}/{own}": list(stored.claims)}
+            groups = {stored.offsets_path or f"{config}/{plain}": list(stored.claims)}
         delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
         return QueueClaims(
-            known_topics=known,
+            known_topics=topic_names,
             batch_topics=self.variants.batch_topics.union(
                 stored.batch_topics, *(check.batch_topics for check in checks)
             ),
@@ -112,7 +112,7 @@ class SmallFilesCheck:
             (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
     def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
-        """Check DLedger's own files; what they say of later entries is no fault if a broker wrote on meanwhile."""
+        """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
         spans = [check.entries for check in checks if check.entries is not None]
         for directory in store_variants.dledger_directories(self.storage, self.root):
             for finding in state_findings(self.storage, directory, spans):
@@ -133,12 +133,12 @@ class SmallFilesCheck:
             (self.excused if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
-        """Whether there is a config without ``topics.json``, and the topics are not elsewhere."""
+        """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""
         is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.variants
         return not is_elsewhere and self.storage.exists(paths.config_dir(self.root))
 
-    def _known_topics(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
-        """Topics that the broker knows; None if that is not known."""
+    def _read_topic_names(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
+        """Return the broker's topics; None without a readable list."""
         if Variant.ROCKSDB_CONFIG in self.variants:
             return stored.known_topics
         if text is not None:
@@ -146,9 +146,9 @@ class SmallFilesCheck:
                 return frozenset(config_json.topic_names(text))
         return None
 
-    def _tell_unknown_topics(self, queues: QueuesByPartition, known: frozenset[str]) -> None:
+    def _report_unknown_topics(self, queues: QueuesByPartition, topic_names: frozenset[str]) -> None:
         database = store_variants.queue_database(self.root, self.variants)
-        for topic in sorted(set(queues.topics) - known):
+        for topic in sorted(set(queues.topics) - topic_names):
             if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
                 continue
             path = database or f"{paths.consumequeue_dir(self.root)}/{topic}"

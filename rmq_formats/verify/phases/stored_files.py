@@ -1,4 +1,4 @@
-"""The files of a store's queues, for those who compare them with the log."""
+"""The files of a store's queues, as a comparison with the log reads them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,7 @@ _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """Lists and reads the files of queues.
+    """Reader of the files of queues.
 
     Attributes:
         storage: where the store is.
@@ -58,7 +58,7 @@ class StoredFiles:
         return files
 
     def ext(self, name: QueueName) -> ExtTable | None:
-        """Read the queue's ConsumeQueueExt units, if any queue of the store has such."""
+        """Read the queue's ConsumeQueueExt units; None if no queue of the store has any."""
         file_bytes = self.sizes.consumequeue_ext_file_bytes
         if not file_bytes:
             return None

@@ -95,19 +95,19 @@ class BatchQueueCheck:
             return
         for row, place in enumerate(places.tolist()):
             is_known = place < len(self.expected) and self.expected[place]["physical_offset"] == offsets[row]
-            kind = self._judge(units[row], place if is_known else None)
+            kind = self._classify(units[row], place if is_known else None)
             if kind is not None:
-                expected = None if not is_known else _told(self.expected[place])
+                expected = None if not is_known else _format_unit(self.expected[place])
                 (self.excused if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
                     self.name.finding(
                         kind, f"unit at byte {row * BATCH_UNIT_BYTES}", path=file.path,
                         physical_offset=int(offsets[row]), queue_offset=int(units[row]["base_offset"]),
-                        expected=expected, actual=_told(units[row]),
+                        expected=expected, actual=_format_unit(units[row]),
                     )
                 )  # fmt: skip
 
     def _are_next(self, units: NDArray[np.void], places: NDArray[np.intp]) -> bool:
-        """Whether units are the expected ones of their records, each behind the one before: then none is judged alone.
+        """Return whether units are the expected ones of their records, in order: no unit then needs its own check.
 
         Args:
             units: of a file, BATCH_UNIT_DTYPE[n].
@@ -117,7 +117,7 @@ class BatchQueueCheck:
         is_in_order = bool((steps > 0).all()) and (not len(places) or int(places[-1]) < len(self.expected))
         return is_in_order and bool((units == self.expected[places]).all())
 
-    def _judge(self, unit: np.void, place: int | None) -> Kind | None:
+    def _classify(self, unit: np.void, place: int | None) -> Kind | None:
         """Return the fault of a unit; ``place`` is that of its record among the expected ones."""
         if place is None:
             return self._without_record(int(unit["physical_offset"]))
@@ -144,7 +144,7 @@ class BatchQueueCheck:
         return finding_kinds.UNIT_DANGLING
 
     def _add_missing(self) -> None:
-        is_former = self._former()
+        is_former = self._find_former()
         if is_former.any():
             detail = "the log has them, and the queue begins behind them"
             self.findings.add(self.name.finding(finding_kinds.QUEUE_FORMER, detail, count=int(is_former.sum())))
@@ -154,11 +154,11 @@ class BatchQueueCheck:
             finding: Finding = self.name.finding(
                 finding_kinds.UNIT_MISSING, f"{len(run)} records without a unit",
                 physical_offset=int(first["physical_offset"]), queue_offset=int(first["base_offset"]),
-                expected=_told(first), count=len(run),
+                expected=_format_unit(first), count=len(run),
             )  # fmt: skip
             (self.excused if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
 
-    def _former(self) -> NDArray[np.bool_]:
+    def _find_former(self) -> NDArray[np.bool_]:
         """Return which records are of a former life: before the queue's first unit, and not below its offset."""
         numbers = np.arange(len(self.expected))
         first = int(np.flatnonzero(self._seen)[0]) if self._seen.any() else 0
@@ -173,7 +173,7 @@ def _end(units: NDArray[np.void]) -> int:
     return int(units[-1]["base_offset"]) + int(units[-1]["batch_size"]) if len(units) else 0
 
 
-def _told(unit: np.void) -> str:
+def _format_unit(unit: np.void) -> str:
     return (
         f"offset {unit['physical_offset']}, size {unit['size']}, tags code {unit['tags_code']}, stored "
         f"{unit['store_timestamp']}, {unit['batch_size']} from {unit['base_offset']} on"

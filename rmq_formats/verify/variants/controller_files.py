@@ -31,7 +31,7 @@ def identity_findings(storage: Storage, root: str) -> Iterator[Finding]:
     path = f"{root}/{IDENTITY}"
     if not storage.exists(path):  # storePathBrokerIdentity may have it elsewhere
         return
-    identity = _decoded(storage, path, decode_identity)
+    identity = _decode_file(storage, path, decode_identity)
     if isinstance(identity, str):
         yield Finding(variant_kinds.BROKER_IDENTITY, identity, path)
 
@@ -51,9 +51,11 @@ def epoch_findings(storage: Storage, root: str, segments: Sequence[Segment], fac
     path = f"{root}/{EPOCHS}"
     if not storage.exists(path):
         return
-    epochs = _decoded(storage, path, decode_epochs)
+    epochs = _decode_file(storage, path, decode_epochs)
     if isinstance(epochs, str):
-        backup = _decoded(storage, f"{path}.bak", decode_epochs) if storage.exists(f"{path}.bak") else "is not there"
+        backup = (
+            _decode_file(storage, f"{path}.bak", decode_epochs) if storage.exists(f"{path}.bak") else "is not there"
+        )
         what = f"its .bak: {backup}" if isinstance(backup, str) else "a broker takes its .bak"
         yield Finding(variant_kinds.EPOCH_FILE, f"{epochs}; {what}", path)
         if isinstance(backup, str):
@@ -87,15 +89,15 @@ def _finding(epoch: Epoch, path: str, detail: str, expected: str, *, beyond: boo
 
 
 def _is_boundary(storage: Storage, segments: Sequence[Segment], facts: LogFacts, physical_offset: int) -> bool:
-    """Whether a record ends at a place, or whether damage hides that."""
+    """Return whether a record ends at an offset, or whether damage hides that."""
     around = np.array([physical_offset - 1, physical_offset], dtype=np.int64)
     if facts.is_lost(around).any():
         return True
     return walk_start(storage, segments, physical_offset) == physical_offset
 
 
-def _decoded(storage: Storage, path: str, decode: Callable[[str], _Decoded]) -> _Decoded | str:
-    """Decode a small text file; why that cannot be done."""
+def _decode_file(storage: Storage, path: str, decode: Callable[[str], _Decoded]) -> _Decoded | str:
+    """Decode a small text file, or return the reason of the failure."""
     try:
         with opened(storage, path) as file:
             if file.size_bytes > MAX_TEXT_BYTES:

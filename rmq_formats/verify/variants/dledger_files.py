@@ -1,4 +1,4 @@
-"""Checks what DLedger's own small files and the end of its index say of the log: committed entries, and the term."""
+"""Compares DLedger's small files and the end of its index with the log: committed entries, and the term."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -24,12 +24,12 @@ def state_findings(storage: Storage, data_directory: str, spans: Sequence[EntryS
     """
     last = max((span.last_index for span in spans), default=-1)
     term = max((span.last_term for span in spans), default=-1)
-    own = data_directory.rsplit("/", 1)[0]
+    directory = data_directory.rsplit("/", 1)[0]
     for name, kind, keys, least, most in (
         ("checkpoint", variant_kinds.DLEDGER_CHECKPOINT, ("committedIndex", "endIndex"), -1, last),
         ("currterm", variant_kinds.DLEDGER_TERM, ("currTerm",), term, MAX_LONG),
     ):
-        path = f"{own}/{name}"
+        path = f"{directory}/{name}"
         try:
             numbers = _numbers(storage, path, keys)
         except (DecodeError, StoreError) as error:
@@ -38,7 +38,7 @@ def state_findings(storage: Storage, data_directory: str, spans: Sequence[EntryS
         for key, value in numbers.items():
             if not least <= value <= most:
                 yield Finding(kind, key, path, expected=f"last entry {last}, term {term}", actual=str(value))
-    yield from _surplus_findings(storage, f"{own}/index", last)
+    yield from _surplus_findings(storage, f"{directory}/index", last)
 
 
 def _numbers(storage: Storage, path: str, keys: Sequence[str]) -> dict[str, int]:

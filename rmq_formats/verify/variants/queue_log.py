@@ -24,7 +24,7 @@ from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.verify import variant_kinds
-from rmq_formats.verify.facts import in_stretches
+from rmq_formats.verify.facts import are_in_ranges
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.queue import QueueName
 
@@ -41,7 +41,7 @@ class LogRecords:
         queue_offsets: as the records have them.
         tags_codes: of their TAGS.
         timestamps_ms: when they were stored.
-        lost: int64[m, 2], begin and end of stretches that cannot be read, or that no file holds, ascending.
+        lost: int64[m, 2], begin and end of ranges that are unreadable or in no file, ascending.
     """
 
     places: Longs
@@ -52,8 +52,8 @@ class LogRecords:
     lost: Longs
 
     def is_lost(self, places: Longs) -> NDArray[np.bool_]:
-        """Return which places are in a stretch that cannot be read."""
-        return in_stretches(self.lost[:, 0], self.lost[:, 1], places)
+        """Return which places are in an unreadable range."""
+        return are_in_ranges(self.lost[:, 0], self.lost[:, 1], places)
 
 
 class QueueLogCheck:
@@ -94,7 +94,7 @@ class QueueLogCheck:
     # --- records ------------------------------------------------------------------------------
 
     def _records(self) -> LogRecords:
-        """Scan the log; what is damaged or missing becomes a finding."""
+        """Scan the log; damaged and missing ranges become findings."""
         dispatcher = Dispatcher(())
         lost: list[tuple[int, int]] = []
         for segment in self.log.segments:
@@ -102,7 +102,7 @@ class QueueLogCheck:
         if not self.log.is_padded:
             lost += self._gaps()
         units, _ = dispatcher.drain()
-        self._tell_foreign(units, dispatcher.queue_names())
+        self._report_foreign(units, dispatcher.queue_names())
         return LogRecords(
             places=units[:, kernel.UNIT_PHYSICAL_OFFSET].copy(),
             sizes=units[:, kernel.UNIT_SIZE].copy(),
@@ -140,20 +140,20 @@ class QueueLogCheck:
                 self._add(kind, detail, None, physical_offset=before.end_offset, size=size)
                 yield before.end_offset, after.start_offset
 
-    def _tell_foreign(self, units: Longs, names: Sequence[tuple[str, int]]) -> None:
-        own = (self.name.topic, self.name.queue_id)
-        foreign = [number for number, name in enumerate(names) if name != own]
+    def _report_foreign(self, units: Longs, names: Sequence[tuple[str, int]]) -> None:
+        queue = (self.name.topic, self.name.queue_id)
+        foreign = [number for number, name in enumerate(names) if name != queue]
         for row in np.flatnonzero(np.isin(units[:, kernel.UNIT_QUEUE], foreign)).tolist():
             place = int(units[row, kernel.UNIT_PHYSICAL_OFFSET])
             topic, queue_id = names[int(units[row, kernel.UNIT_QUEUE])]
             self._add(
                 variant_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(place), physical_offset=place,
-                expected=f"{own[0]}/{own[1]}", actual=f"{topic}/{queue_id}",
+                expected=f"{queue[0]}/{queue[1]}", actual=f"{topic}/{queue_id}",
             )  # fmt: skip
 
     def _path(self, place: int) -> str | None:
         segments = self.log.segments
-        return next((own.path for own in segments if own.start_offset <= place < own.end_offset), None)
+        return next((segment.path for segment in segments if segment.start_offset <= place < segment.end_offset), None)
 
     def _check_order(self, records: LogRecords) -> None:
         steps = np.diff(records.queue_offsets)
@@ -178,9 +178,9 @@ class QueueLogCheck:
         first = min((segment.start_offset for segment in self.log.segments), default=0)  # older ones have expired
         end = max((segment.end_offset for segment in self.log.segments), default=0)
         order = np.argsort(records.queue_offsets, kind="stable")
-        known = records.queue_offsets[order]
-        at = np.minimum(np.searchsorted(known, offsets), max(len(known) - 1, 0))
-        is_known = known[at] == offsets if len(known) else np.zeros(len(offsets), dtype=bool)
+        sorted_offsets = records.queue_offsets[order]
+        at = np.minimum(np.searchsorted(sorted_offsets, offsets), max(len(sorted_offsets) - 1, 0))
+        is_known = sorted_offsets[at] == offsets if len(sorted_offsets) else np.zeros(len(offsets), dtype=bool)
         places = units["physical_offset"].astype(np.int64)
         for row in np.flatnonzero(~is_known & ((places >= first) | (places < 0))).tolist():
             place = int(places[row])
@@ -189,16 +189,16 @@ class QueueLogCheck:
             detail = "a unit of a message in a damaged stretch" if is_lost else "no such message is there"
             detail = f"{detail}, but the log ends at {end}" if place >= end else detail
             self._add(kind, detail, None, physical_offset=place, queue_offset=int(offsets[row]))
-        rows = order[at[is_known]] if len(known) else np.zeros(0, dtype=np.int64)
-        found = units[is_known]
-        wrong = (found["physical_offset"] != records.places[rows]) | (found["size"] != records.sizes[rows])
-        codes = found["tags_code"].astype(np.int64)
+        rows = order[at[is_known]] if len(sorted_offsets) else np.zeros(0, dtype=np.int64)
+        matched = units[is_known]
+        wrong = (matched["physical_offset"] != records.places[rows]) | (matched["size"] != records.sizes[rows])
+        codes = matched["tags_code"].astype(np.int64)
         wrong |= (codes != records.tags_codes[rows]) & (codes > EXT_MAX_ADDRESS)
         for row in np.flatnonzero(wrong).tolist():
-            self._tell_unit(records, int(rows[row]), found[row].tolist())
-        self._tell_missing(records, ~np.isin(records.queue_offsets, offsets))
+            self._report_unit(records, int(rows[row]), matched[row].tolist())
+        self._report_missing(records, ~np.isin(records.queue_offsets, offsets))
 
-    def _tell_unit(self, records: LogRecords, row: int, unit: tuple[int, int, int]) -> None:
+    def _report_unit(self, records: LogRecords, row: int, unit: tuple[int, int, int]) -> None:
         expected = (records.places[row], records.sizes[row], records.tags_codes[row])
         texts = [f"offset {place}, size {size}, tags code {code}" for place, size, code in (expected, unit)]
         self._add(
@@ -207,7 +207,7 @@ class QueueLogCheck:
             expected=texts[0], actual=texts[1],
         )  # fmt: skip
 
-    def _tell_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
+    def _report_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(missing)
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else ():
             place = int(records.places[run[0]])
@@ -224,9 +224,9 @@ class QueueLogCheck:
             data = self._read(segment)
             if segment.start_offset % UNIT_BYTES or len(data) % UNIT_BYTES:
                 self._add(variant_kinds.QUEUE_LOG_UNIT, "begins or ends within a unit", segment.path)
-            found = np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // UNIT_BYTES)
-            offsets.append(segment.start_offset // UNIT_BYTES + np.arange(len(found), dtype=np.int64))
-            units.append(found)
+            segment_units = np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // UNIT_BYTES)
+            offsets.append(segment.start_offset // UNIT_BYTES + np.arange(len(segment_units), dtype=np.int64))
+            units.append(segment_units)
         return np.concatenate(offsets), np.concatenate(units)
 
     def _read(self, segment: Segment) -> bytes:
@@ -247,29 +247,29 @@ class QueueLogCheck:
         )  # fmt: skip
         starts = {segment.start_offset: segment for segment in self.log.units}
         for segment in self.log.segments:
-            own = (records.places >= segment.start_offset) & (records.places < segment.end_offset)
+            in_segment = (records.places >= segment.start_offset) & (records.places < segment.end_offset)
             units_file = starts.pop(segment.start_offset, None)
             if units_file is None:
-                self._tell_missing(records, own)
+                self._report_missing(records, in_segment)
                 continue
-            self._check_file(records, expected, np.flatnonzero(own), units_file)
+            self._check_file(records, expected, np.flatnonzero(in_segment), units_file)
         for surplus in starts.values():
             self._add(variant_kinds.QUEUE_LOG_UNIT, "units, and no log file of that name", surplus.path)
 
-    def _check_file(self, records: LogRecords, expected: NDArray[np.void], own: Longs, units_file: Segment) -> None:
+    def _check_file(self, records: LogRecords, expected: NDArray[np.void], rows: Longs, units_file: Segment) -> None:
         units, behind = split_file(self._read(units_file))
         if not is_end(behind):
             detail = f"no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it"
             self._add(variant_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
         places = units["physical_offset"].astype(np.int64)
-        at = np.searchsorted(records.places[own], places)
-        known = at < len(own)
-        known[known] = records.places[own[at[known]]] == places[known]
+        at = np.searchsorted(records.places[rows], places)
+        has_record = at < len(rows)
+        has_record[has_record] = records.places[rows[at[has_record]]] == places[has_record]
         right = np.zeros(len(units), dtype=bool)
-        right[known] = units[known] == expected[own[at[known]]]
+        right[has_record] = units[has_record] == expected[rows[at[has_record]]]
         for row in np.flatnonzero(~right).tolist():
-            is_there = bool(known[row])
-            record = int(own[at[row]]) if is_there else 0
+            is_there = bool(has_record[row])
+            record = int(rows[at[row]]) if is_there else 0
             is_lost = not is_there and bool(records.is_lost(places[row : row + 1])[0])
             kind = variant_kinds.QUEUE_LOG_UNIT_LOST if is_lost else variant_kinds.QUEUE_LOG_UNIT
             detail = "the unit is not that of its message" if is_there else "no message is there"
@@ -279,23 +279,23 @@ class QueueLogCheck:
                 expected=str(expected[record].tolist()) if is_there else None, actual=str(units[row].tolist()),
             )  # fmt: skip
         missing = np.zeros(len(records.places), dtype=bool)
-        missing[own] = ~np.isin(records.places[own], places)
-        self._tell_missing(records, missing)
+        missing[rows] = ~np.isin(records.places[rows], places)
+        self._report_missing(records, missing)
 
     # --- the CommitLog --------------------------------------------------------------------------
 
     def _compare(self, records: LogRecords, local: Longs) -> None:
-        """Compare what both say of the messages that both have."""
+        """Compare the messages that both the queue's log and the CommitLog have."""
         if not len(local) or not len(records.places):
             return
         offsets, first = np.unique(local[:, unit_kernel.QUEUE_OFFSET], return_index=True)
-        _, own, other = np.intersect1d(records.queue_offsets, offsets, return_indices=True)
-        rows = local[first[other]]
-        wrong = records.sizes[own] != rows[:, unit_kernel.SIZE]
-        wrong |= records.tags_codes[own] != rows[:, unit_kernel.TAGS_CODE]
-        wrong |= records.timestamps_ms[own] != rows[:, unit_kernel.STORE_TIMESTAMP]
+        _, at, local_at = np.intersect1d(records.queue_offsets, offsets, return_indices=True)
+        rows = local[first[local_at]]
+        wrong = records.sizes[at] != rows[:, unit_kernel.SIZE]
+        wrong |= records.tags_codes[at] != rows[:, unit_kernel.TAGS_CODE]
+        wrong |= records.timestamps_ms[at] != rows[:, unit_kernel.STORE_TIMESTAMP]
         for row in np.flatnonzero(wrong).tolist():
-            place = int(records.places[own[row]])
+            place = int(records.places[at[row]])
             texts = [
                 f"size {size}, tags code {code}, stored {timestamp}"
                 for size, code, timestamp in (
@@ -304,12 +304,12 @@ class QueueLogCheck:
                         rows[row, unit_kernel.TAGS_CODE],
                         rows[row, unit_kernel.STORE_TIMESTAMP],
                     ),
-                    (records.sizes[own[row]], records.tags_codes[own[row]], records.timestamps_ms[own[row]]),
+                    (records.sizes[at[row]], records.tags_codes[at[row]], records.timestamps_ms[at[row]]),
                 )
             ]
             self._add(
                 variant_kinds.QUEUE_LOG_DIFFERS, "the CommitLog has another message of this queue offset",
-                self._path(place), physical_offset=place, queue_offset=int(records.queue_offsets[own[row]]),
+                self._path(place), physical_offset=place, queue_offset=int(records.queue_offsets[at[row]]),
                 expected=texts[0], actual=texts[1],
             )  # fmt: skip
         if not self.log.is_padded and int(records.queue_offsets.max()) + 1 < int(offsets[0]):
@@ -318,21 +318,21 @@ class QueueLogCheck:
             self._add(variant_kinds.TIER_GAP, detail, None, queue_offset=end, count=int(offsets[0]) - end)
 
 
-def missing_segments(name: QueueName, log: QueueLog, known: dict[int, int]) -> Iterator[Finding]:
+def missing_segments(name: QueueName, log: QueueLog, sizes: dict[int, int]) -> Iterator[Finding]:
     """Compare a tier's segments with the broker's metadata of them.
 
     Args:
         name: of the queue.
         log: its files.
-        known: size of each segment by its offset, as ``tieredStoreMetadata.json`` has them.
+        sizes: size of each segment by its offset, as ``tieredStoreMetadata.json`` has them.
     """
-    there = {segment.start_offset: segment for segment in log.segments}
-    for base, size in sorted(known.items()):
-        if base not in there:
+    segments = {segment.start_offset: segment for segment in log.segments}
+    for base, size in sorted(sizes.items()):
+        if base not in segments:
             detail = "a segment of the metadata is not there"
             yield name.finding(variant_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, physical_offset=base, size=size)
-        elif there[base].size_bytes < size:
+        elif segments[base].size_bytes < size:
             yield name.finding(
-                variant_kinds.TIER_SEGMENT_SIZE, "shorter than the metadata says", path=there[base].path,
-                physical_offset=base, expected=str(size), actual=str(there[base].size_bytes),
+                variant_kinds.TIER_SEGMENT_SIZE, "shorter than the metadata says", path=segments[base].path,
+                physical_offset=base, expected=str(size), actual=str(segments[base].size_bytes),
             )  # fmt: skip

@@ -17,7 +17,7 @@ _Table = TypeVar("_Table")
 
 @dataclass(frozen=True, slots=True)
 class RocksDbConfig:
-    """What config in RocksDB says of the queues; of a store without it nothing.
+    """Topics and committed offsets by config in RocksDB; empty for a store without that.
 
     Attributes:
         known_topics: topics that the broker knows; None where that is not known.

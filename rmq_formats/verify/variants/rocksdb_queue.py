@@ -12,7 +12,7 @@ from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.queue import MAX_TOLD, QueueName, former_codes
+from rmq_formats.verify.queue import MAX_REPORTED, QueueName, former_codes
 from rmq_formats.verify.queue_state import in_log_order
 
 _FINE: Final = 0
@@ -26,7 +26,7 @@ _FIELDS: Final = (
     (finding_kinds.UNIT_TIME, "store_timestamp", unit_kernel.STORE_TIMESTAMP),
     (finding_kinds.UNIT_TAGS_CODE, "tags_code", unit_kernel.TAGS_CODE),
     (finding_kinds.UNIT_SIZE, "size", unit_kernel.SIZE),
-)  # the last one that differs is told
+)  # the last one that differs is reported
 _UNDISPATCHED, _MISSING = 1, 2
 Longs = NDArray[np.int64]
 
@@ -88,12 +88,12 @@ class RocksDbQueueCheck:
         """Compare what the database has."""
         physical = stored.units["physical_offset"].astype(np.int64)
         former = self._merge(stored, physical)
-        wanted = self._rows[:, unit_kernel.QUEUE_OFFSET]
-        places = np.minimum(np.searchsorted(wanted, stored.offsets), max(0, len(wanted) - 1))
-        is_wanted = wanted[places] == stored.offsets if len(wanted) else np.zeros(len(physical), dtype=bool)
-        self._add_units(stored, self._judge(stored, physical, places, is_wanted), places, is_wanted)
-        has_unit = np.zeros(len(wanted), dtype=bool)
-        has_unit[places[is_wanted]] = True
+        offsets = self._rows[:, unit_kernel.QUEUE_OFFSET]
+        places = np.minimum(np.searchsorted(offsets, stored.offsets), max(0, len(offsets) - 1))
+        is_expected = offsets[places] == stored.offsets if len(offsets) else np.zeros(len(physical), dtype=bool)
+        self._add_units(stored, self._classify(stored, physical, places, is_expected), places, is_expected)
+        has_unit = np.zeros(len(offsets), dtype=bool)
+        has_unit[places[is_expected]] = True
         self._add_missing(stored, has_unit)
         self._check_last(stored, physical)
         self._add_placement_findings(stored.path)
@@ -124,53 +124,53 @@ class RocksDbQueueCheck:
             is_former[:] = False
         if is_former.any() or len(self.placement.repeated):
             self._set_placement(place_last(np.ascontiguousarray(records[~is_former]), is_named[~is_former]))
-        self._keep_former_codes(stored, physical)
+        self._retain_former_codes(stored, physical)
         return int(is_former.sum())
 
-    def _keep_former_codes(self, stored: StoredQueue, physical: Longs) -> None:
-        """Keep times of delivery and tags codes of a setting that the broker had when it dispatched the messages."""
+    def _retain_former_codes(self, stored: StoredQueue, physical: Longs) -> None:
+        """Retain the delivery times and tags codes of the broker's setting at the time of dispatch."""
         rows = self._rows.copy()
         at = np.minimum(np.searchsorted(stored.offsets, rows[:, unit_kernel.QUEUE_OFFSET]), len(stored.offsets) - 1)
         same = (stored.offsets[at] == rows[:, unit_kernel.QUEUE_OFFSET]) & (
             physical[at] == rows[:, unit_kernel.PHYSICAL_OFFSET]
         )
         numbers = np.flatnonzero(same & (stored.units["size"][at] == rows[:, unit_kernel.SIZE]))
-        own = rows[numbers]
+        same_rows = rows[numbers]
         tags_codes = stored.units["tags_code"][at[numbers]].astype(np.int64)
-        for kept, finding in former_codes(self.name, own, tags_codes):
-            rows[numbers[kept], unit_kernel.TAGS_CODE] = tags_codes[kept]
+        for run, finding in former_codes(self.name, same_rows, tags_codes):
+            rows[numbers[run], unit_kernel.TAGS_CODE] = tags_codes[run]
             self.findings.add(replace(finding, path=stored.path))
         self._set_placement(replace(self.placement, rows=rows))
 
-    def _judge(self, stored: StoredQueue, physical: Longs, places: Longs, is_wanted: NDArray[np.bool_]) -> Longs:
-        """Return the fault of each unit, a place in ``_KINDS``."""
+    def _classify(self, stored: StoredQueue, physical: Longs, places: Longs, is_expected: NDArray[np.bool_]) -> Longs:
+        """Return the fault of each unit, a position in ``_KINDS``."""
         kinds = np.full(len(physical), _FINE, dtype=np.int64)
         is_same = np.zeros(len(physical), dtype=bool)
         if len(self._rows):
             rows = self._rows[places]
-            is_same = is_wanted & (rows[:, unit_kernel.PHYSICAL_OFFSET] == physical)
+            is_same = is_expected & (rows[:, unit_kernel.PHYSICAL_OFFSET] == physical)
             for kind, field, column in _FIELDS:
                 kinds[is_same & (stored.units[field] != rows[:, column])] = _KINDS.index(kind)
         # A broker drops old units when the database is compacted, so that they may point before the log's begin.
-        is_old = self.facts.is_old(physical, stored.units["size"].astype(np.int64)) & ~is_wanted
-        others = ~is_same & ~is_old & ~self._is_displaced(stored, physical)
-        kinds[others] = _DANGLING
-        kinds[others & np.isin(physical, self._rows[:, unit_kernel.PHYSICAL_OFFSET])] = _DISPLACED
-        kinds[others & np.isin(physical, physical[is_same])] = _DUPLICATE
-        kinds[others & self.facts.is_lost(physical)] = _LOST
+        is_old = self.facts.is_old(physical, stored.units["size"].astype(np.int64)) & ~is_expected
+        unmatched = ~is_same & ~is_old & ~self._is_displaced(stored, physical)
+        kinds[unmatched] = _DANGLING
+        kinds[unmatched & np.isin(physical, self._rows[:, unit_kernel.PHYSICAL_OFFSET])] = _DISPLACED
+        kinds[unmatched & np.isin(physical, physical[is_same])] = _DUPLICATE
+        kinds[unmatched & self.facts.is_lost(physical)] = _LOST
         # A broker that cuts its log sets the queue's end back, and leaves the units behind it until they are replaced.
         end = np.iinfo(np.int64).max if stored.last is None else stored.last.queue_offset
-        is_beyond = others & (physical >= self.facts.end)
+        is_beyond = unmatched & (physical >= self.facts.end)
         kinds[is_beyond] = np.where(stored.offsets[is_beyond] > end, _FINE, _BEYOND)
         return kinds
 
     def _is_displaced(self, stored: StoredQueue, physical: Longs) -> NDArray[np.bool_]:
-        """Return which units are those of records whose queue offset is damaged: they stand where those say."""
+        """Return which units are of records with a damaged queue offset, at which the units stand too."""
         rows = self.placement.displaced
         is_record = np.isin(physical, rows[:, unit_kernel.PHYSICAL_OFFSET])
         return is_record & np.isin(stored.offsets, rows[:, unit_kernel.QUEUE_OFFSET])
 
-    def _add_units(self, stored: StoredQueue, kinds: Longs, places: Longs, is_wanted: NDArray[np.bool_]) -> None:
+    def _add_units(self, stored: StoredQueue, kinds: Longs, places: Longs, is_expected: NDArray[np.bool_]) -> None:
         for begin, end in _runs(stored.offsets, kinds):
             kind = _KINDS[int(kinds[begin])]
             assert kind is not None, "runs are those of faults"
@@ -178,7 +178,7 @@ class RocksDbQueueCheck:
             finding = self.name.finding(
                 finding_kinds.of_rocksdb(kind), _span(first, int(stored.offsets[end - 1])), path=stored.path,
                 queue_offset=first, physical_offset=int(unit["physical_offset"]), count=end - begin,
-                expected=_row_text(self._rows[places[begin]]) if is_wanted[begin] else "none",
+                expected=_row_text(self._rows[places[begin]]) if is_expected[begin] else "none",
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
             )  # fmt: skip
             (self.excused if kind is finding_kinds.UNIT_BEYOND else self.findings).add(finding)
@@ -200,7 +200,7 @@ class RocksDbQueueCheck:
             self.findings.add(finding)
 
     def _check_last(self, stored: StoredQueue, physical: Longs) -> None:
-        """Compare what the database says of the queue's end with its last unit within the log."""
+        """Compare the key max of the queue, its end, with the queue's last unit within the log."""
         there = np.flatnonzero(physical < self.facts.end)
         if not len(there):
             return
@@ -220,14 +220,14 @@ class RocksDbQueueCheck:
             (finding_kinds.QUEUE_OFFSET_REPEATED, self.placement.repeated, "a later record has it: RocksDB's rule"),
             (finding_kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
         ):
-            for row in rows[:MAX_TOLD]:
+            for row in rows[:MAX_REPORTED]:
                 self.findings.add(
                     self.name.finding(
                         kind, detail, path=path, physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
                         queue_offset=int(row[unit_kernel.QUEUE_OFFSET]),
                     )
                 )  # fmt: skip
-            self.findings.add_uncounted(kind, max(0, len(rows) - MAX_TOLD))
+            self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
         gaps = self.placement.gap_units
         if gaps:
             detail = f"{gaps} places between the first and the last message have no record"
