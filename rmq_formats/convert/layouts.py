@@ -144,7 +144,7 @@ def _make(
     report = rebuild_store(str(new), None, options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
         refuse_other_messages(source.store, str(new))
-    return tuple(finding_kinds.damage_finding(damage) for damage in damages), report, changes
+    return tuple(finding_kinds.make_damage_finding(damage) for damage in damages), report, changes
 
 
 def _copy_rest(storage: Storage, root: str, new: Path) -> tuple[str, ...]:

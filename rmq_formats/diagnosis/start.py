@@ -24,7 +24,7 @@ from rmq_formats.storage.segments import Entry, LocalStorage, list_segments
 from rmq_formats.storage.settings_file import read_settings_file
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.config_files import read_config_texts
 from rmq_formats.verify.findings import Finding, FindingList
 
 _LONG_START_S: Final = 60.0
@@ -205,7 +205,7 @@ def _queue_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) ->
 
 def _config_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
     findings = FindingList()
-    config_texts(storage, paths.config_dir(root), findings)
+    read_config_texts(storage, paths.config_dir(root), findings)
     for finding in findings.kept:
         if finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_UNPARSABLE}:
             yield _config_answer(root, finding, is_lost=finding.kind == finding_kinds.CONFIG_LOST)

@@ -14,7 +14,7 @@ from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import Variant
-from rmq_formats.verify.checkpoint_and_config import Claim, consumer_claims, delay_claims
+from rmq_formats.verify.checkpoint_and_config import Claim, parse_consumer_claims, parse_delay_claims
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 
@@ -68,9 +68,9 @@ def read_documents(storage: Storage, root: str) -> list[OffsetsDocument]:
     else:
         name = offsets_file(storage, root)
         content, text = read_config(storage, root, name, _parse) or ({}, "{}")
-        documents.append(OffsetsDocument(name, content, tuple(consumer_claims(text))))
+        documents.append(OffsetsDocument(name, content, tuple(parse_consumer_claims(text))))
     content, text = read_config(storage, root, DELAY_OFFSETS, _parse) or ({}, "{}")
-    documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(delay_claims(text))))
+    documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_claims(text))))
     return documents
 
 

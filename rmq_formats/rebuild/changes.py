@@ -22,10 +22,10 @@ from rmq_formats.verify.checkpoint_and_config import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
     Claim,
-    consumer_claims,
-    delay_claims,
+    parse_consumer_claims,
+    parse_delay_claims,
 )
-from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.config_files import read_config_texts
 from rmq_formats.verify.findings import FindingList
 from rmq_formats.verify.variants.rocksdb_config import read_rocksdb_config
 
@@ -299,14 +299,16 @@ def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Lo
 
 def stored_claims(storage: Storage, root: str) -> list[Claim]:
     """Read the offsets of consumer groups and of the delayed delivery; files that cannot be read have none."""
-    texts = config_texts(storage, paths.config_dir(root), FindingList())
+    texts = read_config_texts(storage, paths.config_dir(root), FindingList())
     stored = read_rocksdb_config(storage, root, store_variants.detect_layouts(storage, root), FindingList())
     claims = [
-        claim for name in (CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS) for claim in consumer_claims(texts.get(name, "{}"))
+        claim
+        for name in (CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS)
+        for claim in parse_consumer_claims(texts.get(name, "{}"))
     ]
     if stored.claims is not None:
         claims = list(stored.claims)
-    return claims + list(delay_claims(texts.get("delayOffset.json", "{}")))
+    return claims + list(parse_delay_claims(texts.get("delayOffset.json", "{}")))
 
 
 def _groups_outside(

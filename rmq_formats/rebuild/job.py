@@ -164,7 +164,7 @@ def rebuild_steps(
         directories = _directories(options)
         if faulty is None:
             refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
-        findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
+        findings = check_segments(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
         if options.consumequeue and not area.exists(_WRITTEN):
             write_log_facts(area, splits, scans)
@@ -345,7 +345,7 @@ def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
     area.drop_spills()
 
 
-def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
+def check_segments(segments: Sequence[Segment]) -> list[Finding]:
     """Find gaps between CommitLog files, and files of another size than most."""
     sizes = Counter(segment.size_bytes for segment in segments)
     usual = max(sizes, key=lambda size: (sizes[size], size))  # of two counts alike the larger: the other was cut
@@ -390,7 +390,7 @@ def _report(
 ) -> RebuildReport:
     counts = Counter(finding.kind.code for finding in findings)
     for scan in scans:
-        findings += [finding_kinds.damage_finding(damage) for damage in scan.damage_list()]
+        findings += [finding_kinds.make_damage_finding(damage) for damage in scan.damage_list()]
         counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
     for result in written:
         findings += [Finding.from_dict(fields) for fields in result.findings]

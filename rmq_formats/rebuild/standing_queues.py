@@ -32,13 +32,13 @@ from rmq_formats.tasks.together import JobSteps
 from rmq_formats.tasks.waves import Area, write_text
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.absent_queues import AbsentQueues, is_deleted
-from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.config_files import read_config_texts
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList, Severity
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_formats.verify.phases.stored_files import StoredFiles
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
-from rmq_formats.verify.queue_state import QueueState, record_gaps, state_by_log
+from rmq_formats.verify.queue_state import QueueState, build_state_from_log, find_record_gaps
 from rmq_formats.verify.units import read_units
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
 
@@ -95,9 +95,9 @@ def _note_name(partition: int) -> str:
 
 def _claimed_queues(storage: Storage, root: str) -> Iterator[Queue]:
     """Yield the queues with a consumer offset above 0."""
-    texts = config_texts(storage, paths.config_dir(root), FindingList())
+    texts = read_config_texts(storage, paths.config_dir(root), FindingList())
     for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
-        for claim in checkpoint_and_config.consumer_claims(texts.get(name, "{}")):
+        for claim in checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")):
             if claim.queue_offset > 0:
                 yield claim.topic, claim.queue_id
 
@@ -189,7 +189,7 @@ class StandingQueues:
             elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
                 is_sound = False
         # Units of lost messages explain their gaps to a verification; here such units become pre-blanks.
-        for begin, end, *_ in record_gaps(check.state).tolist():
+        for begin, end, *_ in find_record_gaps(check.state).tolist():
             detail = f"no record has the queue offsets {begin} to {end - 1}"
             record_findings.add(
                 name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin)
@@ -254,13 +254,13 @@ class StandingQueues:
     def _without_files(self, queue: Queue, rows: Rows) -> StandingQueue | None:
         if not len(rows):
             return StandingQueue(None, None, FindingList())
-        kind = self._absent.kind(queue[0], rows, is_claimed=queue in self._claimed)
+        kind = self._absent.classify(queue[0], rows, is_claimed=queue in self._claimed)
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()
         undispatched = rows[rows[:, unit_kernel.PHYSICAL_OFFSET] >= self._dispatched_end]
         if kind is finding_kinds.QUEUE_ABSENT and len(undispatched):
-            return StandingQueue(None, state_by_log(undispatched, self.facts), findings)
+            return StandingQueue(None, build_state_from_log(undispatched, self.facts), findings)
         if kind.severity is not Severity.INFO:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
         return StandingQueue(None, None, findings)

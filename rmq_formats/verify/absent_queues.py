@@ -41,7 +41,7 @@ class AbsentQueues:
     root: str
     known_topics: Collection[str] | None
 
-    def kind(
+    def classify(
         self, topic: str, records: Rows, *, is_claimed: bool, has_bound: bool | None = None
     ) -> Kind:  # fmt: skip
         """Return the kind of finding about a queue without files, or without units in RocksDB.

@@ -48,7 +48,7 @@ class Claim:
         )  # fmt: skip
 
 
-def checkpoint_findings(
+def check_checkpoint(
     data: bytes | None, size_bytes: int, path: str, latest_ms: int, log_end: int, *, has_sixth: bool
 ) -> Iterator[Finding]:
     """Check a checkpoint.
@@ -93,7 +93,7 @@ def checkpoint_findings(
         yield Finding(finding_kinds.CHECKPOINT_TRAILING, "bytes after the checkpoint's numbers", path)
 
 
-def index_findings(data: bytes | None, path: str, index_ends_ms: Sequence[int]) -> Iterator[Finding]:
+def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence[int]) -> Iterator[Finding]:
     """Check that the checkpoint covers all full IndexFiles.
 
     The checkpoint has the end of the last full IndexFile. An abnormal start deletes files that end later, which is
@@ -134,7 +134,7 @@ class ConfigFile:
         return self.data is not None or self.fault is not None
 
 
-def config_findings(path: str, config: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
+def check_config_file(path: str, config: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
     """Check that a broker can load a config file, or else its ``.bak``.
 
     Source: ``ConfigManager#load``.
@@ -229,7 +229,7 @@ _FORMS: Final[Mapping[str, Mapping[str, Callable[[str, object], bool]]]] = {
 }
 
 
-def consumer_claims(text: str) -> Iterator[Claim]:
+def parse_consumer_claims(text: str) -> Iterator[Claim]:
     """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
     for name, offset in _table(text, "lmqOffsetTable").items():
         topic, separator, group = name.partition("@")
@@ -243,7 +243,7 @@ def consumer_claims(text: str) -> Iterator[Claim]:
                     yield Claim(topic, int(queue_id), offset, group)
 
 
-def delay_claims(text: str) -> Iterator[Claim]:
+def parse_delay_claims(text: str) -> Iterator[Claim]:
     """Parse the offsets in a ``delayOffset.json``: level 1 is queue 0."""
     for level, offset in _table(text).items():
         if _QUEUE_ID.fullmatch(level) and int(level) > 0 and isinstance(offset, int) and offset <= _MAX_LONG:

@@ -11,7 +11,7 @@ from rmq_formats.verify.findings import Finding, FindingList
 MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30 MB; parsed it takes many times its size
 
 
-def config_texts(storage: Storage, directory: str, findings: FindingList) -> dict[str, str]:
+def read_config_texts(storage: Storage, directory: str, findings: FindingList) -> dict[str, str]:
     """Read each config file that exists as a broker does, from it or its ``.bak``; empty if neither is readable.
 
     Args:
@@ -29,7 +29,7 @@ def config_texts(storage: Storage, directory: str, findings: FindingList) -> dic
         path = f"{directory}/{name}"
         config = _read(storage, path, path, entries.get(name))
         backup = _read(storage, f"{path}.bak", path, entries.get(f"{name}.bak"))
-        for finding in checkpoint_and_config.config_findings(path, config, backup):
+        for finding in checkpoint_and_config.check_config_file(path, config, backup):
             findings.add(finding)
         if config.exists or backup.exists:
             texts[name] = (checkpoint_and_config.select_config_data(config, backup) or b"").decode("utf-8", "replace")

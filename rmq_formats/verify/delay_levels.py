@@ -35,20 +35,20 @@ def told_delay_levels(
 
     The queues are files, or a RocksDB; one that cannot be opened is passed over.
     """
-    delays: Mapping[int, Iterable[int]] = file_delays(storage, root, segments)
+    delays: Mapping[int, Iterable[int]] = sample_file_delays(storage, root, segments)
     database = store_variants.only_queue_database(root, store_variants.detect_layouts(storage, root))
     if database is not None:
         with suppress(RmqError), opened_queues(storage, database) as opened_database:
-            delays = database_delays(opened_database)
+            delays = sample_database_delays(opened_database)
     return infer_levels_from_delays(delays, default)
 
 
-def file_delays(storage: Storage, root: str, segments: Sequence[Segment]) -> dict[int, list[int]]:
+def sample_file_delays(storage: Storage, root: str, segments: Sequence[Segment]) -> dict[int, list[int]]:
     """Return the delays of a few messages of each level, in ms, by the files of their queues."""
     return {queue_id: list(_delays(storage, root, segments, queue_id)) for queue_id in _queue_ids(storage, root)}
 
 
-def database_delays(database: QueueDatabase) -> dict[int, list[int]]:
+def sample_database_delays(database: QueueDatabase) -> dict[int, list[int]]:
     """Return the delays of the last messages of each level, in ms: a unit has delivery time and store time.
 
     Raises:

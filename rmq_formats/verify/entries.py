@@ -182,7 +182,7 @@ class EntryCheck:
         if before.first_index < 0:
             self._span = replace(after, begins_after_damage=self._after_damage)
         else:
-            for finding in entry_boundary_findings(before, after, self._path, after_damage=self._after_damage):
+            for finding in check_entry_boundary(before, after, self._path, after_damage=self._after_damage):
                 self._findings.add(finding)
             self._span = replace(before, last_index=after.last_index, last_term=after.last_term)
         self._after_damage = False
@@ -257,7 +257,7 @@ def _heaviest_rise(runs: Sequence[tuple[int, int, int]]) -> list[int]:
     return rising_runs[::-1]
 
 
-def entry_boundary_findings(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
+def check_entry_boundary(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
     """Check that entries continue where the entries before them end; a damaged range between may have lost some."""
     expected = before.last_index + 1
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected

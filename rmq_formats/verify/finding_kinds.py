@@ -393,7 +393,7 @@ ALL: Final[tuple[Kind, ...]] = (
 )
 
 
-def of_rocksdb(kind: Kind) -> Kind:
+def with_rocksdb_remedy(kind: Kind) -> Kind:
     """Return the kind of a fault of a ConsumeQueue that is in RocksDB: with the remedy that is one there."""
     return replace(kind, remedy=kind.remedy.replace(_REBUILD_QUEUE, _RENEW_DATABASE))
 
@@ -406,6 +406,6 @@ LOG_DAMAGED: Final = Kind(
 )
 
 
-def damage_finding(damage: Damage, path: str | None = None) -> Finding:
+def make_damage_finding(damage: Damage, path: str | None = None) -> Finding:
     """Return a rebuild's finding for a damaged range of the CommitLog."""
     return Finding(LOG_DAMAGED, damage.code.text, path, damage.physical_offset, damage.size)

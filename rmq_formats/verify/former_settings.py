@@ -16,7 +16,9 @@ _FEWEST: Final = 2  # units with one other delay; a single one is one only at an
 _FEWEST_REPEATS: Final = 5  # of tags whose code deviates in the same way as where they occurred before
 
 
-def former_delays(tags_codes: Longs, expected: Longs, store_timestamps_ms: Longs) -> Iterator[tuple[int, int, int]]:
+def find_former_delays(
+    tags_codes: Longs, expected: Longs, store_timestamps_ms: Longs
+) -> Iterator[tuple[int, int, int]]:
     """Find runs of delayed messages whose level had another delay when they were dispatched.
 
     Args:
@@ -38,7 +40,7 @@ def former_delays(tags_codes: Longs, expected: Longs, store_timestamps_ms: Longs
             yield begin, end, delay
 
 
-def former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
+def find_former_tags(tags_codes: Longs, expected: Longs) -> Iterator[Longs]:
     """Find runs of units whose tags codes another hash made: the same tags have the same other code again and again.
 
     A run ends at a unit that has the hash of now. It goes over tags whose code is the same everywhere in the queue,

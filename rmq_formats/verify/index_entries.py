@@ -195,7 +195,7 @@ class EntryWalk:
         at, size, next_key = self.number, _FIRST_LOOK_UP, -1
         while at < end and next_key < 0:
             stop = min(at + size, end)
-            hashes, physical_offsets = columns(self.entries(at, min(stop + 1, end)))
+            hashes, physical_offsets = decode_entries(self.entries(at, min(stop + 1, end)))
             first_near = (self.key or 0) + at - self.number
             near = np.arange(first_near, first_near + len(hashes), dtype=np.int64)
             keys = self.keys.locate(hashes, physical_offsets, near)
@@ -215,7 +215,7 @@ class EntryWalk:
         count = min(at - self.number, next_key - (self.key or 0), _LAST_LOOK_UP)
         if count <= 0:
             return 0
-        hashes, offsets = columns(self.entries(at - count, at))
+        hashes, offsets = decode_entries(self.entries(at - count, at))
         key_hashes, key_offsets, _ = self.keys.read(next_key - count, next_key)
         differing = np.flatnonzero((hashes != key_hashes) | (offsets != key_offsets))
         return count - int(differing[-1]) - 1 if len(differing) else count
@@ -265,7 +265,7 @@ class EntryWalk:
         unexplained = np.zeros(end - begin, dtype=bool)
         for low in range(begin, end, _LAST_LOOK_UP):
             high = min(low + _LAST_LOOK_UP, end)
-            hashes, offsets = columns(self.entries(low, high))
+            hashes, offsets = decode_entries(self.entries(low, high))
             lost = self.facts.is_lost(offsets)
             beyond = np.zeros(len(offsets), dtype=bool)
             if is_end and high == end:  # only the newest entries can be newer than the log
@@ -329,7 +329,7 @@ class EntryWalk:
         for low in range(begin, end, _LAST_LOOK_UP):
             high = min(low + _LAST_LOOK_UP, end)
             entries = self.entries(low, high)
-            hashes = columns(entries)[0]
+            hashes = decode_entries(entries)[0]
             if key is not None:
                 places = np.flatnonzero(unexplained[low - begin : high - begin])
                 before = int(np.count_nonzero(unexplained[: low - begin]))
@@ -340,7 +340,7 @@ class EntryWalk:
     def are_next_keys(self, end: int) -> bool:
         """Return whether the entries up to ``end`` match the next keys, one by one."""
         if self.key is None:
-            hashes, offsets = columns(self.entries(self.number, self.number + 1))
+            hashes, offsets = decode_entries(self.entries(self.number, self.number + 1))
             numbers = self.keys.locate(hashes, offsets, np.zeros(1, dtype=np.int64))
             self.key = int(numbers[0]) if numbers[0] >= 0 else None
         key = self.key
@@ -348,7 +348,7 @@ class EntryWalk:
             return False
         for low in range(self.number, end, BLOCK):
             high = min(low + BLOCK, end)
-            hashes, offsets = columns(self.entries(low, high))
+            hashes, offsets = decode_entries(self.entries(low, high))
             expected = self.keys.read(key + low - self.number, key + high - self.number)
             if not (np.array_equal(hashes, expected[0]) and np.array_equal(offsets, expected[1])):
                 return False
@@ -372,8 +372,8 @@ class EntryWalk:
         self.findings.add(Finding(kind, detail, self.file.path, at, expected=expected, actual=actual, count=count))
 
 
-def columns(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
-    """Return the hashes and physical offsets of entries."""
+def decode_entries(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
+    """Decode the hashes and physical offsets of entries."""
     rows = entries.view(ENTRY_DTYPE)
     return rows["key_hash"].astype(np.int32), rows["physical_offset"].astype(np.int64)
 

@@ -26,7 +26,7 @@ from rmq_formats.tasks.together import JobSteps, TaskBatch, run_alone
 from rmq_formats.tasks.waves import partition_count, rescan_misaligned_splits
 from rmq_formats.tasks.workspace import WorkArea, temporary_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
-from rmq_formats.verify.delay_levels import file_delays, infer_levels_from_delays
+from rmq_formats.verify.delay_levels import infer_levels_from_delays, sample_file_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases import index as job_index
@@ -38,12 +38,12 @@ from rmq_formats.verify.phases.own_logs import list_own_logs
 from rmq_formats.verify.phases.plan import (
     LINK_TO_NOWHERE,
     VerifyOptions,
-    entries_or_finding,
+    check_segments,
     find_segments,
     is_a_store,
+    list_or_report,
     refuse_inside_store,
     resolve_sizes,
-    segment_findings,
     with_delay_levels,
 )
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
@@ -51,7 +51,7 @@ from rmq_formats.verify.phases.queues import PartResult, check_queues
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseReference, inspect_database
 from rmq_formats.verify.phases.scan import ScanOptions, SplitCheck, check_split
 from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
-from rmq_formats.verify.report import VerifyReport, sorted_findings
+from rmq_formats.verify.report import VerifyReport, sort_findings
 
 _DIRECTORIES: Final[dict[str, Kind]] = {
     "commitlog": finding_kinds.SEGMENT_UNREADABLE,
@@ -188,8 +188,8 @@ class _Verification:
             index_entries=sum(check.key_count for check in checks),
             seconds=round(time.perf_counter() - self._begin, 3),
             phases=self.phases,
-            segments=tuple(job_scan.segment_states(checks)),
-            findings=sorted_findings(self.findings.kept),
+            segments=tuple(job_scan.merge_segment_states(checks)),
+            findings=sort_findings(self.findings.kept),
             counts=dict(self.findings.counts),
             faulty_queues=self.findings.queues,
         ).without_secrets()
@@ -213,13 +213,13 @@ class _Verification:
         segments, ends, unreadable = yield from self._readable(all_segments)
         segments, ends = bound_by_log_end(self.storage, self.root, segments, ends, self.findings)
         sizes = resolve_sizes(self.storage, self.root, all_segments, self.options, self.findings)
-        for finding in segment_findings(all_segments, sizes.commitlog_file_bytes):
+        for finding in check_segments(all_segments, sizes.commitlog_file_bytes):
             # A broker allocates a next file.
             is_being_made = finding.kind in _BEING_MADE and finding.path == all_segments[-1].path
             (self.excused if is_being_made else self.findings).add(finding)
         database = inspect_database(self.storage, self.root, self.variants, self.findings)
         if self.options.delay_levels_ms is None:
-            delays = database.delays or file_delays(self.storage, self.root, segments)
+            delays = database.delays or sample_file_delays(self.storage, self.root, segments)
             levels = infer_levels_from_delays(delays, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, levels, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
@@ -289,7 +289,7 @@ class _Verification:
         for check in checks:
             if check.findings is not None:
                 self.findings.merge(check.findings)
-        for finding in job_scan.log_findings(checks):
+        for finding in job_scan.check_whole_log(checks):
             self.findings.add(finding)
         return checks
 
@@ -298,9 +298,9 @@ class _Verification:
         all_segments = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
         lost = list(job_scan.read_damages(self.work, checks))
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
-        end = job_scan.log_end(checks)
+        end = job_scan.find_log_end(checks)
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(all_segments)]
-        holes = (state for state in job_scan.segment_states(checks) if not state.data_bytes)
+        holes = (state for state in job_scan.merge_segment_states(checks) if not state.data_bytes)
         gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in holes]
         gaps += job_scan.find_unended_ranges(checks)
         lost += [np.array([[begin, gap_end]], dtype=np.int64) for begin, gap_end in gaps if begin < gap_end <= end]
@@ -341,19 +341,21 @@ class _Verification:
             self.excused.merge(result.excused)
         indexes = [result for result in results if isinstance(result, IndexResult)]
         last_offset = max((check.last_physical_offset for check in checks), default=-1)
-        for finding in job_index.index_findings(indexes, SpilledKeys(self.work), last_offset, self.excused):
+        for finding in job_index.check_index_files(indexes, SpilledKeys(self.work), last_offset, self.excused):
             if finding.kind != finding_kinds.INDEX_MISSING or self.options.has_index:
                 self.findings.add(finding)
         path = paths.checkpoint_file(self.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
-        for finding in checkpoint_and_config.index_findings(read_checkpoint(self.storage, path)[0], path, ends_ms):
+        for finding in checkpoint_and_config.check_index_timestamp(
+            read_checkpoint(self.storage, path)[0], path, ends_ms
+        ):
             self.excused.add(finding)  # a broker that has just begun a file flushes the one before it after a while
         return [result for result in results if isinstance(result, PartResult)], indexes
 
     def _index_tasks(self) -> list[IndexFileTask]:
         directory = paths.index_dir(self.root)
         files = []
-        for entry in entries_or_finding(self.storage, directory, finding_kinds.INDEX_UNREADABLE, self.findings):
+        for entry in list_or_report(self.storage, directory, finding_kinds.INDEX_UNREADABLE, self.findings):
             path = f"{directory}/{entry.name}"
             if entry.is_directory or not paths.is_index_file_name(entry.name):
                 self.findings.add(Finding(finding_kinds.STRAY, "no name of an IndexFile", path, size=entry.size_bytes))

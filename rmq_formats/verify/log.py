@@ -193,7 +193,7 @@ class LogCheck:
                 finding(finding_kinds.LOG_TOPIC, fault, None, repr(raw))
         if odd & kernel.ODD_PROPERTIES:
             raw = _bytes_at(batch, shape.properties_at, shape.properties_bytes)
-            finding(finding_kinds.LOG_PROPERTIES, properties_fault(raw), None, repr(raw[:200]))
+            finding(finding_kinds.LOG_PROPERTIES, describe_properties_fault(raw), None, repr(raw[:200]))
         for bit, name, read in _FIELDS:
             if odd & bit:
                 finding(finding_kinds.LOG_HEADER, f"{name} has a value that no broker writes", None, read(batch, shape))
@@ -218,7 +218,7 @@ def topic_fault(raw: bytes) -> str | None:
     return None
 
 
-def properties_fault(raw: bytes) -> str:
+def describe_properties_fault(raw: bytes) -> str:
     """Return why a property block does not parse."""
     try:
         raw.decode()

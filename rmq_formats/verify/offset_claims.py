@@ -8,7 +8,7 @@ from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.findings import Finding, Kind
 
 
-def claim_findings(claim: Claim, path: str, least_offset: int, end_offset: int) -> Iterator[Finding]:
+def check_claim(claim: Claim, path: str, least_offset: int, end_offset: int) -> Iterator[Finding]:
     """Compare a committed offset with its queue.
 
     Args:
@@ -20,7 +20,7 @@ def claim_findings(claim: Claim, path: str, least_offset: int, end_offset: int) 
     if claim.queue_offset > end_offset:
         yield claim.finding(end_offset, path)
     elif claim.queue_offset < 0:
-        yield negative_finding(claim, path)
+        yield make_negative_finding(claim, path)
     elif claim.queue_offset < least_offset:
         expired = least_offset - claim.queue_offset
         yield _finding(
@@ -29,12 +29,12 @@ def claim_findings(claim: Claim, path: str, least_offset: int, end_offset: int) 
         )  # fmt: skip
 
 
-def negative_finding(claim: Claim, path: str) -> Finding:
+def make_negative_finding(claim: Claim, path: str) -> Finding:
     """Make the finding of a committed offset that no queue can have."""
     return _finding(finding_kinds.OFFSET_NEGATIVE, claim, path, f"{_owner(claim)} has a negative offset", "0 or more")
 
 
-def queueless_finding(claim: Claim, path: str, known_topics: frozenset[str] | None) -> Finding | None:
+def check_queueless_claim(claim: Claim, path: str, known_topics: frozenset[str] | None) -> Finding | None:
     """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
 
     Args:
@@ -43,7 +43,7 @@ def queueless_finding(claim: Claim, path: str, known_topics: frozenset[str] | No
         known_topics: those of the broker; None where they are not known.
     """
     if claim.queue_offset < 0:
-        return negative_finding(claim, path)
+        return make_negative_finding(claim, path)
     if claim.queue_offset == 0:
         return None
     is_deleted = known_topics is not None and claim.topic not in known_topics and not is_broker_topic(claim.topic)

@@ -19,23 +19,23 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.ext import ExtTable, classify_ext_units
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
-from rmq_formats.verify.former_settings import former_delays, former_tags
+from rmq_formats.verify.former_settings import find_former_delays, find_former_tags
 from rmq_formats.verify.queue_state import (
     RECORD_DETAILS,
     RECORD_KINDS,
     QueueState,
+    build_state_from_log,
     classify_records,
-    record_gaps,
-    state_by_log,
+    find_record_gaps,
 )
 from rmq_formats.verify.units import (
     KINDS,
     FileView,
     Status,
     UnitClassifier,
+    find_runs,
     read_units,
-    rows_between,
-    runs,
+    select_rows,
     view_file,
 )
 
@@ -118,7 +118,7 @@ class QueueCheck:
             log_file_bytes: size of the log's files; 0 where that is of no use.
         """
         self.name = name
-        self.state = state_by_log(rows, facts)
+        self.state = build_state_from_log(rows, facts)
         self.expected = self.state.expected()
         self.facts = facts
         self.findings = findings
@@ -137,7 +137,7 @@ class QueueCheck:
         unit_count = file_bytes // UNIT_BYTES
         read_files = [units for file in usable if (units := self._read(file, unit_count)) is not None]
         covered = sum(
-            len(rows_between(self.state.rows, file.first_offset, file.first_offset + unit_count)) for file in read_files
+            len(select_rows(self.state.rows, file.first_offset, file.first_offset + unit_count)) for file in read_files
         )
         if files and not (covered == len(self.state.rows) and all(file.is_expected for file in read_files)):
             self._merge(read_files, unit_count)
@@ -231,7 +231,7 @@ class QueueCheck:
         same = same[rows[same, unit_kernel.STORE_TIMESTAMP] > 0]
         tags_codes, same_rows = units[at[same], unit_kernel.TAGS_CODE], rows[same]
         restored = rows.copy()
-        for numbers, finding in former_codes(self.name, same_rows, tags_codes):
+        for numbers, finding in find_former_codes(self.name, same_rows, tags_codes):
             restored[same[numbers], unit_kernel.TAGS_CODE] = tags_codes[numbers]
             self.findings.add(finding)
         return restored
@@ -266,7 +266,7 @@ class QueueCheck:
         ]
         for _, group in groupby(enumerate(absent), key=lambda item: item[1] - item[0]):
             numbers = [number for _, number in group]
-            missing_rows = rows_between(rows, numbers[0] * units, (numbers[-1] + 1) * units)
+            missing_rows = select_rows(rows, numbers[0] * units, (numbers[-1] + 1) * units)
             if not len(missing_rows):
                 continue
             detail = f"{len(numbers)} files from byte {numbers[0] * file_bytes} on are not there"
@@ -296,12 +296,12 @@ class QueueCheck:
         if len(used):
             self.end_offset = max(self.end_offset, file.first_offset + int(used[-1]) + 1)
             self._check_expired(file.source, view, used, last=last)
-        for begin, end, kind in runs(status):
+        for begin, end, kind in find_runs(status):
             self._add_run(file.source.path, view, begin, end, kind)
 
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
         """Return whether a file has the expected units from its first place on, then zeros, as nearly all have."""
-        rows = rows_between(self.expected.rows, first_offset, first_offset + unit_count)
+        rows = select_rows(self.expected.rows, first_offset, first_offset + unit_count)
         if not len(rows) or rows[0, unit_kernel.QUEUE_OFFSET] != first_offset or len(data) < len(rows) * UNIT_BYTES:
             return False
         if unit_kernel.contiguous_count(rows) != len(rows) or kernel.equal_units(rows, data) != len(rows):
@@ -349,7 +349,7 @@ class QueueCheck:
             for row in rows[:MAX_REPORTED]:
                 self.findings.add(self._range_finding(kind, detail, row[None]))
             self.findings.add_uncounted(kind, max(0, len(rows) - MAX_REPORTED))
-        for begin, end, log_begin, log_end in record_gaps(state).tolist():
+        for begin, end, log_begin, log_end in find_record_gaps(state).tolist():
             # Messages in a damaged stretch of the log are reported with the units that name them.
             lost_count = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > lost_count:
@@ -362,7 +362,7 @@ class QueueCheck:
                 )  # fmt: skip
 
 
-def former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> Iterator[tuple[Rows, Finding]]:
+def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> Iterator[tuple[Rows, Finding]]:
     """Find the units of a queue whose tags codes are of a former setting.
 
     Args:
@@ -375,12 +375,12 @@ def former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]) -> 
     """
     expected = rows[:, unit_kernel.TAGS_CODE]
     if name.topic == SCHEDULE_TOPIC:
-        for begin, end, delay_ms in former_delays(tags_codes, expected, rows[:, unit_kernel.STORE_TIMESTAMP]):
+        for begin, end, delay_ms in find_former_delays(tags_codes, expected, rows[:, unit_kernel.STORE_TIMESTAMP]):
             numbers = np.arange(begin, end)
             text = f"have a delay of {delay_ms // 1000} s"
             yield numbers, _former_finding(name, finding_kinds.FORMER_DELAY, rows[numbers], text)
         return
-    for numbers in former_tags(tags_codes, expected):
+    for numbers in find_former_tags(tags_codes, expected):
         text = "have the tags codes of another hash"
         yield numbers, _former_finding(name, finding_kinds.FORMER_TAGS, rows[numbers], text)
 

@@ -44,13 +44,13 @@ class QueueState:
         return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], places, self.end)
 
 
-def state_by_log(rows: Rows, facts: LogFacts) -> QueueState:
+def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:
     """Return what a broker makes of a queue's records, in log order, where no file is."""
     if unit_kernel.are_plain(rows):
         queue_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
         end = int(queue_offsets[-1]) + 1 if len(queue_offsets) else 0
         return QueueState(rows, end, rows, queue_offsets, np.zeros(len(rows), dtype=bool), is_plain=True)
-    records = in_log_order(rows)
+    records = sort_in_log_order(rows)
     placement = place_units(records, facts.lost_ranges)
     rows = placement.rows
     places = np.full(len(records), NOT_PLACED, dtype=np.int64)
@@ -60,7 +60,7 @@ def state_by_log(rows: Rows, facts: LogFacts) -> QueueState:
     return QueueState(rows, end, records, places, np.zeros(len(records), dtype=bool))
 
 
-def in_log_order(rows: Rows) -> Rows:
+def sort_in_log_order(rows: Rows) -> Rows:
     """Return a queue's records ascending by physical offset, none twice, as overlapping files may have them."""
     physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
     if len(rows) < 2 or bool((np.diff(physical) > 0).all()):
@@ -98,7 +98,7 @@ def classify_records(state: QueueState) -> Rows:
     return kinds
 
 
-def record_gaps(state: QueueState) -> Rows:
+def find_record_gaps(state: QueueState) -> Rows:
     """Find the queue offsets that no record has, and the range of the log in which such records would be.
 
     Returns:

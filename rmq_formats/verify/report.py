@@ -146,7 +146,7 @@ class VerifyReport:
         }
 
 
-def sorted_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Sort findings: the gravest first, then by where they are."""
 
     def place(item: Finding) -> tuple[int, str, int, str, int]:

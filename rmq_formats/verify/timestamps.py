@@ -33,7 +33,7 @@ def unpack_moments(packed: bytes) -> list[Moment]:
 class TimeCheck:
     """Check of the store timestamps in a run of records.
 
-    The first and the last record are left to ``boundary_findings``, which has their neighbours.
+    The first and the last record are left to ``check_boundary``, which has their neighbours.
 
     Args:
         loose: whether records may stand in another order than they were stamped, by less than ``CLOCK_STEP_MS``.
@@ -97,7 +97,7 @@ def _falls(moments: Sequence[Moment]) -> bool:
     return len(moments) > 1 and moments[-1].timestamp_ms < moments[-2].timestamp_ms
 
 
-def boundary_findings(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
+def check_boundary(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
     """Check the boundary between two runs of records, which ``TimeCheck`` left open."""
     near = [*before, *after]
     for at in (len(before) - 1, len(before)):

@@ -134,7 +134,7 @@ def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
         last: no file of the queue is after this one.
     """
     offsets = actual[:, unit_kernel.QUEUE_OFFSET]
-    rows = rows_between(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
+    rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     expected_units = np.zeros_like(actual)
     claims = np.zeros(len(actual), dtype=bool)
     places = rows[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
@@ -142,7 +142,7 @@ def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
     return FileView(offsets, actual, expected_units, claims, last)
 
 
-def rows_between(rows: Longs, begin: int, end: int) -> Longs:
+def select_rows(rows: Longs, begin: int, end: int) -> Longs:
     """Return the placed rows with queue offsets in ``[begin, end)``."""
     low, high = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], [begin, end]).tolist()
     return rows[low:high]
@@ -237,7 +237,7 @@ class UnitClassifier:
         status[rest] = statuses
 
 
-def runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
+def find_runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
     """Return the runs of equal status that are not fine: begin, end, status."""
     if not status.any():
         return []

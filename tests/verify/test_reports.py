@@ -16,7 +16,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind, Severity
 from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.html.page import page
+from rmq_formats.verify.html.page import render_page
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.phases.scan import SegmentState
 from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, findings_table, write_findings
@@ -87,7 +87,7 @@ def test_findings_with_names_that_are_no_text_are_written(tmp_path: Path) -> Non
     for file_format in ("json", "parquet"):
         write_findings(findings_table([finding]), str(tmp_path / file_format), file_format)
     assert json.loads((tmp_path / "json").read_text("utf-8"))["topic"] == "?"
-    assert "Store verification" in page(made([finding]), WHEN, "")
+    assert "Store verification" in render_page(made([finding]), WHEN, "")
 
 
 def test_tables_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def checked(text: str) -> Checker:
 
 
 def test_the_page_is_one_file_that_fetches_nothing(report: VerifyReport) -> None:
-    text = page(report, WHEN, "1.0")
+    text = render_page(report, WHEN, "1.0")
     told = " ".join(checked(text).text)
     for kind, _ in report.kinds():
         assert kind.code in told
@@ -158,7 +158,7 @@ def test_the_page_is_one_file_that_fetches_nothing(report: VerifyReport) -> None
 
 def test_the_page_of_a_sound_store_says_so(golden: Callable[[str], Path]) -> None:
     report = verify(golden("crash") / "store", VerifyOptions())
-    told = " ".join(checked(page(report, WHEN, "")).text)
+    told = " ".join(checked(render_page(report, WHEN, "")).text)
     assert "The store is sound" in told
     assert "What was found" not in told
     assert "store.abort" in told
@@ -167,7 +167,7 @@ def test_the_page_of_a_sound_store_says_so(golden: Callable[[str], Path]) -> Non
 def test_names_out_of_a_store_cannot_write_html() -> None:
     evil = "<script>alert(1)</script>\"'&\x1b[2J"
     finding = Finding(finding_kinds.UNIT_DANGLING, evil, evil, 1, 1, evil, 1, 1, evil, evil)
-    text = page(made([finding], store=evil), WHEN, evil)
+    text = render_page(made([finding], store=evil), WHEN, evil)
     checked(text)
     assert "<script" not in text
     assert "\x1b" not in text
@@ -182,7 +182,7 @@ def test_the_map_holds_any_number_of_files(segments: int) -> None:
         Finding(finding_kinds.INDEX_CHAIN, "x", "/s/index/2"),
     ]
     report = made(findings, segments, index_paths=("/s/index/1", "/s/index/2"))
-    text = page(report, WHEN, "")
+    text = render_page(report, WHEN, "")
     checked(text)
     assert text.count('class="strip"') <= 52
     assert len(text) < 1_000_000
@@ -190,7 +190,7 @@ def test_the_map_holds_any_number_of_files(segments: int) -> None:
 
 def test_a_page_with_very_many_findings_is_cut_and_says_so() -> None:
     findings = [Finding(finding_kinds.UNIT_DANGLING, str(n), topic=f"T{n}", queue_id=0, count=3) for n in range(900)]
-    told = " ".join(checked(page(made(findings), WHEN, "")).text)
+    told = " ".join(checked(render_page(made(findings), WHEN, "")).text)
     assert "500 listed, which tell 1,500 of 2,700" in told
     assert "60 of 900" in told
 

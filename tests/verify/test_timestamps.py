@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Kind
-from rmq_formats.verify.timestamps import TimeCheck, boundary_findings
+from rmq_formats.verify.timestamps import TimeCheck, check_boundary
 
 
 def findings(times: list[int], cuts: set[int], batches: set[int]) -> list[tuple[int | None, Kind]]:
@@ -26,9 +26,9 @@ def findings(times: list[int], cuts: set[int], batches: set[int]) -> list[tuple[
             checks.append(TimeCheck())
     for check in checks:
         if check.head:
-            found += boundary_findings(tail, check.head)
+            found += check_boundary(tail, check.head)
             tail = check.tail
-    found += boundary_findings(tail, ())
+    found += check_boundary(tail, ())
     assert max((check.latest_ms for check in checks), default=-1) == max(times, default=-1)
     return sorted(((item.physical_offset, item.kind) for item in found), key=lambda told: (told[0], told[1].code))
 

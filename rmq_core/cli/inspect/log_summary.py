@@ -13,11 +13,11 @@ from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.kernels.dispatch import UNIT_QUEUE, UNIT_QUEUE_OFFSET, UNIT_SIZE
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.rebuild.job import segment_findings
+from rmq_formats.rebuild.job import check_segments
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage, opened
-from rmq_formats.verify.finding_kinds import damage_finding
+from rmq_formats.verify.finding_kinds import make_damage_finding
 from rmq_formats.verify.findings import Finding
 
 MAX_LISTED: Final = 1000  # damaged stretches that are listed; all are counted
@@ -223,8 +223,8 @@ def log_facts(
             raise
         files = tuple(future.result() for future in running)
     topics = _topics([scan.queues() for scan in scans])
-    misfits = [] if is_of_queue else segment_findings(segments)
-    findings = [*misfits, *(damage_finding(damage) for scan in scans for damage in scan.damages)]
+    misfits = [] if is_of_queue else check_segments(segments)
+    findings = [*misfits, *(make_damage_finding(damage) for scan in scans for damage in scan.damages)]
     findings.sort(key=lambda finding: finding.physical_offset or 0)
     unlisted = sum(scan.damage_count - len(scan.damages) for scan in scans)
     messages = sum(file.messages for file in files)

@@ -36,7 +36,7 @@ def _health(segment: SegmentState, severities: dict[str, set[Severity]]) -> _Hea
     return _Health("", f"{segment.message_count:,} messages" if segment.data_bytes else "not used yet")
 
 
-def store_map(report: VerifyReport) -> str:
+def render_store_map(report: VerifyReport) -> str:
     """Render the map section; empty for a store without files."""
     rows = [_log_map(report), _queue_strip(report) + _index_strip(report)]
     inner = '<div class="rule"></div>'.join(row for row in rows if row)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import BrokerStore
-from rmq_formats.verify.html.page import page
+from rmq_formats.verify.html.page import render_page
 from rmq_formats.verify.phases.plan import refuse_inside_store
 from rmq_formats.verify.report import VerifyReport, findings_table, write_findings
 from rmq_formats.verify.several import BrokersReport, brokers_findings_table
@@ -68,7 +68,7 @@ class VerifyOutputs:
         if self.findings is not None and self.findings_format != "delta":
             write_findings(findings_table(report.findings), self.findings, self.findings_format)
         if self.html is not None:
-            _write_text("--html", self.html, page(report, verified_at, own_version()))
+            _write_text("--html", self.html, render_page(report, verified_at, read_installed_version()))
         if self.report is not None:
             _write_text("--report", self.report, json.dumps(report.to_dict()) + "\n")
 
@@ -80,7 +80,7 @@ def _write_text(option: str, path: str, text: str) -> None:
         raise OptionError(f"{option} {path}: {error.strerror}") from error
 
 
-def own_version() -> str:
+def read_installed_version() -> str:
     """Return the version of the installed wheel; empty in a source tree."""
     try:
         return version("rmq-lake")

@@ -8,7 +8,7 @@ from typing import Final
 from rmq_formats.tasks.html_text import bytes_text, counted, safe, tone
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Severity
-from rmq_formats.verify.html.map import store_map
+from rmq_formats.verify.html.map import render_store_map
 from rmq_formats.verify.html.style import CSS
 from rmq_formats.verify.report import VerifyReport
 
@@ -28,7 +28,7 @@ _PARTS: Final = (
 )
 
 
-def page(report: VerifyReport, verified_at: datetime, version: str) -> str:
+def render_page(report: VerifyReport, verified_at: datetime, version: str) -> str:
     """Render the whole page.
 
     Args:
@@ -42,7 +42,7 @@ def page(report: VerifyReport, verified_at: datetime, version: str) -> str:
         _verdict(report),
         _figures(report),
         _store_parts(report),
-        store_map(report),
+        render_store_map(report),
         _kinds(report),
         _queues(report.findings),
         _findings(report),

@@ -193,7 +193,7 @@ def _previous_end(task: IndexFileTask) -> IndexBound:
     return IndexBound(header.end_timestamp_ms, header.end_physical_offset)
 
 
-def index_findings(
+def check_index_files(
     results: Sequence[IndexResult], keys: SpilledKeys, last_message_offset: int, excused: FindingList
 ) -> Iterator[Finding]:
     """Check all IndexFiles together: keys missing between files, before the first, after the last.

@@ -24,7 +24,7 @@ from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.config_files import MAX_CONFIG_BYTES
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
-from rmq_formats.verify.variants.queue_log import QueueLogCheck, missing_segments
+from rmq_formats.verify.variants.queue_log import QueueLogCheck, check_metadata_segments
 
 _DELETED: Final = 2  # status of a segment whose file will be deleted
 _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
@@ -149,7 +149,7 @@ def check_own_log(own_log: OwnLog, local: NDArray[np.int64], findings: FindingLi
     except StoreError as error:
         findings.add(name.finding(variant_kinds.QUEUE_LOG_RECORD, str(error), path=root))
         return
-    for finding in missing_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
+    for finding in check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
         findings.add(finding)
     end_offset = QueueLogCheck(name, storage, log, findings, excused).check(local)
     if not own_log.is_tiered:

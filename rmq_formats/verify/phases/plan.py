@@ -86,7 +86,7 @@ class VerifyOptions:
         StoreSizes(**{name: value for name, value in sizes.items() if value is not None}).check()
 
 
-def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
+def list_or_report(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
     """List a directory; where it cannot be listed, and for links to nowhere, add a finding."""
     for name in storage.dangling_symlinks(path):
         findings.add(Finding(kind, LINK_TO_NOWHERE, f"{path}/{name}"))
@@ -107,7 +107,7 @@ def find_segments(storage: Storage, root: str, findings: FindingList) -> list[Se
 
 
 def _find_segments(storage: Storage, directory: str, head_bytes: int, findings: FindingList) -> Iterator[Segment]:
-    for entry in entries_or_finding(storage, directory, finding_kinds.SEGMENT_UNREADABLE, findings):
+    for entry in list_or_report(storage, directory, finding_kinds.SEGMENT_UNREADABLE, findings):
         path = f"{directory}/{entry.name}"
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if entry.is_directory and entry.name == LOST_AND_FOUND:
@@ -125,7 +125,7 @@ def _find_segments(storage: Storage, directory: str, head_bytes: int, findings: 
             yield Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version)
 
 
-def segment_findings(segments: Sequence[Segment], file_bytes: int) -> Iterator[Finding]:
+def check_segments(segments: Sequence[Segment], file_bytes: int) -> Iterator[Finding]:
     """Find gaps, overlaps and wrong sizes of the CommitLog's files, readable or not."""
     for segment in segments:
         if segment.size_bytes == 0 and segment is segments[-1]:

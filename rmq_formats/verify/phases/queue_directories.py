@@ -20,7 +20,7 @@ from rmq_formats.tasks.together import JobSteps, TaskBatch
 from rmq_formats.tasks.waves import MAX_PARTITIONS
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList
-from rmq_formats.verify.phases.plan import entries_or_finding
+from rmq_formats.verify.phases.plan import list_or_report
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
 _MOST_LISTS: Final = 256  # tasks that list topics
@@ -111,7 +111,7 @@ def _topics(storage: Storage, root: str, variants: StoreVariants, findings: Find
     if is_database and not variants.has_queue_files:
         trees = [batch]
     for tree in trees:
-        for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
+        for topic in list_or_report(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
             path = f"{tree}/{topic.name}"
             if not topic.is_directory and is_database and tree == paths.consumequeue_dir(root):
                 continue  # the database's
@@ -138,7 +138,7 @@ def _list_topic_queues(storage: Storage, topic_directory: tuple[str, str]) -> tu
     """List the queue ids in the directory of a topic; other entries become findings."""
     queue_ids, findings, (tree, topic) = array("i"), FindingList(), topic_directory
     path = f"{tree}/{topic}"
-    for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
+    for queue in list_or_report(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
         # Java creates a queue with a negative id, too, if a record has one.
         is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
         if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:

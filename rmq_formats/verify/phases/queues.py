@@ -24,7 +24,7 @@ from rmq_formats.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.offset_claims import claim_findings, queueless_finding
+from rmq_formats.verify.offset_claims import check_claim, check_queueless_claim
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseReference, check_stored_queue, reopen_database
@@ -236,7 +236,7 @@ class _PartitionCheck:
         missing_kind = finding_kinds.QUEUE_MISSING
         if not files and len(rows):
             is_claimed = any(claim.queue_offset > 0 for _, claim in claims)
-            missing_kind = self.absent_queues.kind(name.topic, rows, is_claimed=is_claimed)
+            missing_kind = self.absent_queues.classify(name.topic, rows, is_claimed=is_claimed)
         if missing_kind in {finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT}:
             detail = f"{len(rows)} messages of the log, and no files"
             self.findings.add(name.finding(missing_kind, detail, count=len(rows)))
@@ -277,12 +277,12 @@ class _PartitionCheck:
     def _check_claims(self, claims: Sequence[tuple[str, Claim]], rows: NDArray[np.int64], end_offset: int) -> None:
         least_offset = int(rows[:, unit_kernel.QUEUE_OFFSET].min()) if len(rows) else end_offset
         for path, claim in claims:
-            for finding in claim_findings(claim, path, least_offset, end_offset):
+            for finding in check_claim(claim, path, least_offset, end_offset):
                 self.excused.add(finding)
 
     def check_queueless_claims(self, claims: Sequence[tuple[str, Claim]]) -> None:
         """Verify the offsets that are committed in one queue without files and messages."""
         for path, claim in claims:
-            finding = queueless_finding(claim, path, self.known_topics)
+            finding = check_queueless_claim(claim, path, self.known_topics)
             if finding is not None:
                 self.excused.add(finding)

@@ -16,7 +16,7 @@ from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.absent_queues import AbsentQueues
-from rmq_formats.verify.delay_levels import database_delays
+from rmq_formats.verify.delay_levels import sample_database_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
@@ -67,7 +67,7 @@ def inspect_database(storage: Storage, root: str, variants: StoreVariants, findi
         with opened_queues(storage, path) as database:
             reference = DatabaseReference(path, database.checkpoint())
             queues = frozenset(database.queues())
-            return DatabaseContents(reference, queues, database_delays(database))
+            return DatabaseContents(reference, queues, sample_database_delays(database))
     except FormatError as error:
         findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
     except StoreLockedError:
@@ -122,12 +122,12 @@ def check_stored_queue(
         parts = list(database.units(name.topic, name.queue_id))
         last = database.bound(name.topic, name.queue_id)
     except FormatError as error:
-        kind = finding_kinds.of_rocksdb(finding_kinds.QUEUE_UNREADABLE)
+        kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
         findings.add(name.finding(kind, error.reason, path=database.path))
         return check.end_offset
     offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
     if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < dispatched:
-        kind = absent.kind(name.topic, rows, is_claimed=is_claimed, has_bound=last is not None)
+        kind = absent.classify(name.topic, rows, is_claimed=is_claimed, has_bound=last is not None)
         if kind is not finding_kinds.QUEUE_MISSING:
             findings.add(name.finding(kind, f"{len(rows)} messages of the log, and no units", count=len(rows)))
             return check.end_offset

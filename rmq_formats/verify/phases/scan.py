@@ -20,10 +20,10 @@ from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.entries import EntrySpan, entry_boundary_findings
+from rmq_formats.verify.entries import EntrySpan, check_entry_boundary
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.log import LogCheck
-from rmq_formats.verify.timestamps import Moment, boundary_findings, pack_moments, unpack_moments
+from rmq_formats.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
 
@@ -217,7 +217,7 @@ class SegmentState:
     marks: tuple[tuple[int, int], ...]
 
 
-def segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
+def merge_segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
     """Merge the results of splits to the states of their files."""
     states: list[SegmentState] = []
     for check in checks:
@@ -235,16 +235,16 @@ def segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
     return states
 
 
-def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+def check_whole_log(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     """Find the faults that need the whole log: how each file ends, and store timestamps that go back between splits."""
     with_data = [check for check in checks if check.split.data_end > 0]
     tail: Sequence[Moment] = ()
     for check in with_data:
         if check.head:
-            time_findings = boundary_findings(tail, unpack_moments(check.head), loose=check.split.head_bytes > 0)
+            time_findings = check_boundary(tail, unpack_moments(check.head), loose=check.split.head_bytes > 0)
             yield from (replace(finding, path=check.split.path) for finding in time_findings)
             tail = unpack_moments(check.tail)
-    yield from (replace(finding, path=with_data[-1].split.path) for finding in boundary_findings(tail, ()) if with_data)
+    yield from (replace(finding, path=with_data[-1].split.path) for finding in check_boundary(tail, ()) if with_data)
     files = [list(file_checks) for _, file_checks in groupby(with_data, key=lambda check: check.split.path)]
     for file_checks in files:
         yield from _end_findings(file_checks, is_last=file_checks is files[-1])
@@ -263,7 +263,7 @@ def _entry_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
             continue
         if before is not None:
             after_damage = is_damaged or after.begins_after_damage
-            yield from entry_boundary_findings(before, after, check.split.path, after_damage=after_damage)
+            yield from check_entry_boundary(before, after, check.split.path, after_damage=after_damage)
         before, is_damaged = after, check.failed or check.open_damage is not None
 
 
@@ -309,7 +309,7 @@ def _hole_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
             yield Finding(finding_kinds.SEGMENT_HOLE, detail, split.path, split.file_offset, split.file_bytes)
 
 
-def log_end(checks: Sequence[SplitCheck]) -> int:
+def find_log_end(checks: Sequence[SplitCheck]) -> int:
     """Return one past the last byte of the log that was checked; of a file that has ended, one past the file."""
     for check in reversed(checks):
         if check.split.data_end > 0:

@@ -12,15 +12,15 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants, Variant
 from rmq_formats.verify import checkpoint_and_config, finding_kinds, variant_kinds
-from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.config_files import read_config_texts
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition
 from rmq_formats.verify.phases.queues import QueueClaims
 from rmq_formats.verify.phases.scan import SplitCheck
-from rmq_formats.verify.variants.controller_files import epoch_findings, identity_findings
-from rmq_formats.verify.variants.dledger_files import state_findings
+from rmq_formats.verify.variants.controller_files import check_broker_identity, check_epochs
+from rmq_formats.verify.variants.dledger_files import check_dledger_files
 from rmq_formats.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 _NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
@@ -65,7 +65,7 @@ class SmallFilesCheck:
         self._check_checkpoint(checks)
         self._check_dledger(checks)
         config = paths.config_dir(self.root)
-        texts = config_texts(self.storage, config, self.findings)
+        texts = read_config_texts(self.storage, config, self.findings)
         stored = read_rocksdb_config(self.storage, self.root, self.variants, self.findings)
         topic_names = self._read_topic_names(texts.get("topics.json"), stored)
         if topic_names is not None:
@@ -75,12 +75,12 @@ class SmallFilesCheck:
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
         plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
         groups = {
-            f"{config}/{name}": list(checkpoint_and_config.consumer_claims(texts.get(name, "{}")))
+            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")))
             for name in (plain, light)
         }
         if stored.claims is not None:
             groups = {stored.offsets_path or f"{config}/{plain}": list(stored.claims)}
-        delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
+        delays = checkpoint_and_config.parse_delay_claims(texts.get("delayOffset.json", "{}"))
         return QueueClaims(
             known_topics=topic_names,
             batch_topics=self.variants.batch_topics.union(
@@ -106,8 +106,13 @@ class SmallFilesCheck:
             self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
             return
         latest_ms = max((check.latest_ms for check in checks), default=-1)
-        for finding in checkpoint_and_config.checkpoint_findings(
-            data, size_bytes, path, latest_ms, job_scan.log_end(checks), has_sixth=Variant.FROM_5_4 in self.variants
+        for finding in checkpoint_and_config.check_checkpoint(
+            data,
+            size_bytes,
+            path,
+            latest_ms,
+            job_scan.find_log_end(checks),
+            has_sixth=Variant.FROM_5_4 in self.variants,
         ):
             (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
@@ -115,7 +120,7 @@ class SmallFilesCheck:
         """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
         spans = [check.entries for check in checks if check.entries is not None]
         for directory in store_variants.dledger_directories(self.storage, self.root):
-            for finding in state_findings(self.storage, directory, spans):
+            for finding in check_dledger_files(self.storage, directory, spans):
                 self.excused.add(finding)
 
     def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
@@ -127,9 +132,9 @@ class SmallFilesCheck:
         """
         if Variant.CONTROLLER not in self.variants:
             return
-        for finding in identity_findings(self.storage, self.root):
+        for finding in check_broker_identity(self.storage, self.root):
             self.findings.add(finding)
-        for finding in epoch_findings(self.storage, self.root, segments, facts):
+        for finding in check_epochs(self.storage, self.root, segments, facts):
             (self.excused if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ MAX_TEXT_BYTES: Final = 1 << 20  # limit: some 40,000 epochs, each of which is l
 _Decoded = TypeVar("_Decoded", tuple[Epoch, ...], BrokerIdentity)
 
 
-def identity_findings(storage: Storage, root: str) -> Iterator[Finding]:
+def check_broker_identity(storage: Storage, root: str) -> Iterator[Finding]:
     """Check ``brokerIdentity``, where there is one.
 
     Args:
@@ -36,7 +36,7 @@ def identity_findings(storage: Storage, root: str) -> Iterator[Finding]:
         yield Finding(variant_kinds.BROKER_IDENTITY, identity, path)
 
 
-def epoch_findings(storage: Storage, root: str, segments: Sequence[Segment], facts: LogFacts) -> Iterator[Finding]:
+def check_epochs(storage: Storage, root: str, segments: Sequence[Segment], facts: LogFacts) -> Iterator[Finding]:
     """Check ``epochFileCheckpoint``, where there is one, and where its epochs begin in the log.
 
     Args:

@@ -14,7 +14,7 @@ from rmq_formats.verify.findings import Finding, Kind
 _MAX_TEXT_BYTES: Final = 4096  # each of the files has two short lines
 
 
-def state_findings(storage: Storage, data_directory: str, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
+def check_dledger_files(storage: Storage, data_directory: str, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
     """Compare ``checkpoint``, ``currterm`` and the index's end with the log's last entry.
 
     Args:

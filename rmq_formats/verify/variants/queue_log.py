@@ -318,7 +318,7 @@ class QueueLogCheck:
             self._add(variant_kinds.TIER_GAP, detail, None, queue_offset=end, count=int(offsets[0]) - end)
 
 
-def missing_segments(name: QueueName, log: QueueLog, sizes: dict[int, int]) -> Iterator[Finding]:
+def check_metadata_segments(name: QueueName, log: QueueLog, sizes: dict[int, int]) -> Iterator[Finding]:
     """Compare a tier's segments with the broker's metadata of them.
 
     Args:

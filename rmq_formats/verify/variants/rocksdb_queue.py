@@ -12,8 +12,8 @@ from rmq_formats.scan.derived_images import Placement, place_last
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.queue import MAX_REPORTED, QueueName, former_codes
-from rmq_formats.verify.queue_state import in_log_order
+from rmq_formats.verify.queue import MAX_REPORTED, QueueName, find_former_codes
+from rmq_formats.verify.queue_state import sort_in_log_order
 
 _FINE: Final = 0
 _KINDS: Final = (
@@ -71,7 +71,7 @@ class RocksDbQueueCheck:
         """
         self.name, self.facts = name, facts
         self.findings, self.excused = findings, excused
-        self._records = in_log_order(rows)
+        self._records = sort_in_log_order(rows)
         self._set_placement(place_last(self._records))
 
     def _set_placement(self, placement: Placement) -> None:
@@ -137,7 +137,7 @@ class RocksDbQueueCheck:
         numbers = np.flatnonzero(same & (stored.units["size"][at] == rows[:, unit_kernel.SIZE]))
         same_rows = rows[numbers]
         tags_codes = stored.units["tags_code"][at[numbers]].astype(np.int64)
-        for run, finding in former_codes(self.name, same_rows, tags_codes):
+        for run, finding in find_former_codes(self.name, same_rows, tags_codes):
             rows[numbers[run], unit_kernel.TAGS_CODE] = tags_codes[run]
             self.findings.add(replace(finding, path=stored.path))
         self._set_placement(replace(self.placement, rows=rows))
@@ -176,7 +176,7 @@ class RocksDbQueueCheck:
             assert kind is not None, "runs are those of faults"
             unit, first = stored.units[begin], int(stored.offsets[begin])
             finding = self.name.finding(
-                finding_kinds.of_rocksdb(kind), _span(first, int(stored.offsets[end - 1])), path=stored.path,
+                finding_kinds.with_rocksdb_remedy(kind), _span(first, int(stored.offsets[end - 1])), path=stored.path,
                 queue_offset=first, physical_offset=int(unit["physical_offset"]), count=end - begin,
                 expected=_row_text(self._rows[places[begin]]) if is_expected[begin] else "none",
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
@@ -188,12 +188,13 @@ class RocksDbQueueCheck:
         is_waiting = self._rows[:, unit_kernel.PHYSICAL_OFFSET] >= stored.dispatched
         faults = np.where(has_unit, _FINE, np.where(is_waiting, _UNDISPATCHED, _MISSING)).astype(np.int64)
         missing = finding_kinds.UNIT_MISSING if len(stored.offsets) else finding_kinds.QUEUE_MISSING
+        missing = finding_kinds.with_rocksdb_remedy(missing)
         for begin, end in _runs(self._rows[:, unit_kernel.QUEUE_OFFSET], faults):
             row = self._rows[begin]
             is_fault = faults[begin] == _MISSING
             first, last = int(row[unit_kernel.QUEUE_OFFSET]), int(self._rows[end - 1, unit_kernel.QUEUE_OFFSET])
             finding = self.name.finding(
-                finding_kinds.of_rocksdb(missing) if is_fault else finding_kinds.UNIT_UNDISPATCHED, _span(first, last),
+                missing if is_fault else finding_kinds.UNIT_UNDISPATCHED, _span(first, last),
                 path=stored.path, queue_offset=first, physical_offset=int(row[unit_kernel.PHYSICAL_OFFSET]),
                 expected=_row_text(row), actual="none", count=end - begin,
             )  # fmt: skip
