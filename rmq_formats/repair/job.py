@@ -18,13 +18,14 @@ from rmq_formats.rebuild.queue_views import QueueName, fingerprints
 from rmq_formats.repair import journal
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.repair.entry_index import make_state
+from rmq_formats.repair.filler import Fill
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
 from rmq_formats.repair.report import RepairReport, sort_gaps, steps
 from rmq_formats.repair.touched import lost_ranges, placeholder_ends
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.nearby_store import refuse_no_store
-from rmq_formats.storage.segments import list_segments, open_storage
+from rmq_formats.storage.segments import Segment, list_segments, open_storage
 from rmq_formats.tasks.former_files import bring_back_some_command
 from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.progress import OnProgress
@@ -198,6 +199,7 @@ class _Repair:
         segments.sort(key=lambda segment: segment.start_offset)
         if segments:
             segments = cut_segments(segments, find_leftovers(storage, self.root, segments))
+            segments = [_without_torn_tail(segment, plan) for segment in segments]
         return RepairTerms(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
 
     @contextmanager
@@ -238,6 +240,15 @@ class _Repair:
             lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
             explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
         )  # fmt: skip
+
+
+def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
+    """Bound a segment by the begin of the torn tail that the repair overwrites with zeros: the log will end there."""
+    begins = [
+        item.physical_offset - segment.start_offset for item in plan.stretches
+        if item.fill is Fill.ZEROS and segment.start_offset <= item.physical_offset < segment.end_offset
+    ]  # fmt: skip
+    return replace(segment, log_bytes=min(begins)) if begins else segment
 
 
 def _faults(report: VerifyReport) -> list[Finding]:

@@ -170,6 +170,8 @@ def test_it_is_repaired_and_every_sound_record_stays(
     changes = planned.outcome.planned
     accept = [] if changes is None else [change.name for change in changes.needing_accept()]
     done = repair(store, VerifyOptions(), accept=accept)
+    if changes is not None and done.outcome.verified is not None:
+        assert done.outcome.verified == changes, "the repair changes what its plan lists"
     # Whose queues are gone and of which no consumer offset tells, that topic may have been deleted and made again.
     told = {"consumequeue.absent"} if damage is queue_files_gone else set()
     assert done.steps == planned.steps
@@ -182,3 +184,17 @@ def test_it_is_repaired_and_every_sound_record_stays(
     repaired = parts(store)
     assert repair(store, VerifyOptions()).steps == ()
     assert parts(store) == repaired
+
+
+def test_the_plan_sees_the_log_end_where_the_torn_tail_begins(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A queue whose only message stands in the torn tail ends where its first file begins, by plan and by repair."""
+    store = copied(golden("crash") / "store", tmp_path / "store")
+    remove_claims(store)
+    queue = store / "consumequeue" / "Large" / "0"
+    (queue / f"{0:020d}").rename(queue / f"{4000:020d}")
+    (queue / f"{2000:020d}").write_bytes(bytes(2000))
+    short(store)
+    planned = repair(store, VerifyOptions(), apply=False).outcome.planned
+    assert planned is not None
+    assert [(change.name, change.largest_after) for change in planned.needing_accept()] == [("Large/0", 100)]
+    assert repair(store, VerifyOptions(), accept=("Large/0",)).outcome.verified == planned
