@@ -137,7 +137,7 @@ class TestCompaction:
         meanwhile(monkeypatch, back)
         exporter.run(*ICEBERG, "--optimize")
         assert offsets(exporter) == placed[:20]
-        with pytest.raises(StoreError, match=f"restored to what it held up to {placed[20]}"):
+        with pytest.raises(StoreError, match=f"restored: contains offsets below {placed[20]}"):
             exporter.run(*ICEBERG)
         exporter.run(*ICEBERG, "--from-offset", str(placed[20]))
         assert offsets(exporter) == placed
