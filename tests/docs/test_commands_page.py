@@ -5,7 +5,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -42,11 +41,6 @@ def server(reader: Reader, name: str, *options: str) -> Iterator[str]:
 
 def address(line: str) -> str:
     return re.findall(r"127\.0\.0\.1:\d+", line)[0]
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
 
 
 def test_each_command_has_an_example_with_its_output() -> None:

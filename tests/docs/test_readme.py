@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +18,6 @@ def section(title: str) -> list[tuple[str, str]]:
     """The blocks of one section: language and text of each."""
     body = PAGE.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
     return BLOCK.findall(body)
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path, columns=300)  # the test's paths are long, and are not folded
 
 
 @pytest.fixture

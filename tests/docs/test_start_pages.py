@@ -3,18 +3,12 @@
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import BLOCK, ROOT, Reader
 
 PAGES = {page.stem: BLOCK.findall(page.read_text("utf-8")) for page in (ROOT / "docs" / "start").glob("*.md")}
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
 
 
 def test_there_is_one_page_for_each_road() -> None:
