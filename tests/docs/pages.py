@@ -2,9 +2,13 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -29,6 +33,22 @@ class Reader:
         self.places = {"/tmp/": f"{directory}/"}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = {**os.environ, "PATH": path, "COLUMNS": str(columns)}
+
+    @contextmanager
+    def serve(self, command: str, *options: str) -> Iterator[IO[str]]:
+        """Start the server of a command line that ends with ``&``, yield its output, and stop it."""
+        text = command.partition("&")[0]
+        for name, place in self.places.items():
+            text = text.replace(name, place)
+        process = subprocess.Popen(
+            [*text.split(), *options], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            assert process.stdout is not None
+            yield process.stdout
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
 
     def run(self, language: str, text: str, exit_codes: tuple[int, ...] = (0,)) -> str:
         """Run a block and return its stdout with the page's own directories and addresses."""

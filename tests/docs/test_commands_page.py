@@ -1,8 +1,6 @@
 """``docs/reference/commands.md``: an example for each command of ``rmq``, which runs and gives the printed output."""
 
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,18 +23,8 @@ AT_REST = [name for name in EXAMPLES if name not in {*SERVERS, *SPARK_JOBS, *AT_
 def server(reader: Reader, name: str, *options: str) -> Iterator[str]:
     """Start an example's server at free ports, and yield the line that the page prints."""
     (_, command), (_, line) = EXAMPLES[name]
-    text = command.partition("&")[0]
-    for place, other in reader.places.items():
-        text = text.replace(place, other)
-    process = subprocess.Popen(
-        [*text.split(), *options], env=reader.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield next(printed for printed in process.stdout if words(printed) == words(line))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+    with reader.serve(command, *options) as output:
+        yield next(printed for printed in output if words(printed) == words(line))
 
 
 def address(line: str) -> str:

@@ -1,8 +1,6 @@
 """``README.md``: each of its blocks runs as printed, in the page's order, and gives the printed output."""
 
 import re
-import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -24,21 +22,11 @@ def section(title: str) -> list[tuple[str, str]]:
 def broker(reader: Reader) -> Iterator[Reader]:
     """A reader beside the broker that the page starts, at ports of its own."""
     (line,) = SERVER.findall(PAGE)
-    command = line.partition("&")[0].replace("/tmp/", f"{reader.directory}/").split()
-    server = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0"],
-        env=reader.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        ready = re.match(r"name server (127\.0\.0\.1:\d+), broker", server.stdout.readline())
-        assert ready
+    with reader.serve(line, "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0") as output:
+        ready = next(filter(None, (re.match(r"name server (127\.0\.0\.1:\d+), broker", printed) for printed in output)))
         reader.places = {line: "true", "127.0.0.1:9876": ready[1], **reader.places}
         reader.environment |= {"NAMESRV_ADDR": ready[1]}
         yield reader
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
 
 
 def test_the_page_is_short_and_has_known_languages() -> None:

@@ -1,8 +1,6 @@
 """``docs/start``: each block of the pages of ten minutes runs as printed, and gives the printed output."""
 
 import re
-import signal
-import subprocess
 
 import pytest
 
@@ -34,18 +32,9 @@ def test_a_store_becomes_a_table_and_a_store_again(reader: Reader) -> None:
 @pytest.mark.long
 def test_a_broker_serves_the_command_line_and_python(reader: Reader) -> None:
     (_, command), *blocks = PAGES["broker"]
-    server = subprocess.Popen(
-        [*command.partition("&")[0].replace("/tmp/", f"{reader.directory}/").split(),
-         "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0"],
-        env=reader.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        ready = re.match(r"name server (127\.0\.0\.1:\d+), broker (127\.0\.0\.1:\d+)", server.stdout.readline())
-        assert ready
+    pattern = re.compile(r"name server (127\.0\.0\.1:\d+), broker (127\.0\.0\.1:\d+)")
+    with reader.serve(command, "--listen", "127.0.0.1:0", "--broker-listen", "127.0.0.1:0") as output:
+        ready = next(filter(None, map(pattern.match, output)))
         reader.places |= {"127.0.0.1:9876": ready[1], "127.0.0.1:10911": ready[2]}
         reader.environment |= {"NAMESRV_ADDR": ready[1]}
         reader.run_blocks(blocks[1:], exit_codes=(0, 1))
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
