@@ -1,10 +1,14 @@
 """Results of the store: statuses by the original's names, and results that are cheap to make."""
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple
 
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.message_id import encode_message_id
+
+_SIZE: Final = Struct(">i")
 
 
 class PutStatus(Enum):
@@ -142,3 +146,13 @@ class QueryResult(NamedTuple):
     records: list[memoryview]
     last_update_timestamp_ms: int
     last_update_physical_offset: int
+
+
+def split_records(slices: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Split slices of the log, as in a ``GetResult``, into records."""
+    for data in slices:
+        position = 0
+        while position < len(data):
+            (size,) = _SIZE.unpack_from(data, position)
+            yield data[position : position + size]
+            position += size

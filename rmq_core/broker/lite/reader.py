@@ -9,11 +9,11 @@ from typing import Final
 from rmq_core.broker.lite.registry import LiteClient
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.queue_offsets import read_queue_offset
-from rmq_core.broker.pop.reader import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offset, records_of
+from rmq_core.broker.pop.reader import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.remoting.lite_requests import PopLiteMessage
-from rmq_core.store.results import GetResult, GetStatus
+from rmq_core.store.results import GetResult, GetStatus, split_records
 
 _QUEUE_ID: Final = 0
 _MOST_LOOKED: Final = 64  # light queues of a pop: some 0.2 ms without messages
@@ -76,7 +76,7 @@ class LitePopReader:
             return
         offsets = list(range(messages.next_offset - messages.message_count, messages.next_offset))
         if offsets[0] != offset:  # offsets were skipped
-            offsets = [read_queue_offset(record, queue) for record in records_of(messages.slices)]
+            offsets = [read_queue_offset(record, queue) for record in split_records(messages.slices)]
         counts = self._orders.record_pop(
             queue, group, _QUEUE_ID, offsets, fields.attempt_id, result.pop_time_ms, fields.invisible_time
         )

@@ -6,7 +6,6 @@ Source: ``PopMessageProcessor#popMsgFromTopic``, ``#popMsgFromQueue``, ``#getIni
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from struct import Struct
 from typing import Final
 
 from rmq_core.broker.pop.journal import PopJournal
@@ -21,12 +20,11 @@ from rmq_core.broker.tables.subscription_filter import Filter
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.pop import HANDLE, IN_ORDER, PopHandle, TopicKind, retry_topic
 from rmq_core.remoting.pop_requests import PopMessage
-from rmq_core.store.results import GetResult, GetStatus, PutStatus
+from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import decode_record, encode_record
 from rmq_formats.errors import FormatError
 
-_SIZE: Final = Struct(">i")
 ENOUGH_BYTES: Final = 1 << 20  # of a response; the last queue may add as much as one pull
 _PERCENT: Final = 100
 _FROM_LAST: Final = 1  # initMode of a group that begins with new messages
@@ -136,7 +134,7 @@ class PopReader:
                 self._state.offsets.commit(topic, group, queue_id, get_result.next_offset)
             result.rest += max(0, get_result.max_offset - get_result.next_offset)
             return
-        records = list(records_of(get_result.slices))
+        records = list(split_records(get_result.slices))
         offsets = [read_queue_offset(record, topic) for record in records]
         if fields.order:
             counts = self._orders.record_pop(
@@ -252,13 +250,3 @@ def _restore_topic(record: memoryview, topic: str, handle: PopHandle) -> bytes |
         stored, queue_offset=message.queue_offset, physical_offset=message.recorded_physical_offset,
         store_timestamp_ms=message.store_timestamp_ms,
     )  # fmt: skip
-
-
-def records_of(slices: list[memoryview]) -> Iterable[memoryview]:
-    """Split slices of the log into records."""
-    for data in slices:
-        position = 0
-        while position < len(data):
-            (size,) = _SIZE.unpack_from(data, position)
-            yield data[position : position + size]
-            position += size

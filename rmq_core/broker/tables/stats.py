@@ -71,7 +71,7 @@ class Stats:
         self.mornings: dict[str, tuple[int, int]] = {TOPIC_PUT_NUMS: (0, 0), GROUP_GET_NUMS: (0, 0)}
         self._day = self._today()
         self._tallies: defaultdict[Key, _Tally] = defaultdict(_Tally)
-        self._samples: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
+        self._samples: dict[str, deque[_Sample]] = {name: deque(maxlen=count) for name, (_, count) in _SAMPLES.items()}
         self._count = 0
         self.sample()
 

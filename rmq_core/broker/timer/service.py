@@ -11,7 +11,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from struct import Struct
 from typing import Final
 
 from rmq_core.broker.config import BrokerConfig
@@ -20,7 +19,7 @@ from rmq_core.broker.tables import stats
 from rmq_core.broker.timer.metrics import TimerMetrics
 from rmq_core.broker.timer.records import NEVER_ENQUEUED, TimerRecord, decode_timer_record
 from rmq_core.broker.timer.redelivery import PastDeliveries
-from rmq_core.store.results import GetStatus, PutResult, PutStatus
+from rmq_core.store.results import GetStatus, PutResult, PutStatus, split_records
 from rmq_core.store.timer.counts import waiting_by_topic_hash
 from rmq_core.store.timer.recovery import open_timers
 from rmq_core.store.timer.store import TimerConfig
@@ -35,7 +34,6 @@ _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 32
 _LAG_MS: Final = 7 * 86_400_000  # half the wheel: due messages are delivered before more are enqueued
 _PLACE = head_struct("queue_offset", "physical_offset")
-_SIZE = Struct(">i")
 
 
 def timer_config(root: str, config: BrokerConfig) -> TimerConfig:
@@ -135,7 +133,7 @@ class Timers:
                 return
             result = store.get(TIMER_TOPIC, 0, files.queue_offset, _AT_ONCE)
             if result.status is GetStatus.FOUND:
-                for record in _split_records(result.slices):
+                for record in split_records(result.slices):
                     if not self._enqueue(record, now_ms):
                         return
                 try:
@@ -344,13 +342,3 @@ def _try(write: Callable[[], None]) -> str:
 def _log_failed_checkpoint(fault: str) -> None:
     if fault:  # the next save retries
         log.error("the checkpoint of timer messages cannot be written: %(error)s", {"error": fault})
-
-
-def _split_records(slices: list[memoryview]) -> Iterator[memoryview]:
-    """Split slices of the log into records."""
-    for data in slices:
-        position = 0
-        while position < len(data):
-            (size,) = _SIZE.unpack_from(data, position)
-            yield data[position : position + size]
-            position += size

@@ -2,14 +2,12 @@
 
 import logging
 from collections.abc import Iterator
-from struct import Struct
-from typing import Final
 
+from rmq_core.store.results import split_records
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.errors import FormatError
 
 log = logging.getLogger("rmq.broker")
-_SIZE: Final = Struct(">i")
 
 
 def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
@@ -18,12 +16,8 @@ def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
     Args:
         slices: as returned by ``MessageStore.get``.
     """
-    for data in slices:
-        position = 0
-        while position < len(data):
-            (size,) = _SIZE.unpack_from(data, position)
-            try:
-                yield decode_record(data, position)
-            except FormatError as error:
-                log.error("a message is damaged: %(error)s", {"error": error})
-            position += size
+    for record in split_records(slices):
+        try:
+            yield decode_record(record)
+        except FormatError as error:
+            log.error("a message is damaged: %(error)s", {"error": error})
