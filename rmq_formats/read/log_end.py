@@ -13,6 +13,7 @@ the break are older than the last one before it, and other records have their qu
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from rmq_formats.arrow.rows import FrameRows
@@ -20,6 +21,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.read.queues import last_unit, message_units, read_units
@@ -125,7 +127,7 @@ def _find_after_damage(
     The walk begins at the record of an earlier unit of that queue. If it passes the place that the last unit names, the
     unit is wrong; if it ends there, the record is. Only records that are old by the clock are leftovers.
     """
-    begin = _begin_of_earlier_record(storage, root, last)
+    begin = _begin_of_earlier_record(storage, segments, last)
     if begin is None or begin < segments[0].start_offset:
         return None
     walk = _Walk(begin)
@@ -141,7 +143,7 @@ def _find_after_damage(
     return walk.leftovers(data_end) if walk.end < data_end else None
 
 
-def _begin_of_earlier_record(storage: Storage, root: str, last: "_LastUnit") -> int | None:
+def _begin_of_earlier_record(storage: Storage, segments: Sequence[Segment], last: "_LastUnit") -> int | None:
     """Find the nearest unit before the last one of its queue that names a sound record: where that begins."""
     if last.queue is None:
         return None
@@ -153,21 +155,20 @@ def _begin_of_earlier_record(storage: Storage, root: str, last: "_LastUnit") -> 
             for _, units in read_units(file, first, low, high):
                 for unit in units[message_units(units)][::-1]:
                     begin = int(unit["physical_offset"])
-                    if _is_sound(storage, root, begin, int(unit["size"])):
+                    if _has_record(storage, segments, begin, int(unit["size"])):
                         return begin
     return None
 
 
-def _is_sound(storage: Storage, root: str, physical_offset: int, size: int) -> bool:
-    for segment in commitlog_segments(storage, root):
-        if segment.start_offset <= physical_offset < segment.end_offset:
-            with opened(storage, segment.path) as file:
-                data = read_range(file, physical_offset - segment.start_offset, size)
-            try:
-                return decode_record(data, 0).physical_offset == physical_offset
-            except FormatError:
-                return False
-    return False
+def _has_record(storage: Storage, segments: Sequence[Segment], physical_offset: int, size: int) -> bool:
+    """Return whether a sound record of a size is at a physical offset."""
+    number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
+    if number < 0 or physical_offset >= segments[number].end_offset:
+        return False
+    with opened(storage, segments[number].path) as file:
+        position = physical_offset - segments[number].start_offset
+        message = read_message(partial(read_range, file), position, physical_offset)
+    return message is not None and message.size == size
 
 
 @dataclass(frozen=True, slots=True)
