@@ -63,8 +63,8 @@ def json_decoder(
     from spark_udfs.json_body import decoder  # noqa: PLC0415 # as the others
 
     decoder(columns, units, zone)
-    made = _with_rescued(columns, on_mismatch)
-    return BodyDecoder(made, lambda: decoder(columns, units, zone, on_mismatch), header_bytes)
+    with_rescued = _with_rescued(columns, on_mismatch)
+    return BodyDecoder(with_rescued, lambda: decoder(columns, units, zone, on_mismatch), header_bytes)
 
 
 def avro_decoder(

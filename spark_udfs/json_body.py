@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_udfs.mismatch import DEAD_LETTER, RESCUE, RESCUED, Mismatch, Refused, mismatch, null_where_refused, shown
+from spark_udfs.mismatch import DEAD_LETTER, Mismatch, Refused, mismatch, null_where_refused, shown, with_rescued
 from spark_udfs.times import YEARS, TimeUnits, number_days, number_us, text_days, text_us
 
 Convert = Callable[[Any], Any]
@@ -92,10 +92,7 @@ def decoder(
             raise Mismatch(_NOT_ONE)
         if refused:
             refused.clear()
-        row: dict[str, Any] = convert(value)
-        if refused and on_mismatch == RESCUE:
-            row[RESCUED] = written({path: _as_json(sent) for path, sent in refused.items()})
-        return row
+        return with_rescued(convert(value), refused, on_mismatch, lambda values: written(_as_json(values)))
 
     return decode
 

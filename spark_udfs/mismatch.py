@@ -53,10 +53,20 @@ def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refuse
     return attempt
 
 
-def with_rescued(row: dict[str, Any], refused: Refused | None, on_mismatch: str) -> dict[str, Any]:
-    """Add the column ``RESCUED`` to a row with refused values: a JSON text of column and value; bytes are Base64."""
+def python_values_as_json(values: Refused) -> str:
+    """Write values of Python as a JSON text; bytes are Base64."""
+    return json.dumps(values, ensure_ascii=False, default=_json_text)
+
+
+def with_rescued(
+    row: dict[str, Any],
+    refused: Refused | None,
+    on_mismatch: str,
+    write: Callable[[Refused], str] = python_values_as_json,
+) -> dict[str, Any]:
+    """Add the column ``RESCUED`` to a row with refused values: a JSON text of column and value, by ``write``."""
     if refused and on_mismatch == RESCUE:
-        row[RESCUED] = json.dumps(refused, ensure_ascii=False, default=_json_text)
+        row[RESCUED] = write(refused)
     return row
 
 
