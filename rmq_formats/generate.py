@@ -197,8 +197,8 @@ def _check_unused(store: Path) -> None:
     for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")
-    found = store_variants.detect_layouts(LocalStorage(), str(store))
-    store_variants.refuse(store_variants.log_replacement_refusal(found))
+    layouts = store_variants.detect_layouts(LocalStorage(), str(store))
+    store_variants.refuse(store_variants.log_replacement_refusal(layouts))
     if (store / "abort").exists():
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 

@@ -260,13 +260,13 @@ class Store(Records):
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]
         if sum(ways) != 1:
             raise OptionError("give one of key, uniq_key, msg_id, offset and time")
-        wanted = parse_include(include)
+        included = parse_include(include)
         if msg_id is not None:
-            return list(self._read(Query(msg_id=decode_message_id(msg_id), include=wanted), on_plan=on_plan))
+            return list(self._read(Query(msg_id=decode_message_id(msg_id), include=included), on_plan=on_plan))
         if topic is None:
             raise OptionError("a look-up by key, offset or time needs a topic")
-        if time is not None and wanted not in {None, Include.LIVE}:
-            raise OptionError(f"include {wanted} does not go with time, which is looked up in the queues")
+        if time is not None and included not in {None, Include.LIVE}:
+            raise OptionError(f"include {included} does not go with time, which is looked up in the queues")
         if time is not None:
             return self._first_since(topic, queue_id, _milliseconds(time), on_plan)
         if offset is not None and queue_id is None:
@@ -275,10 +275,10 @@ class Store(Records):
         bounds = {}
         if offset is not None and queue_id is not None:
             bounds[topic, queue_id] = QueueBounds(first_offset=offset, end_offset=offset + 1)
-        if wanted is None and offset is None:
-            wanted = Include.LOG
+        if included is None and offset is None:
+            included = Include.LOG
         query = Query(
-            topics=frozenset([topic]), queues=queues, bounds=bounds, key=key, uniq_key=uniq_key, include=wanted
+            topics=frozenset([topic]), queues=queues, bounds=bounds, key=key, uniq_key=uniq_key, include=included
         )
         return list(self._read(query, on_plan=on_plan))
 

@@ -305,7 +305,9 @@ class ExactlyOnceTable:
             progress = read_progress(
                 snapshot, snapshot.version, app_id, recorded, find_lost_row, is_complete=is_complete
             )
-            of_other_ids = {known: cached for known, cached in self._progress_cache.items() if known[0] != app_id}
+            of_other_ids = {
+                cached_key: cached for cached_key, cached in self._progress_cache.items() if cached_key[0] != app_id
+            }
             own_progress = replace(progress, metadata=broker_metadata(progress.metadata, self.broker_id))
             self._progress_cache = {**of_other_ids, key: own_progress}
         return self._progress_cache[key]

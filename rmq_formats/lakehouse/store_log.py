@@ -69,12 +69,12 @@ class StoreLog:
     def differing_range(self, fingerprint: str) -> tuple[int, int] | None:
         """Return the range of bytes that differ from a fingerprint; None if they are equal, or deleted."""
         try:
-            end, begin, known = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
+            end, begin, crc32 = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
         except (ValueError, TypeError, KeyError):  # another program's metadata
             return None
         for segment in self.segments:
             if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _FINGERPRINT_BYTES:
-                return None if self._crc32(segment, begin, end) == known else (begin, end)
+                return None if self._crc32(segment, begin, end) == crc32 else (begin, end)
         return None
 
     def _crc32(self, segment: Segment, begin: int, end: int) -> int:

@@ -215,10 +215,10 @@ class StandingQueues:
             read_units(file.start_offset // UNIT_BYTES, file_bytes // UNIT_BYTES, file.read())
             for file in files if not file.start_offset % file_bytes
         ]  # fmt: skip
-        kept = assign_ext_addresses(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
-        if kept is None:
+        rows_and_values = assign_ext_addresses(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
+        if rows_and_values is None:
             return state, None
-        rows, values = kept
+        rows, values = rows_and_values
         ext_files = self._carried_ext(name, stored)
         for file in ext_files:
             set_values(file.start_offset, file.image, values)

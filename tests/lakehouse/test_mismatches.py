@@ -31,11 +31,11 @@ def json_row(body: str, on_mismatch: str) -> dict[str, Any]:
 
 def test_json_values_that_do_not_fit_are_null_and_rescued() -> None:
     body = '{"id":"x","name":"n","in":{"at":1700000000000,"list":[1,0.50,NaN]}}'
-    wanted = {"id": None, "name": "n", "in": {"at": None, "list": None}}
-    assert json_row(body, "null") == wanted
+    fitting = {"id": None, "name": "n", "in": {"at": None, "list": None}}
+    assert json_row(body, "null") == fitting
     row = json_row(body, "rescue")
     rescued = row.pop("_rescued")
-    assert row == wanted
+    assert row == fitting
     assert rescued == '{"id":"x","in.at":1700000000000,"in.list":[1,0.50,"NaN"]}'
     with pytest.raises(Mismatch, match="column id: text 'x', wanted BIGINT"):
         json_row(body, "dead-letter")
@@ -79,12 +79,12 @@ def test_bodies_of_older_and_newer_writers_are_resolved() -> None:
     table = record(("id", "long"), ("at", ["null", micros]), ("note", ["null", "string"]), default=None)
     table["fields"][0].pop("default")
     older, newer = record(("id", "int"), ("at", millis)), record(("extra", "string"), ("at", micros), ("id", "long"))
-    own = {1: json.dumps(older), 300: json.dumps(newer), 7: json.dumps(record(("id", "string")))}
-    decode = avro.decoder(json.dumps(table), own)
+    writers = {1: json.dumps(older), 300: json.dumps(newer), 7: json.dumps(record(("id", "string")))}
+    decode = avro.decoder(json.dumps(table), writers)
     now = datetime.datetime.fromtimestamp(MS / 1000, datetime.UTC)
-    wanted = {"id": 5, "at": MS * 1000, "note": None}
-    assert decode(avro_body(older, {"id": 5, "at": now}, 1)) == wanted
-    assert decode(avro_body(newer, {"extra": "x", "at": now, "id": 5}, 300)) == wanted
+    fitting = {"id": 5, "at": MS * 1000, "note": None}
+    assert decode(avro_body(older, {"id": 5, "at": now}, 1)) == fitting
+    assert decode(avro_body(newer, {"extra": "x", "at": now, "id": 5}, 300)) == fitting
     for body, reason in [
         (avro_body(older, {"id": 5, "at": now}, 2), "the registry header names schema 2, which writer_schemas lacks"),
         (avro_body(older, {"id": 5, "at": now}), "the body begins with no registry header: 0a"),

@@ -173,11 +173,11 @@ def test_it_is_repaired_and_every_sound_record_stays(
     if changes is not None and done.outcome.verified is not None:
         assert done.outcome.verified == changes, "the repair changes what its plan lists"
     # Whose queues are gone and of which no consumer offset tells, that topic may have been deleted and made again.
-    told = {"consumequeue.absent"} if damage is queue_files_gone else set()
+    expected_codes = {"consumequeue.absent"} if damage is queue_files_gone else set()
     assert done.steps == planned.steps
-    assert {finding.kind.code for finding in done.left} <= told
+    assert {finding.kind.code for finding in done.left} <= expected_codes
     assert done.is_clean == (not done.left)
-    assert codes(verify(store, VerifyOptions())).keys() <= {"commitlog.queue_offset.gap", *told}
+    assert codes(verify(store, VerifyOptions())).keys() <= {"commitlog.queue_offset.gap", *expected_codes}
     records = sound_records(store, file_bytes)
     assert {offset: crc for offset, crc in records.items() if offset in sound} == sound
     assert {path.stat().st_size for path in log_files(store)} == {file_bytes}

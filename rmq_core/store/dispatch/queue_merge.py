@@ -145,12 +145,12 @@ class QueueMerge:
         merged = merge_queue(begin, standing, rows, log)
         offsets = rows[merged.places < 0, unit_kernel.QUEUE_OFFSET]
         self._writer.displaced += int(np.count_nonzero((offsets < 0) | (offsets > MAX_QUEUE_OFFSET)))
-        kept = _with_tags_codes(standing, merged.rows, begin)
-        first = _first_difference(standing, kept, begin, merged.end)
+        units = _with_tags_codes(standing, merged.rows, begin)
+        first = _first_difference(standing, units, begin, merged.end)
         if first is not None:
             if first < queue.max_offset:
                 queue.trim(first)
-            rows_to_write = merged.rows if self._queues.is_ext else kept
+            rows_to_write = merged.rows if self._queues.is_ext else units
             self._write(queue, np.ascontiguousarray(rows_to_write[rows_to_write[:, unit_kernel.QUEUE_OFFSET] >= first]))
         queue.least_next = max(queue.least_next, merged.end)
 
@@ -177,14 +177,14 @@ def _with_tags_codes(standing: Rows, expected: Rows, begin: int) -> Rows:
     They may be addresses in ConsumeQueueExt, or times by a former ``messageDelayLevel``. Of the last one a sector may
     be lost, so that its code ends in zeros.
     """
-    kept = expected.copy()
+    units = expected.copy()
     at = expected[:, unit_kernel.QUEUE_OFFSET] - begin
     there = np.flatnonzero((at >= 0) & (at < len(standing)))
     there = there[(standing[at[there]][:, _RECORD] == expected[there][:, _RECORD]).all(axis=1)]
     if len(there) and at[there[-1]] == len(standing) - 1 and _is_torn(standing[-1], expected[there[-1]]):
         there = there[:-1]
-    kept[there, unit_kernel.TAGS_CODE] = standing[at[there], unit_kernel.TAGS_CODE]
-    return kept
+    units[there, unit_kernel.TAGS_CODE] = standing[at[there], unit_kernel.TAGS_CODE]
+    return units
 
 
 def _is_torn(standing: Rows, expected: Rows) -> bool:

@@ -133,15 +133,15 @@ def rows_of(
         with_file: have ``FILE`` as well.
     """
     all_columns = from_arrow_schema(table.schema().as_arrow())
-    wanted = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
+    row_columns = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
     if with_file:
-        wanted = StructType([*wanted, StructField(FILE, StringType())])
-    reader = reader_of(table, wanted)
+        row_columns = StructType([*row_columns, StructField(FILE, StringType())])
+    reader = reader_of(table, row_columns)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.read(batches)
 
-    return frame_of_parts(spark, [(task,) for task in tasks]).mapInArrow(read, wanted)
+    return frame_of_parts(spark, [(task,) for task in tasks]).mapInArrow(read, row_columns)
 
 
 def reader_of(table: Table, columns: StructType, row_filter: pc.Expression | None = None) -> FileReader:
