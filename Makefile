@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-PYTEST_WORKERS ?= 3 # of two processors: one has the Spark session, the others wait for Java half of their time
+RUNS := $(VENV)/.runs# what commands and jobs need is there
+STAMP := $(VENV)/.installed# and what tests need
+PYTEST_WORKERS ?= 3 # of two processors: two begin with a Spark session, and others wait for Java half of their time
 
 # Commands that tests start load what was compiled before them.
 export PYTHONDONTWRITEBYTECODE =
@@ -18,23 +19,34 @@ FREE_MEMORY_GIB = $(shell awk '/^MemAvailable/ {print int($$2 / 1048576)}' /proc
 TEST_DIR ?= $(shell test -d /dev/shm && test "0$(FREE_MEMORY_GIB)" -ge 18 && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
-.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint docs bench format clean
+# With it each of a run's many JVMs with Spark starts in half the processor time.
+CLASSES := $(VENV)/spark-classes.jsa
+
+.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint docs notebooks bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with everything in it
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || { echo "making $(VENV)" >&2; $(PYTHON) -m venv $(VENV); }
-	@echo "installing Spark, numba and the tools into $(VENV): a minute or two" >&2
-	@set -o pipefail; $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[spark,dev]' \
-	  | sed -un -E 's/^ +//; /^(Downloading|Using cached|Building wheel|Installing coll)/s/^(.{0,100}).*/  \1/p' >&2
-	$(MAKE) --no-print-directory delta-jars
-	@echo "compiling the kernels, half a minute: the first broker and the first job start as fast as the others" >&2
-	@$(BIN)/python -m compileall -q rmq_formats rmq_core spark_udfs jobs
-	@$(BIN)/python -m tools.compile_kernels
+$(STAMP): $(RUNS)
+	@echo "installing the tools for tests into $(VENV)" >&2
+	@$(call pip_install,.[dev])
 	@touch $@
+
+# Kernels need no Spark: they are compiled while it is fetched, so that the first broker and job start as the others do.
+$(RUNS): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "making $(VENV)" >&2; $(PYTHON) -m venv $(VENV); }
+	@echo "installing numba, then Spark into $(VENV), and compiling the kernels: a minute or two" >&2
+	@$(call pip_install,.)
+	@$(BIN)/python -m tools.compile_kernels & kernels=$$!; $(call pip_install,.[spark]) && wait $$kernels
+	@$(BIN)/python -m compileall -q rmq_formats rmq_core rmq_offline rmq_lakehouse rmq_cli spark_udfs jobs
+	@$(MAKE) --no-print-directory delta-jars
+	@touch $@
+
+pip_install = set -o pipefail; \
+	$(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '$(1)' \
+	  | sed -un -E 's/^ +//; /^(Downloading|Using cached|Building wheel|Installing coll)/s/^(.{0,100}).*/  \1/p' >&2
 
 # Delta's two jars beside Spark's own: a session starts at once, and without resolving packages.
 .PHONY: delta-jars
@@ -46,13 +58,17 @@ delta-jars:
 	    -DoutputDirectory="$$jars" || echo "no Maven: Spark itself will fetch Delta when it is first used" >&2; \
 	done
 
-demo: install ## a broker, then the main job on its store, or on yours: make demo STORE=DIR
+$(CLASSES): $(STAMP)
+	@echo "keeping the classes of Spark, a minute: later runs of the tests start at once" >&2
+	@$(BIN)/python -m tests.support.processes.spark_classes
+
+demo: $(RUNS) ## a broker, then the main job on its store, or on yours: make demo STORE=DIR
 	@$(BIN)/python -m tools.demo $(if $(STORE),--store "$(STORE)")
 
-test: install ## what holds at each change: all tests but the long ones and those of chance, beside Apache RocketMQ too
+test: install $(CLASSES) ## what holds at each change: all tests but the long ones and those of chance, beside Apache RocketMQ too
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not long and not torture"
 
-test-all: install ## everything, as in CI; then the minutes of each folder, and the seconds of each test in build/tests.json
+test-all: install $(CLASSES) ## everything, as in CI; then the minutes of each folder, and the seconds of each test in build/tests.json
 	@mkdir -p build
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --junit-xml build/tests.xml
 	@$(BIN)/python -m tools.test_minutes build/tests.xml --json build/tests.json
@@ -105,8 +121,11 @@ docs: install ## the documentation as a site, in site/; a warning is an error
 	@test -x $(BIN)/mkdocs || $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "site/index.html"
 
+notebooks: install ## run the notebooks, and keep their outputs in them: make notebooks NAME=06_lakehouse
+	$(BIN)/python -m tools.run_notebooks $(NAME)
+
 bench: install ## the benchmark table, beside the real Apache RocketMQ in one run
 	$(BIN)/python -m benchmarks
 
 clean: ## throw away .venv, the site, and what the demo and the benchmark left
-	rm -rf $(VENV) site .demo .bench
+	rm -rf $(VENV) site .demo .bench pyspark_rmq*.py

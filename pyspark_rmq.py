@@ -1,5 +1,5 @@
-"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+"""Data source ``rmq``: Spark registers ``DefaultSource`` of modules named ``pyspark_*``."""
 
-from rmq_formats.spark.live.source import ClusterSource as DefaultSource
+from rmq_lakehouse.live.source import ClusterSource as DefaultSource
 
 __all__ = ["DefaultSource"]

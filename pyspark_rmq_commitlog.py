@@ -1,5 +1,5 @@
-"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+"""Data source ``rmq_commitlog``: Spark registers ``DefaultSource`` of modules named ``pyspark_*``."""
 
-from rmq_formats.spark.commitlog.source import CommitLogSource as DefaultSource
+from rmq_offline.spark.commitlog_source import CommitLogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

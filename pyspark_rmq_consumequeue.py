@@ -1,5 +1,5 @@
-"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+"""Data source ``rmq_consumequeue``: Spark registers ``DefaultSource`` of modules named ``pyspark_*``."""
 
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource as DefaultSource
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource as DefaultSource
 
 __all__ = ["DefaultSource"]

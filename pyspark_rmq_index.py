@@ -1,5 +1,5 @@
-"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+"""Data source ``rmq_index``: Spark registers ``DefaultSource`` of modules named ``pyspark_*``."""
 
-from rmq_formats.spark.derived.index import IndexSource as DefaultSource
+from rmq_offline.spark.index_source import IndexSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,5 @@
-"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+"""Data source ``rmq_timers``: Spark registers ``DefaultSource`` of modules named ``pyspark_*``."""
 
-from rmq_formats.spark.metadata.sources import TimersSource as DefaultSource
+from rmq_lakehouse.metadata.sources import TimersSource as DefaultSource
 
 __all__ = ["DefaultSource"]

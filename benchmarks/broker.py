@@ -27,6 +27,8 @@ SECONDS = 8
 SINGLE_THREADS = (16, 64)
 BATCH_THREADS = 16
 CONSUMED = 300_000
+MATCHING = 150_000  # messages of a backlog that a filter lets through
+TRANSACTION_THREADS = 64
 START_TIMEOUT_S = 60
 _FIRST = "First"
 _CONF = """brokerClusterName=DefaultCluster
@@ -83,6 +85,20 @@ def figures(work: Path) -> list[Figure]:
     )
     rows.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120))
     return rows
+
+
+def filter_figures(work: Path) -> list[Figure]:
+    """Measure what Java's consumer receives of a backlog by a SQL92 filter, on stores under ``work``."""
+    build_peer()
+    rates = load_both(work / "filters", "filter", "LoadFilter", MATCHING, "enablePropertyFilter=true\n")
+    return [beside_java("consumption with a SQL filter that half of the messages match", *rates)]
+
+
+def transaction_figures(work: Path) -> list[Figure]:
+    """Measure transactions of Java's producer, each a half message and its commit, on stores under ``work``."""
+    build_peer()
+    rates = load_both(work, "transaction", "LoadTransactions", TRANSACTION_THREADS)
+    return [beside_java(f"transactions that are committed, {TRANSACTION_THREADS} threads", *rates)]
 
 
 def build_peer() -> None:

@@ -68,13 +68,13 @@ def main(store: str, lake: str) -> None:
         shutil.rmtree(delta)
         for mode in ("batch", "available-now"):
             arguments = export_delta.parser().parse_args(["--store", store, "--table", str(delta), "--mode", mode])
-            report, _ = export_delta.main(arguments, spark)
+            report, _ = export_delta.main(export_delta.check(arguments), spark)
             seconds_by_mode[mode].append(report["seconds"])
             bytes_ = report["bytes"]
             sizes = [path.stat().st_size for path in delta.glob("*=*/**/*.parquet")]
             shutil.rmtree(delta)
         arguments = ["--store", store, "--table", str(iceberg / "messages"), "--format", "iceberg"]
-        report, _ = export_delta.main(export_delta.parser().parse_args(arguments), spark)
+        report, _ = export_delta.main(export_delta.check(export_delta.parser().parse_args(arguments)), spark)
         seconds_by_mode["iceberg"].append(report["seconds"])
         shutil.rmtree(iceberg)
     spark.stop()

@@ -28,12 +28,12 @@ from rmq_formats.codecs.variants.dledger import (
 )
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.rocksdb_files import make_rocksdb
-from rmq_formats.storage.segments import open_storage, opened
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.storage.segments import opened
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 
 MESSAGES: Final = 1_000_000
 RUNS: Final = 3  # of each, in turns; the best counts, as others may use the machine
@@ -143,11 +143,11 @@ def make_dledger(store: Path, root: Path) -> None:
     data.mkdir(parents=True)
     index.mkdir()
     shutil.copytree(store / "config", root / "config")
-    storage, path = open_storage(str(store))
-    segments = commitlog_segments(storage, path)
+    files = open_store(str(store))
+    segments = files.segments
     writer = _Entries(data, segments[0].size_bytes)
     for segment in segments:
-        with opened(storage, segment.path) as file:
+        with opened(files.storage, segment.path) as file:
             for batch in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
                 sound = batch.frames[batch.frames[:, kernel.CODE] == kernel.SOUND]
                 view = batch.data.data

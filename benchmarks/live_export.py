@@ -70,9 +70,9 @@ def main(namesrv: str, lake: str) -> None:
         spec = directory / "spec.toml"
         spec.write_text(_SPEC, encoding="utf-8")
         arguments = export_delta.parser().parse_args(["--namesrv", namesrv, "--typed", str(spec)])
-        export_delta.check(arguments)
+        options = export_delta.check(arguments)
         begin = time.perf_counter()
-        report, _ = export_delta.main(arguments, spark)
+        report, _ = export_delta.main(options, spark)
         run_seconds.append(time.perf_counter() - begin)
         assert report["messages"] == MESSAGES
         shutil.rmtree(directory)

@@ -11,10 +11,10 @@ from benchmarks.broker import build_peer, java_broker, our_broker
 from benchmarks.measure import Figure
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from rmq_core.replay.choice import build_choice
-from rmq_core.replay.run import Replay, count, send
-from rmq_formats.generate import generate_store
 from rmq_formats.read.query import Query
+from rmq_offline.generate import generate_store
+from rmq_offline.replay.choice import build_choice
+from rmq_offline.replay.run import Replay, count, send
 
 MESSAGES = 400_000
 TARGET = 50_000

@@ -13,15 +13,15 @@ from benchmarks.measure import Figure
 from benchmarks.simulated_store import SimulatedStore
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import Query
-from rmq_formats.rebuild.job import rebuild_steps
-from rmq_formats.rebuild.options import options_from_arguments
-from rmq_formats.rebuild.tasks import scan_split
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.together import JobSteps
-from rmq_formats.verify.job import verify_steps
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.phases.scan import check_split
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.job import rebuild_steps
+from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.rebuild.tasks import scan_split
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.together import JobSteps
+from rmq_offline.verify.job import verify_steps
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.phases.scan import check_split
 
 SEGMENTS: Final = 1_000_000
 LONGEST_S: Final = 300
@@ -29,7 +29,7 @@ LARGEST_BYTES: Final = 2 << 30
 
 
 def _scan(uri: str) -> int:
-    return len(plan_read(*open_storage(uri), Query()).tasks)
+    return len(plan_read(open_store(uri), Query()).tasks)
 
 
 def _verify(uri: str) -> int:

@@ -20,13 +20,13 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import BLANK_BYTES, DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
-from rmq_formats.generate import generate_store
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.generate import generate_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 
 QUEUES: Final = 1_000_000  # a tenth of those that are simulated
 LIGHT_QUEUES: Final = 100_000  # a tenth of 1,000,000

@@ -22,16 +22,16 @@ from benchmarks.simulated_queues import ManyQueues, SimulatedQueues
 from benchmarks.simulated_target import SimulatedTarget
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
-from rmq_formats.rebuild.job import rebuild_steps
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.rebuild.tasks import scan_split
-from rmq_formats.tasks.object_workspace import ObjectArea
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.together import JobSteps, TaskBatch
-from rmq_formats.verify.job import verify_steps
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.phases.queues import PartResult
-from rmq_formats.verify.phases.scan import check_split
+from rmq_offline.rebuild.job import rebuild_steps
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.tasks import scan_split
+from rmq_offline.tasks.object_workspace import ObjectArea
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.tasks.together import JobSteps, TaskBatch
+from rmq_offline.verify.job import verify_steps
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.phases.queues import PartResult
+from rmq_offline.verify.phases.scan import check_split
 
 LARGEST_BYTES: Final = 2 << 30
 LONGEST_S: Final = 300

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 
 from benchmarks.simulated_store import ROOT, SimulatedStore
-from rmq_formats.tasks.object_workspace import MANIFEST
-from rmq_formats.tasks.waves import MAX_PARTITIONS, WORK_DIRECTORY
+from rmq_offline.tasks.object_workspace import MANIFEST
+from rmq_offline.tasks.waves import MAX_PARTITIONS, WORK_DIRECTORY
 
 QUEUE_FILE_BYTES: Final = 400
 _NOTES: Final = f"{ROOT}/{WORK_DIRECTORY}/files"

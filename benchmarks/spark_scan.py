@@ -20,9 +20,8 @@ from pyspark.sql.types import StructType
 from benchmarks.measure import seconds
 from rmq_formats.spark import session
 from rmq_formats.spark.commitlog.batch import CommitLogReader
-from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.spark.commitlog_source import CommitLogSource
 
 _ROUNDS = 3
 _ROWS = "ceilingRows"  # of a task
@@ -68,7 +67,7 @@ def main(store: str, dispatch_columns: str, messages: str) -> None:
     few = scans_s(spark, store, int(messages), {"columns": dispatch_columns})
     everything = scans_s(spark, store, int(messages), {})
     spark.stop()
-    segments = commitlog_segments(*open_storage(store))
+    segments = open_store(store).segments
     size = sum(segment.size_bytes for segment in segments)
     print(json.dumps({"dispatch_s": few, "all_s": everything, "bytes": size}))
 

@@ -10,14 +10,13 @@ import uvloop
 
 from benchmarks.client import consume
 from benchmarks.measure import Figure
-from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.client import Message, Producer
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
-from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.layout import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.timer import PROPERTY_OUT_MS
 from rmq_formats.codecs.topics import TIMER_TOPIC
@@ -103,8 +102,8 @@ def _put(store: Path, due_s: Iterable[int]) -> None:
     for number, due in enumerate(due_s):
         now_ms = time.time_ns() // 1_000_000
         properties = {
-            PROPERTY_UNIQ_KEY: f"7F00000100002A139A14{number:012X}", "WAIT": "true", REAL_TOPIC: TOPIC,
-            REAL_QUEUE_ID: "0", PROPERTY_OUT_MS: str(due * 1000),
+            PROPERTY_UNIQ_KEY: f"7F00000100002A139A14{number:012X}", "WAIT": "true", PROPERTY_REAL_TOPIC: TOPIC,
+            PROPERTY_REAL_QUEUE_ID: "0", PROPERTY_OUT_MS: str(due * 1000),
         }  # fmt: skip
         opened.appender.put(TIMER_TOPIC, 0, b"x" * 100, encode_properties(properties), now_ms, _HOST, now_ms)
         if not number % 1024:

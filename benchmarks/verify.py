@@ -9,8 +9,8 @@ from typing import Final
 from benchmarks import offline
 from benchmarks.measure import Figure, run_rmq, seconds
 from rmq_formats.scan.splits import plan_splits, split_frames
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage, opened
+from rmq_formats.storage.segments import opened
+from rmq_formats.storage.store_files import open_store
 
 QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
 
@@ -40,13 +40,13 @@ def _verify(store: Path) -> list[Figure]:
 
 def checksum_seconds(store: Path) -> float:
     """Measure the cost of checksums on two processors: a scan with them less one without, on one, halved."""
-    storage, root = open_storage(str(store))
-    splits = plan_splits(storage, commitlog_segments(storage, root))
+    files = open_store(str(store))
+    splits = plan_splits(files.storage, files.segments)
 
     def scan(verify_crc: bool) -> Callable[[], None]:
         def work() -> None:
             for split in splits:
-                with opened(storage, split.path) as file:
+                with opened(files.storage, split.path) as file:
                     for _ in split_frames(file, split, verify_crc=verify_crc):
                         pass
 

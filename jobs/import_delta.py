@@ -1,6 +1,7 @@
-"""Write a RocketMQ store from a Delta table: ``spark-submit jobs/import_delta.py --table T --store DIR``.
+"""Write a RocketMQ store from a table: ``spark-submit jobs/import_delta.py --table T --store DIR``.
 
-The table has columns of ``rmq_commitlog``, such as ``jobs/export_delta.py`` writes; ``topic`` and ``body`` are enough.
+The table, Delta's or Iceberg's, has columns of ``rmq_commitlog``, such as ``jobs/export_delta.py`` writes; ``topic``
+and ``body`` are enough. Bodies may be texts, and integers wider than the store's.
 """
 
 import argparse
@@ -9,14 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.lakehouse.delta.table import DeltaTableLog
-from rmq_formats.lakehouse.table_name import placed
-from rmq_formats.spark.job import (
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.values import names, timestamp_ms
+from rmq_formats.storage.log_paths import configured_log_directories
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_lock import store_lock
+from rmq_lakehouse.command.arguments import FORMATS
+from rmq_lakehouse.command.options import check_installed, pairs_of
+from rmq_lakehouse.evolution import column
+from rmq_lakehouse.formats import table_format
+from rmq_lakehouse.table_name import placed
+from rmq_offline.job_arguments import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
@@ -24,18 +34,13 @@ from rmq_formats.spark.job import (
     follow_broker_conf,
     job_parser,
     parse_argument,
-    run_job,
 )
-from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.values import names, timestamp_ms
-from rmq_formats.spark.options.write import check_columns
-from rmq_formats.storage.log_paths import configured_log_directories
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.origin import leftover_word
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.write.commitlog import end_killed, refuse_write
-from rmq_formats.write.log_end import is_empty
+from rmq_offline.spark.job import run_job
+from rmq_offline.spark.write_options import check_columns
+from rmq_offline.tasks.origin import leftover_word
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.write.commitlog import end_killed, refuse_write
+from rmq_offline.write.log_end import is_empty
 
 # Options of the sink by the job's arguments.
 _SINK_OPTIONS = {
@@ -52,8 +57,12 @@ _SINK_OPTIONS = {
 
 def parser() -> JobParser:
     """Define the job's arguments."""
-    job = job_parser("import_delta", "Write a RocketMQ store from the messages of a Delta table.")
-    job.add_argument("--table", type=placed, required=True, help="path of a Delta table, as export_delta.py writes it")
+    job = job_parser("import_delta", "Write a RocketMQ store from the messages of a table.")
+    job.add_argument("--table", type=placed, required=True,
+                     help="as export_delta.py writes it: a path, or catalog.schema.name")  # fmt: skip
+    job.add_argument("--format", choices=FORMATS, default="delta", help="of the table; default: delta")
+    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
+                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
     add_broker_conf(job)
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
@@ -76,48 +85,54 @@ def parser() -> JobParser:
     return job
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse unusable arguments before a session is started."""
+def check(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Refuse unusable arguments before a session is started; return usable arguments."""
     for name in ("starting_timestamp", "ending_timestamp"):
         parse_argument(arguments, name, timestamp_ms)
     parse_argument(arguments, "topics", names)
+    if pairs_of(arguments, "catalog_option") and arguments.format == "delta":
+        raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
+    if arguments.format == "iceberg":
+        check_installed()
     leftover = leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
-    storage, root = open_storage(arguments.store)
+    store = open_store(arguments.store)
     follow_broker_conf(arguments)
-    if configured_log_directories(root):
+    if configured_log_directories(store.root):
         raise StoreLayoutError(
-            f"{arguments.config}: storePathCommitLog is not in {root}. A store is written as one tree."
+            f"{arguments.config}: storePathCommitLog is not in {store.root}. A store is written as one tree."
         )
-    if not storage.exists(root):
-        return
-    if end_killed(root, ProcessRunner(), leftover):
+    if not store.storage.exists(store.root):
+        return arguments
+    if end_killed(store.root, ProcessRunner(), leftover):
         raise StoreError(
             f"{arguments.store}: an earlier write that was killed has been completed, its messages are in the store; "
             "give --mode append to add these, or --mode overwrite"
         )
-    refuse_write(root, overwrite=arguments.mode == "overwrite")
-    if storage.is_local and Path(paths.lock_file(root)).exists():
-        with store_lock(root):
+    refuse_write(store.root, overwrite=arguments.mode == "overwrite")
+    if store.storage.is_local and Path(paths.lock_file(store.root)).exists():
+        with store_lock(store.root):
             pass
-    if arguments.mode is None and not is_empty(root):
+    if arguments.mode is None and not is_empty(store.root):
         raise StoreError(f"{arguments.store}: has messages already; give --mode append or --mode overwrite")
+    return arguments
 
 
 def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame, list[str]]:
     """Read the selected rows, with the columns that a store has room for; also return the names of other columns.
 
     Raises:
-        StoreError: no Delta table.
+        StoreError: no such table.
         OptionError: it lacks a column, has one of another type, or no message of a selected topic.
     """
-    if not DeltaTableLog(spark, arguments.table).exists():
-        raise StoreNotFoundError(f"{arguments.table}: no Delta table")
+    log = table_format(spark, arguments.format, pairs_of(arguments, "catalog_option"))(arguments.table)
+    if not log.exists():
+        raise StoreNotFoundError(f"{arguments.table}: no {arguments.format.title()} table")
     try:
-        table = spark.read.format("delta").load(arguments.table)
+        table = log.visible_rows()
     except AnalysisException as error:
         raise StoreError(f"{arguments.table}: cannot be read ({str(error).splitlines()[0]})") from error
     store_columns = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
-    frame = table.select(*store_columns)
+    frame = table.select(*(_as_stored(table.schema[name]).alias(name) for name in store_columns))
     check_columns(
         f"{arguments.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(arguments))
     )
@@ -128,19 +143,38 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
         lacking = [topic for topic in topics if topic not in topics_in_table]
         if lacking:
             raise OptionError(f"{arguments.table}: has no topic {', '.join(map(repr, lacking))}")
-    for name, column, is_start in (
+    for name, time_or_offset, is_start in (
         ("starting_timestamp", "store_timestamp", True),
         ("ending_timestamp", "store_timestamp", False),
         ("starting_physical_offset", "physical_offset", True),
         ("ending_physical_offset", "physical_offset", False),
     ):
         bound = (
-            parse_argument(arguments, name, timestamp_ms) if column == "store_timestamp" else getattr(arguments, name)
+            parse_argument(arguments, name, timestamp_ms)
+            if time_or_offset == "store_timestamp"
+            else getattr(arguments, name)
         )
         if bound is not None:
-            bound_column = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
-            frame = frame.where(F.col(column) >= bound_column if is_start else F.col(column) < bound_column)
+            bound_column = F.lit(bound) if time_or_offset == "physical_offset" else F.timestamp_millis(F.lit(bound))
+            frame = frame.where(
+                F.col(time_or_offset) >= bound_column if is_start else F.col(time_or_offset) < bound_column
+            )
     return frame, [name for name in table.columns if name not in store_columns]
+
+
+def _as_stored(field: StructField) -> Column:
+    """Convert a column to the store's type: texts of bodies to UTF-8, and integers of any width.
+
+    The import fails at an integer that the store's type cannot hold.
+    """
+    value, kind = column(field.name), schemas.COMMITLOG[field.name].dataType
+    if isinstance(field.dataType, StringType) and isinstance(kind, BinaryType):
+        return value.cast(kind)
+    if not isinstance(field.dataType, IntegralType) or not isinstance(kind, IntegralType):
+        return value
+    narrowed = value.try_cast(kind)
+    message = F.concat(F.lit(f"column {field.name}: "), value, F.lit(f" is no {kind.simpleString()}"))
+    return F.when(value.isNull() | narrowed.isNotNull(), narrowed).otherwise(F.raise_error(message).cast(kind))
 
 
 def _needed(arguments: argparse.Namespace) -> list[str]:
@@ -153,9 +187,9 @@ def _needed(arguments: argparse.Namespace) -> list[str]:
     return columns
 
 
-def needs_delta(_given: argparse.Namespace) -> bool:
-    """Return whether Delta is needed: the table is one."""
-    return True
+def needs_delta(arguments: argparse.Namespace) -> bool:
+    """Return whether the table is Delta's: Iceberg tables need no JVM libraries."""
+    return str(arguments.format) == "delta"
 
 
 def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:

@@ -8,11 +8,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rmq_formats.read.stores import find_stores
-from rmq_formats.rebuild.job import check_rebuild, rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
-from rmq_formats.rebuild.publication import Terms, terms_from_arguments
-from rmq_formats.rebuild.several import rebuild_stores
-from rmq_formats.spark.job import (
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.job_arguments import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
@@ -21,11 +18,15 @@ from rmq_formats.spark.job import (
     is_several,
     job_parser,
     path_for_all,
-    run_job,
     store_sizes,
 )
-from rmq_formats.spark.runner import SparkRunner
-from rmq_formats.tasks.origin import Leftover, leftover_word
+from rmq_offline.rebuild.job import check_rebuild, rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
+from rmq_offline.rebuild.publication import Terms, terms_from_arguments
+from rmq_offline.rebuild.several import rebuild_stores
+from rmq_offline.spark.job import run_job
+from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.tasks.origin import Leftover, leftover_word
 
 
 def parser() -> JobParser:
@@ -71,15 +72,17 @@ def terms(arguments: argparse.Namespace) -> Terms:
     return terms_from_arguments(plan=arguments.plan, accept=arguments.accept, work=arguments.work, out=arguments.out)
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse unusable arguments before a session is started."""
+def check(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Refuse unusable arguments before a session is started; return usable arguments."""
     leftover(arguments)
     terms(arguments)
     if is_several(arguments.store):
         find_stores(arguments.store)
-        return
+        return arguments
     (store,) = arguments.store
-    check_rebuild(store, arguments.out, options(arguments, store))
+    rebuild_options = options(arguments, store)
+    check_rebuild(open_store(store), arguments.out, rebuild_options)
+    return arguments
 
 
 def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:

@@ -16,22 +16,24 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_core.cli.access import access_from_arguments, add_access
+from rmq_cli.access import access_from_arguments, add_access
 from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
-from rmq_core.replay.checkpoint import ReplayCheckpoint
-from rmq_core.replay.choice import Choice, build_choice, limit_to_backlog
-from rmq_core.replay.outgoing import ORIGIN
-from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, send
 from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
-from rmq_formats.lakehouse.selection import store_identifier
-from rmq_formats.lakehouse.store_log import check_topics, snapshot_log
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import Include, ReadOptions
 from rmq_formats.read.stores import read_broker_names
-from rmq_formats.spark.job import (
+from rmq_formats.spark.options.read import batch_only, commitlog_options
+from rmq_formats.spark.options.schemas import COMMITLOG
+from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
+from rmq_formats.storage.segments import canonical_path, open_storage
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_variants import Variant
+from rmq_lakehouse.selection import store_identifier
+from rmq_lakehouse.store_log import check_topics, find_topics_by_spark, snapshot_log
+from rmq_offline.job_arguments import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
@@ -39,15 +41,13 @@ from rmq_formats.spark.job import (
     follow_broker_conf,
     job_parser,
     option_name,
-    run_job,
 )
-from rmq_formats.spark.options.read import batch_only, commitlog_options
-from rmq_formats.spark.options.schemas import COMMITLOG
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
-from rmq_formats.storage.segments import canonical_path, open_storage
-from rmq_formats.storage.store_variants import Variant, detect_layouts
-from rmq_formats.write.commitlog import refuse_write
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.replay.choice import Choice, build_choice, limit_to_backlog
+from rmq_offline.replay.outgoing import ORIGIN
+from rmq_offline.replay.run import Counts, Replay, count, read_chosen, read_plan, send
+from rmq_offline.spark.job import run_job
+from rmq_offline.write.commitlog import refuse_write
 
 # Arguments that are options of ``rmq_commitlog``.
 _OPTIONS = {
@@ -101,10 +101,10 @@ def parser() -> JobParser:
     return job
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse unusable arguments before a session is started."""
+def check(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Refuse unusable arguments before a session is started; return usable arguments."""
     follow_broker_conf(arguments)
-    commitlog_segments(*open_storage(arguments.store))
+    open_store(arguments.store).require_log()
     if arguments.rate is not None and not 0 < arguments.rate < _MAX_RATE:
         raise OptionError(f"--rate {arguments.rate}: expected messages a second, 1 or more")
     if arguments.tier is not None and arguments.checkpoint is not None:
@@ -122,11 +122,12 @@ def check(arguments: argparse.Namespace) -> None:
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
     if retries and arguments.to_namesrv and not arguments.to_topic:
         raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
+    return arguments
 
 
 def _refuse_batch_topics(store: str, choice: Choice) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
-    variants = detect_layouts(*open_storage(store))
+    variants = open_store(store).layouts
     batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
     if batch_topics:
         raise StoreLayoutError(
@@ -207,7 +208,12 @@ def main(arguments: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, 
     replay = replay_of(arguments)
     if topics := _read(arguments).query.named_topics:
         log = snapshot_log(arguments.store)
-        check_topics(spark, [log], log.known_topics() | _tiered_topics(arguments), tuple(sorted(topics)))
+        check_topics(
+            partial(find_topics_by_spark, spark),
+            [log],
+            log.known_topics() | _tiered_topics(arguments),
+            tuple(sorted(topics)),
+        )
     counts = count(replay)
     done = counts
     if not arguments.dry_run and arguments.to_namesrv is not None:

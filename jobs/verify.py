@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from rmq_formats.read.stores import find_stores
-from rmq_formats.spark.job import (
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.job_arguments import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
@@ -18,16 +19,15 @@ from rmq_formats.spark.job import (
     is_several,
     job_parser,
     path_for_all,
-    run_job,
     store_sizes,
 )
-from rmq_formats.spark.runner import SparkRunner
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.job import check_verifiable, verify_store
-from rmq_formats.verify.phases.plan import refuse_inside_store
-from rmq_formats.verify.report import findings_table
-from rmq_formats.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
+from rmq_offline.spark.job import run_job
+from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.verify.html.outputs import VerifyOutputs
+from rmq_offline.verify.job import check_verifiable, verify_store
+from rmq_offline.verify.phases.plan import refuse_inside_store
+from rmq_offline.verify.report import findings_table
+from rmq_offline.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
 
 FORMATS: Final = ("delta", "parquet", "json")
 
@@ -55,17 +55,18 @@ def outputs(arguments: argparse.Namespace) -> VerifyOutputs:
     return VerifyOutputs(arguments.findings, arguments.findings_format, arguments.html)
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Refuse unusable arguments before a session is started."""
+def check(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Refuse unusable arguments before a session is started; return usable arguments."""
     store_sizes(arguments).check()
     if is_several(arguments.store):
         check_several(arguments)
-        return
+        return arguments
     (store,) = arguments.store
     outputs(arguments).check(store, FORMATS)
     for option, path in (("--report", arguments.report), ("--work", arguments.work)):
         refuse_inside_store(store, option, path)
-    check_verifiable(*open_storage(store))
+    check_verifiable(open_store(store))
+    return arguments
 
 
 def check_several(arguments: argparse.Namespace) -> None:

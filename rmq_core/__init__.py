@@ -1,1 +1,1 @@
-"""RocketMQ as a running system: broker, store, name server, clients, replication, and the command line ``rmq``."""
+"""RocketMQ as a running system: broker, store, name server, clients, replication, proxy."""

@@ -100,9 +100,9 @@ class FormatError(RmqError):
     def __str__(self) -> str:
         where = "" if self.path is None else f"{self.path}: "
         at = "" if self.physical_offset is None else f" at offset {self.physical_offset}"
-        known = (("expected", self.expected), ("found", self.actual))
-        told = ", ".join(f"{name} {value}" for name, value in known if value is not None)
-        detail = f" ({told})" if told else ""
+        values = (("expected", self.expected), ("found", self.actual))
+        comparison = ", ".join(f"{name} {value}" for name, value in values if value is not None)
+        detail = f" ({comparison})" if comparison else ""
         return without_secrets(f"{where}{self.reason}{at}{detail}")
 
 
@@ -127,7 +127,7 @@ class DecodeError(FormatError):
 
 
 class StoreError(RmqError):
-    """A store or file that cannot be used as asked."""
+    """A store or file that is unusable for the request."""
 
 
 class StoreNotFoundError(StoreError):
@@ -135,7 +135,7 @@ class StoreNotFoundError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """A running broker holds the store's lock."""
+    """A running broker has the store's lock."""
 
 
 class StoreLayoutError(StoreError):
@@ -143,7 +143,7 @@ class StoreLayoutError(StoreError):
 
 
 class SpillError(StoreError):
-    """An unreadable intermediate file of a job, which says nothing of the store."""
+    """An unreadable intermediate file of a job; the store may be sound."""
 
 
 class StoreSizeError(StoreError):
@@ -159,7 +159,7 @@ class OptionError(RmqError):
 
 
 class NotAcceptedError(RmqError):
-    """A change of queues that takes messages from consumers or lowers an end, and that nobody has accepted.
+    """A change of queues that removes messages or lowers an end, without its acceptance.
 
     Attributes:
         names: of the queues, as ``--accept`` takes them.

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.arrow.schema import TIMERS, TIMESTAMP
+from rmq_formats.codecs.layout import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.paths import config_dir, parse_segment_name
 from rmq_formats.codecs.timer import (
     FLAG_ROLL,
@@ -49,12 +50,12 @@ def pending_timers(store: str) -> pa.Table:
     if not Path(store).is_dir():
         raise StoreNotFoundError(f"{store}: no such directory")
     checkpoint = _checkpoint(store)
-    found = pa.Table.from_batches(Store(store).arrow(_COLUMNS, topic=TIMER_TOPIC))
+    messages = pa.Table.from_batches(Store(store).arrow(_COLUMNS, topic=TIMER_TOPIC))
     units = _units(Path(store) / "timerlog", checkpoint.last_read_time_ms)
-    place = pc.index_in(found["physical_offset"], value_set=units["physical_offset"])
-    found = found.append_column("flags", pc.take(units["flags"], place))  # null for a message without a unit
-    behind = pc.greater_equal(found["queue_offset"], checkpoint.last_timer_queue_offset)
-    waiting = found.filter(pc.or_(pc.is_valid(found["flags"]), behind))
+    place = pc.index_in(messages["physical_offset"], value_set=units["physical_offset"])
+    messages = messages.append_column("flags", pc.take(units["flags"], place))  # null for a message without a unit
+    unread = pc.greater_equal(messages["queue_offset"], checkpoint.last_timer_queue_offset)
+    waiting = messages.filter(pc.or_(pc.is_valid(messages["flags"]), unread))
     return _described(waiting).sort_by([("deliver_timestamp", "ascending"), ("physical_offset", "ascending")])
 
 
@@ -92,14 +93,14 @@ def _described(waiting: pa.Table) -> pa.Table:
     def property_of(name: str) -> pa.ChunkedArray:
         return pc.map_lookup(waiting["properties"], name, "first")
 
-    topic, recalls = property_of("REAL_TOPIC"), property_of(PROPERTY_DELETED_KEY)
+    topic, recalls = property_of(PROPERTY_REAL_TOPIC), property_of(PROPERTY_DELETED_KEY)
     key = pc.binary_join_element_wise(topic, waiting["uniq_key"], "+")
     due_us = pc.multiply(_numbers(property_of(PROPERTY_OUT_MS), _MAX_TIME_MS), 1000)
     is_taken_in = pc.is_valid(waiting["flags"])
     columns = {
         "deliver_timestamp": pc.cast(due_us, TIMESTAMP),
         "topic": topic,
-        "queue_id": pc.cast(_numbers(property_of("REAL_QID"), _MAX_QUEUE_ID), pa.int32()),
+        "queue_id": pc.cast(_numbers(property_of(PROPERTY_REAL_QUEUE_ID), _MAX_QUEUE_ID), pa.int32()),
         "uniq_key": waiting["uniq_key"],
         "physical_offset": waiting["physical_offset"],
         "size": waiting["size"],

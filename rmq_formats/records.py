@@ -4,11 +4,15 @@ DuckDB, Polars and DataFusion hand the columns and the filter of a query to a ``
 ``scanner()``; of an object that is a mere Arrow stream they take all columns. So these are datasets.
 """
 
+import atexit
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +27,7 @@ from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.threads import read_tasks
 from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import StoreFiles
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what one reads ahead of the taker
 BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
+_MOST_WAIT_S: Final = 2.0  # at the interpreter's end; a scan that a program still holds is never released
 _CHEAPEST: Final = "size"  # is read where rows are only counted
 _WORD: Final = re.compile(r"\w+")
 _OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options that mean nothing here
@@ -70,6 +76,11 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
 
     def __repr__(self) -> str:
         return f"Records({self.path!r}, {self._options!r})"
+
+    @property
+    def _files(self) -> StoreFiles:
+        """The store's files of now: a broker may have written since the last call."""
+        return StoreFiles(self._storage, self.path)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the batches of a scan: at least one, which is empty where there are no rows."""
@@ -113,19 +124,24 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
             use_threads: read with as many threads as Arrow has; else with one.
             options: others of ``pyarrow.dataset.Scanner.from_batches``.
         """
-        wanted = self._both(filter)
+        condition = self._both(filter)
         for name in _OF_FILES & set(options):
             del options[name]
-        reading = self._reading(columns, wanted)
-        batches = self._batches(reading, use_threads=use_threads)
+        reading = self._reading(columns, condition)
+        batches = _Scan(self._batches(reading, use_threads=use_threads))
         reader = pa.RecordBatchReader.from_batches(schema_of(reading.columns), batches)
-        given = dict(columns) if isinstance(columns, Mapping) else self._names(columns)
+        projection = dict(columns) if isinstance(columns, Mapping) else self._names(columns)
         return ds.Scanner.from_batches(
-            reader, columns=given, filter=wanted, batch_readahead=batch_readahead, use_threads=use_threads, **options
+            reader,
+            columns=projection,
+            filter=condition,
+            batch_readahead=batch_readahead,
+            use_threads=use_threads,
+            **options,
         )
 
     def plan(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> ReadPlan:
-        """Plan a scan without running it: the access path that it takes, and why.
+        """Plan a scan without running it: its access path, and the reason for that path.
 
         Raises:
             StoreNotFoundError: there is no store, or no CommitLog in it.
@@ -185,12 +201,12 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return answer
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
-        """Give the only fragment: the threads of a scan share the work themselves."""
+        """Yield the only fragment: the threads of a scan share the work themselves."""
         yield Fragment(self if filter is None else self.filter(filter))
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """What is known of each row."""
+        """The condition that each row fulfils: none."""
         return pc.scalar(True)
 
     def _both(self, expression: pc.Expression | None) -> pc.Expression | None:
@@ -202,16 +218,16 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         names = self._options.columns if columns is None else columns
         return list(schema_of(tuple(names)).names) if names else []
 
-    def _reading(self, columns: Columns | None, wanted: pc.Expression | None) -> ReadOptions:
-        """Return what a scan has to read: the columns that it gives and compares, of the records that it may want."""
+    def _reading(self, columns: Columns | None, condition: pc.Expression | None) -> ReadOptions:
+        """Return the columns and records that a scan reads: those of its projection and of its condition."""
         if isinstance(columns, Mapping):
             needed = {word for value in columns.values() for word in _WORD.findall(str(value))}
         else:
             needed = set(self._names(columns))
         query = self._options.query
-        if wanted is not None:
-            needed |= set(_WORD.findall(str(wanted)))  # more than its columns, perhaps; never less
-            query = narrow_query(query, conditions(wanted, self.schema))
+        if condition is not None:
+            needed |= set(_WORD.findall(str(condition)))  # more than its columns, perhaps; never less
+            query = narrow_query(query, conditions(condition, self.schema))
         names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
         return replace(self._options, columns=names, query=query)
 
@@ -219,11 +235,43 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return _CHEAPEST if _CHEAPEST in self._options.columns else self._options.columns[0]
 
     def _plan(self, reading: ReadOptions) -> ReadPlan:
-        return plan_read(self._storage, self.path, reading.query, split_bytes=SPLIT_BYTES, logs=reading.logs)
+        return plan_read(self._files, reading.query, split_bytes=SPLIT_BYTES, logs=reading.logs)
 
-    def _batches(self, reading: ReadOptions, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reading: ReadOptions, *, use_threads: bool = True) -> Generator[pa.RecordBatch, None, None]:
         tasks = self._plan(reading).tasks
         yield from read_tasks(self.path, tasks, reading, pa.cpu_count() if use_threads else 1)
+
+
+class _Scan:
+    """The batches of a scan that a thread of Arrow's takes."""
+
+    def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
+        self._batches = batches
+
+    def __del__(self) -> None:
+        self._batches.close()  # and with it our threads, while this scan still counts
+
+    def __iter__(self) -> "_Scan":
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if _PROGRAM_ENDS.is_set():
+            raise StopIteration
+        _SCANS.add(self)
+        return next(self._batches)
+
+
+_SCANS: Final[WeakSet[_Scan]] = WeakSet()  # which have begun
+_PROGRAM_ENDS: Final = threading.Event()
+
+
+@atexit.register
+def _end_scans() -> None:
+    """End the scans that Arrow still reads: a thread that does so after the interpreter's end aborts the process."""
+    _PROGRAM_ENDS.set()
+    until_s = time.monotonic() + _MOST_WAIT_S
+    while _SCANS and time.monotonic() < until_s:
+        time.sleep(0.005)
 
 
 def _import(engine: str) -> Any:
@@ -234,7 +282,7 @@ def _import(engine: str) -> Any:
 
 
 class Fragment:
-    """All of some records, as engines scan them that ask a dataset for its fragments, as DataFusion does."""
+    """All records of a dataset as its only fragment, for engines that scan fragments, such as DataFusion."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -246,16 +294,16 @@ class Fragment:
 
     @property
     def partition_expression(self) -> pc.Expression:
-        """What is known of each row."""
+        """The condition that each row fulfils: none."""
         return self._records.partition_expression
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:  # noqa: ARG002
-        """Make a scan of the records; ``schema`` is that of the dataset, as pyarrow's own fragments take it."""
+        """Make a scan of the records; ``schema`` is that of the dataset, as of pyarrow's own fragments."""
         return self._records.scanner(**options)
 
 
 def _unreadable(schema: pa.Schema) -> ds.Dataset:
-    """Return a dataset whose scan is an error that says what to do.
+    """Return a dataset whose scan raises an error with the way out.
 
     It stands beneath a ``Records`` for what pyarrow itself does to datasets without asking for their scanner, as a
     join: that would else read memory that is not there.

@@ -14,6 +14,7 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.html_text import bytes_text, card, counted
 from rmq_formats.kernels.scan import POSITION
 from rmq_formats.read.dirty import dirty_queues_reason
 from rmq_formats.read.edge_messages import edge_message
@@ -33,16 +34,15 @@ from rmq_formats.read.query import (
     ReadOptions,
     parse_include,
 )
-from rmq_formats.read.queues import last_unit
+from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
 from rmq_formats.read.variants.queue_choice import queue_file_topics
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.records import Records
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics, topic_queues
 from rmq_formats.storage.segments import Segment
-from rmq_formats.tasks.html_text import bytes_text, card, counted
+from rmq_formats.times import check_milliseconds
 
 Time = int | datetime
 OnPlan = Callable[[ReadPlan], None]
@@ -103,15 +103,15 @@ class Store(Records):
         Raises:
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
-        return commitlog_segments(self._storage, self.path)
+        return self._files.segments
 
     def topics(self) -> list[str]:
         """List the topics that have a ConsumeQueue; without files of one, the topics of the logs, which are scanned."""
-        found = queue_file_topics(self._storage, self.path) if self._options.logs == COMMITLOG_ONLY else []
-        if not found:
+        topics = queue_file_topics(self._files) if self._options.logs == COMMITLOG_ONLY else []
+        if not topics:
             batches = self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False)
-            found = list({name for batch in batches for name in batch.column(0).unique().to_pylist()})
-        return sorted(found)
+            topics = list({name for batch in batches for name in batch.column(0).unique().to_pylist()})
+        return sorted(topics)
 
     def messages(
         self,
@@ -163,8 +163,8 @@ class Store(Records):
             queues = {topic: frozenset([queue_id])}
         if topic is not None and not (from_offset is None and to_offset is None):
             narrowed = {"first_offset": from_offset, "end_offset": to_offset}
-            given = {name: value for name, value in narrowed.items() if value is not None}
-            bounds[topic, ANY_QUEUE if queue_id is None else queue_id] = QueueBounds(**given)
+            limits = {name: value for name, value in narrowed.items() if value is not None}
+            bounds[topic, ANY_QUEUE if queue_id is None else queue_id] = QueueBounds(**limits)
         query = Query(
             topics=None if topic is None else frozenset([topic]),
             queues=queues,
@@ -286,7 +286,7 @@ class Store(Records):
         self, query: Query, mode: Mode = Mode.DROPMALFORMED, on_plan: OnPlan | None = None
     ) -> Iterator[StoredMessage]:
         """Read the messages of a query. Their places come first, so that only what is wanted is decoded."""
-        plan = plan_read(self._storage, self.path, query, logs=self._options.logs)
+        plan = plan_read(self._files, query, logs=self._options.logs)
         if on_plan:
             on_plan(plan)
         segments: list[Segment] = []
@@ -317,15 +317,14 @@ class Store(Records):
             return self._first_of_queues(topic, queue_id, time_ms, on_plan)
         segments = self.segments()
         queues = list(topic_queues(self._storage, paths.consumequeue_dir(self.path), topic))
-        if not queues or dirty_queues_reason(self._storage, self.path, frozenset([topic])) is not None:
+        if not queues or dirty_queues_reason(self._files, frozenset([topic])) is not None:
             return self._scan_since(topic, queue_id, time_ms, on_plan)
-        if not ascends(self._storage, readable_segments(self._storage, self.path)):  # nothing may bisect by time
+        if not ascends(self._storage, readable_segments(self._files)):  # nothing may bisect by time
             return self._scan_since(topic, queue_id, time_ms, on_plan)
         units = []
         for queue in queues:
             if queue_id in {None, queue.queue_id}:
-                last = last_unit(self._storage, queue)
-                search = QueueSearch(self._storage, segments, queue.segments, last[0] if last else queue.first_offset)
+                search = QueueSearch(self._storage, segments, ConsumeQueue(self._storage, queue))
                 try:
                     unit = search.first_since(time_ms)
                 except FormatError:
@@ -341,8 +340,8 @@ class Store(Records):
         first: dict[int, StoredMessage] = {}
         query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
         for message in self._read(query, on_plan=on_plan):
-            known = first.get(message.queue_id)
-            if known is None or message.queue_offset < known.queue_offset:
+            earliest = first.get(message.queue_id)
+            if earliest is None or message.queue_offset < earliest.queue_offset:
                 first[message.queue_id] = message
         return [first[number] for number in sorted(first)]
 
@@ -351,7 +350,7 @@ class Store(Records):
     ) -> list[StoredMessage]:
         queues = None if queue_id is None else {topic: frozenset([queue_id])}
         query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
-        plan = plan_read(self._storage, self.path, query)
+        plan = plan_read(self._files, query)
         if on_plan:
             on_plan(plan)
         first: dict[int, tuple[int, int]] = {}
@@ -369,9 +368,9 @@ class Store(Records):
 
     def _repr_html_(self) -> str:
         """Render a card for notebooks. It costs a few reads, whatever the size of the store."""
-        segments = readable_segments(self._storage, self.path)
+        segments = readable_segments(self._files)
         first, last = (edge_message(self._storage, segments, last=last) for last in (False, True))
-        topics = named_topics(self._storage, self.path)
+        topics = named_topics(self._files)
         shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
         log_bytes = sum(segment.size_bytes for segment in segments)
         rows = [
@@ -384,9 +383,12 @@ class Store(Records):
 
 
 def _milliseconds(time: Time) -> int:
-    """Convert a store time to ms; a datetime without a zone is UTC."""
+    """Convert a store time to ms; a datetime without a zone is UTC. Raises OptionError at a number of seconds."""
     if isinstance(time, int):
-        return time
+        try:
+            return check_milliseconds(time)
+        except ValueError as error:
+            raise OptionError(f"time: {error}") from None
     moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 

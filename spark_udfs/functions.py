@@ -1,13 +1,64 @@
 """Arrow UDFs of the column functions.
 
+They become Spark's where they are used: by then there is a session of a known kind. ``arrow_udf``, which came with
+Spark 4.1, makes a function for sessions of Spark Connect or for others, once and for all, where it is called.
+
 The kernels are imported when a function runs: the driver only needs its name and type. Types are objects, not
 texts, which could only be parsed with a running session.
 """
 
-import pyarrow as pa
-from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
-from spark_udfs.arrow import arrow_function
+import pyarrow as pa
+from pyspark.sql import Column, functions
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType
+
+from rmq_formats.spark.versions import SPARK_VERSION, need_spark
+
+ARROW_UDFS: Final = (4, 1)  # the first Spark that has them
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFunction:
+    """A column function.
+
+    Attributes:
+        over_arrays: the function of Arrow arrays.
+        returns: type of its result.
+    """
+
+    over_arrays: Callable[..., Any]
+    returns: DataType
+
+    def __call__(self, *columns: Column | str) -> Column:
+        """Apply it to columns.
+
+        Raises:
+            OptionError: before Spark 4.1.
+        """
+        column: Column = self.of_spark()(*columns)
+        return column
+
+    def of_spark(self) -> Callable[..., Any]:
+        """Make Spark's function for the session that there is now. Raises OptionError before Spark 4.1."""
+        _need_arrow_udfs()
+        made: Callable[..., Any] = functions.arrow_udf(self.over_arrays, self.returns)
+        return made
+
+    def for_sql(self) -> Callable[..., Any]:
+        """Make the function that SQL finds by its name; before Spark 4.1 one that says so where it is used."""
+        return self.of_spark() if SPARK_VERSION >= ARROW_UDFS else functions.udf(_need_arrow_udfs, self.returns)
+
+
+def arrow_function(returns: DataType) -> Callable[[Callable[..., Any]], ArrowFunction]:
+    """Decorate a function of Arrow arrays."""
+    return lambda over_arrays: ArrowFunction(over_arrays, returns)
+
+
+def _need_arrow_udfs(*_: object) -> None:
+    need_spark(ARROW_UDFS, "a column function of spark_udfs")
 
 
 @arrow_function(MapType(StringType(), StringType()))

@@ -15,8 +15,9 @@ import zstandard
 from hypothesis import settings
 
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
-from rmq_formats.tasks import origin
+from rmq_offline.tasks import origin
 from tests.interop import peer
+from tests.support.processes import spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +36,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Of the processors' time in a test's short-lived JVM the optimizing compiler takes most, and to no use.
     # It needs 80 MB for what it compiles, and without the other compiler has but 48: it compiled again and again.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
+    classes = spark_classes.OPTIONS if spark_classes.ARCHIVE.exists() else ""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {classes}")
     # An example has no deadline: a busy machine is no fault of what is tested.
     settings.register_profile("project", deadline=None)
     settings.load_profile("project")
@@ -135,7 +137,7 @@ def golden_settings() -> dict[str, GoldenSettings]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """A local session of two processors. One for all: a process can have no more, whatever their settings."""
+    """A local session of two processors. A process can have no more than one, whatever the settings."""
     from rmq_formats.spark import session  # a second, which most tests need not wait
 
     more = {
@@ -178,13 +180,14 @@ def kernel_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the session are for one worker; one is tried again only where ``flaky(reruns=…, reason=…)`` says why."""
+    """Two workers have a session; a test is tried again only where ``flaky(reruns=…, reason=…)`` says why."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            # A second session costs a JVM that has yet to load and compile what the first one has.
+            # Each session costs a JVM that has yet to load and compile; but a worker with all would be the last to end.
             if item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group("spark"))
+                room = "lakehouse" if item.path.parent.name == "lakehouse" else "spark"
+                item.add_marker(pytest.mark.xdist_group(room))
         elif "bucket" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("s3"))  # one server
         mark = item.get_closest_marker("flaky")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats import generate
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.generate import generate_store
+from rmq_offline import generate
+from rmq_offline.generate import generate_store
 
 PEER = Path(__file__).parent / "interop" / "peer" / "peer.sh"
 HEAD = struct.Struct(">iiiiiqqiq4siq4siiqi")

@@ -21,8 +21,8 @@ from rmq_formats import Query, Store, records
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read import threads
 from rmq_formats.records import Records
-from tests.record_strategies import plain_message
-from tests.store_files import flip, write_commitlog
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import flip, write_commitlog
 
 Golden = Callable[[str], Path]
 Engine = Callable[[Records, list[str]], pa.Table]
@@ -355,6 +355,26 @@ def test_a_scan_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
     write_commitlog(tmp_path, messages, 1 << 20)
     assert rows + sum(batch.num_rows for batch in batches) == 1000
     assert store.count_rows() == 2000
+
+
+FEW_ROWS_OF_A_SLOW_STORE = """
+import sys, time
+from rmq_formats import Store, records
+
+def read_slowly(*arguments):
+    for batch in read_tasks(*arguments):
+        yield batch
+        time.sleep(0.2)
+
+read_tasks, records.read_tasks, records.SPLIT_BYTES = records.read_tasks, read_slowly, 1 << 16
+print(Store(sys.argv[1]).head(3, ["size"]).num_rows)
+"""
+
+
+def test_a_program_may_end_while_arrow_still_reads(mixed: Store) -> None:
+    command = [sys.executable, "-c", FEW_ROWS_OF_A_SLOW_STORE, mixed.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
 
 @pytest.mark.long

@@ -19,8 +19,8 @@ from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
 from rmq_formats.errors import DecodeError, FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.plan import ReadPlan
-from tests.record_strategies import plain_message
-from tests.store_files import flip, write_commitlog
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import flip, write_commitlog
 
 Golden = Callable[[str], Path]
 Record = dict[str, Any]

@@ -5,11 +5,11 @@ from pathlib import Path
 from rmq_formats import Store
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record import MessageToStore
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
-from tests.store_files import write_commitlog
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from tests.support.stores.store_files import write_commitlog
 
 
 def test_records_shorter_than_the_longest_header_are_found_by_point_reads(tmp_path: Path) -> None:

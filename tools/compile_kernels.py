@@ -8,7 +8,7 @@ from pkgutil import walk_packages
 
 from rmq_formats import kernels
 
-OTHERS = ("rmq_core.cli.dump.json_kernel",)
+OTHERS = ("rmq_cli.dump.json_kernel",)
 
 
 def main() -> None:

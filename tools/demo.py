@@ -6,21 +6,26 @@ a look-up by key answer from what came of it. Then transactions, a message that 
 """
 
 import argparse
-import json
+import importlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
 from rmq_formats.errors import RmqError
 from rmq_formats.spark import session
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.spark.job import spark_cause
+from rmq_offline.tasks.log_format import log_on_stderr
 from tools.demo_messaging import DELAY_S, run_messaging
 from tools.demo_traffic import REBUILD_SIZES, run_traffic
 
@@ -39,16 +44,21 @@ def print_title(text: str) -> None:
     console.print(f"\n[bold]{text}[/bold]")
 
 
-def run_job(name: str, *arguments: str) -> dict[str, object]:
-    """Run a job as a user would; its report is the last line that it prints."""
+def run_job(spark: SparkSession, name: str, *arguments: str) -> dict[str, object]:
+    """Run a job in the demo's session, and print the command that runs it in one of its own; return its report."""
     shown = " ".join(f'"{argument}"' if " " in argument else argument for argument in arguments)
     shown = shown.replace(f"{ROOT}/", "")
     console.print(f"  $ python jobs/{name}.py {shown}", style="dim", soft_wrap=True)
-    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *arguments]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode == 2:
+    job = importlib.import_module(f"jobs.{name}")
+    parsed = job.parser().parse_args(arguments)
+    try:
+        options = job.check(parsed)
+        with log_on_stderr(name):
+            report: dict[str, object] = job.main(options, spark)[0]
+    except (RmqError, PySparkException, Py4JError) as error:
+        cause = str(error) if isinstance(error, RmqError) else spark_cause(error)
+        print(f"{name}: {cause}", file=sys.stderr)  # noqa: T201 # one line, not wrapped
         sys.exit(2)
-    report: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return report
 
 
@@ -92,9 +102,8 @@ def compare(rebuilt: Path, expected: Path, owner: str) -> bool:
     return good
 
 
-def show_table(table: Path) -> tuple[str, str] | None:
+def show_table(spark: SparkSession, table: Path) -> tuple[str, str] | None:
     """Print the messages by topic from the Delta table, and topic and key of the newest message that has a key."""
-    spark = session("demo")
     messages = spark.read.format("delta").load(str(table))
     by_topic = messages.groupBy("topic").agg(
         F.count("*").alias("messages"), F.sum("size").alias("bytes"), F.max("store_timestamp").alias("last")
@@ -107,7 +116,6 @@ def show_table(table: Path) -> tuple[str, str] | None:
     keyed = (
         messages.where(plain & (F.size("keys") > 0)).orderBy(F.desc("physical_offset")).select("topic", "keys").first()
     )
-    spark.stop()
     return (keyed["topic"], keyed["keys"][0]) if keyed else None
 
 
@@ -141,11 +149,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.store:
         try:
-            commitlog_segments(*open_storage(arguments.store))
+            open_store(arguments.store).require_log()
         except RmqError as error:
             print(f"demo: {error}", file=sys.stderr)  # noqa: T201 # one line, not wrapped
             return 2
-    # Of the processors' time in three JVMs that live for seconds the optimizing compiler takes most.
+    # Of the processors' time in a JVM that lives for seconds the optimizing compiler takes most.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
@@ -160,7 +168,8 @@ def main() -> int:
     console.print(f"  commitlog: {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
 
     print_title("2. Rebuild ConsumeQueue and Index from the CommitLog, on Spark")
-    report = run_job("rebuild", "--store", str(store), *(["--out", str(out)] if arguments.store else []), *sizes)
+    spark = session("demo")
+    report = run_job(spark, "rebuild", "--store", str(store), *(["--out", str(out)] if arguments.store else []), *sizes)
     console.print(
         f"  {report['messages']:,} messages, {report['units']:,} units, {report['index_entries']:,} Index entries "
         f"in {report['seconds']} s"
@@ -169,9 +178,10 @@ def main() -> int:
 
     print_title("3. Land the messages in a Delta table, each once")
     table = WORK / "messages"
-    report = run_job("export_delta", "--store", str(store), "--table", str(table))
+    report = run_job(spark, "export_delta", "--store", str(store), "--table", str(table))
     console.print(f"  {report['messages']:,} messages landed in {report['seconds']} s")
-    keyed = show_table(table)
+    keyed = show_table(spark, table)
+    spark.stop()
     if keyed:
         show_message(store, *keyed)
     if not arguments.store:

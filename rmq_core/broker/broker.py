@@ -19,12 +19,12 @@ from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import LiteService
+from rmq_core.broker.parked_requests import PullLongPolling
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import DurableResponder, respond_after_persist
-from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
-from rmq_core.broker.processors.broker_admin import BrokerAdmin
+from rmq_core.broker.processors.broker_admin import BrokerAdmin, TimerAdmin
 from rmq_core.broker.processors.client_manage import ClientManageProcessor
 from rmq_core.broker.processors.client_relay import Broker2Client
 from rmq_core.broker.processors.consumer_admin import ProgressAdmin
@@ -40,15 +40,12 @@ from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
 from rmq_core.broker.processors.send import SendMessageProcessor
 from rmq_core.broker.processors.send_back import SendBackProcessor
-from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.recovery_report import log_recovery
 from rmq_core.broker.replication import TICK_S, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.held_pulls import PullLongPolling
 from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables.subscription_groups import Groups
@@ -64,13 +61,12 @@ from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler, address_text
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.local_only import local_only
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.service import Service
-from rmq_core.remoting.socket_address import address_text
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
@@ -97,6 +93,32 @@ _NAME_GROUPS: Final = (
     RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
 )  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+# Requests that may have large bodies, see ``ServerSettings.limit_bodies``.
+_WITH_MESSAGES: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        # A pull's body is not read; without a check pulls are faster.
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    )
+)
+_WITH_LISTS: Final = frozenset(
+    (
+        RequestCode.HEART_BEAT,
+        RequestCode.PROXIED_CLIENTS,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
+        RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
+    )
+)
 
 
 class Broker(Service):
@@ -226,7 +248,7 @@ class Broker(Service):
             steady_ms=steady_ms,
             rights=PushRights(guard),
         )
-        self._held = PullLongPolling()
+        self._held = PullLongPolling(self.state)
         self._dispatching = Dispatching(self.state.replication, store)
         self.state.dispatch = self._dispatching.run
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms, self.state.dispatch)
@@ -243,7 +265,7 @@ class Broker(Service):
         self.checks = TransactionChecks(self.state, self.notes)
         # Limits of bodies are checked before policies, which decode bodies; strangers are refused before both.
         handlers = config.limit_bodies(
-            self._allowed(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES
+            self._allowed(guard, self._handlers(levels)), with_lists=_WITH_LISTS, with_messages=_WITH_MESSAGES
         )
         if guard is not None:
             handlers = {code: guard.signed(handler) for code, handler in handlers.items()}
@@ -401,6 +423,8 @@ class Broker(Service):
     def _disconnected(self, connection: Connection) -> None:
         self._client_manager.disconnected(connection)
         self._proxied_clients.disconnected(connection)
+        self._held.disconnected(connection)
+        self._pop.polls.disconnected(connection)
         self._lite.disconnected(connection)
 
     def _clean_up(self) -> None:
@@ -424,3 +448,23 @@ class Broker(Service):
             self._timers[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+
+def log_recovery(store: MessageStore) -> None:
+    """Log the result of the recovery, unless the shutdown was clean."""
+    recovery = store.recovery
+    if recovery.is_new or (recovery.is_clean and not recovery.damages):
+        return
+    log.info(
+        "the store was not shut down in order: read %(records)d records from %(begin)d to %(end)d in %(seconds).2f s",
+        {
+            "records": recovery.record_count,
+            "begin": recovery.begin_offset,
+            "end": recovery.end_offset,
+            "seconds": recovery.seconds,
+        },
+    )
+    for damage in recovery.tail:
+        log.info("a torn end of the log was cut off: %(damage)s", {"damage": damage})
+    for path in recovery.quarantined:
+        log.warning("damaged bytes are kept in %(path)s", {"path": path})

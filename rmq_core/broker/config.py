@@ -76,7 +76,6 @@ class BrokerConfig(AccessSettings):
         enable_mixed_message_type: whether a topic's ``message.type`` may be MIXED.
         filter_support_retry: whether a SQL92 subscription of a retry topic means what the group has registered for the
             topic that a message comes from, instead of what the subscription says.
-        enable_calc_filter_bit_map: whether ConsumeQueueExt gets bit maps of the SQL92 subscriptions that may match.
         expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
         max_error_rate_of_bloom_filter: false positives of such a bit map, percent.
         filter_data_clean_time_span_ms: retention of the filter of a group without members.
@@ -153,7 +152,6 @@ class BrokerConfig(AccessSettings):
     enable_property_filter: bool = setting(False)
     enable_mixed_message_type: bool = setting(False)
     filter_support_retry: bool = setting(False)
-    enable_calc_filter_bit_map: bool = setting(False)
     expect_consumer_num_use_filter: int = setting(32, low=1, high=4096)
     max_error_rate_of_bloom_filter: int = setting(20, low=1, high=99)
     filter_data_clean_time_span_ms: int = setting(86_400_000, java="filterDataCleanTimeSpan")

@@ -58,10 +58,9 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     controllerAddr controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval
     correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers dLegerSelfId dataReadAheadEnable debugLockEnable
     defaultQueryMaxNum delayOffsetUpdateVersionStep
-    deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly
     disableCallbackExecutor disableNettyWorkerGroup diskFallRecorded dispatchCqCacheNum
     dispatchCqThreads dispatchFromSenderThread enableAsyncReput enableBatchPush enableBroadcastOffsetStore
-    enableBuildConsumeQueueConcurrently enableCompaction enableCreateSysGroup
+    enableBuildConsumeQueueConcurrently enableCalcFilterBitMap enableCompaction enableCreateSysGroup
     enableDetailStat enableFastChannelEventProcess enableLmqStats
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
     enablePopLog enableReconnectForGoAway enableRegisterProducer

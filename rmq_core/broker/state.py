@@ -77,11 +77,8 @@ class BrokerState:
     long_requests: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Load the filters; dispatch computes bit maps of the filters if so configured."""
         self.page_cache = PageCache(self.store.config.os_page_cache_busy_timeout_ms)
         self.filters = ConsumerFilters(self.files, self.config, self.clock_ms)
-        if self.config.enable_calc_filter_bit_map:
-            self.store.calculate_bit_maps(self.filters.bit_map)
 
     @property
     def slices(self) -> Slices:

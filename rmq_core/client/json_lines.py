@@ -12,16 +12,29 @@ from typing import Final
 import msgspec
 
 from rmq_core.client.errors import MessageError
-from rmq_core.client.message import PROPERTY_WAIT, Message, ReceivedMessage
+from rmq_core.client.message import Message, ReceivedMessage
 from rmq_formats.codecs.compression import decompress
-from rmq_formats.codecs.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.layout import (
+    PROPERTY_CLUSTER,
+    PROPERTY_CRC,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MSG_REGION,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+)
 from rmq_formats.errors import FormatError
 
 # Properties that fields of the line hold, or that producers and brokers set.
 _NOT_TAKEN_OVER: Final = frozenset(
     [
-        PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT, PROPERTY_UNIQ_KEY, "CLUSTER", "MSG_REGION",
-        "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "REAL_TOPIC", "REAL_QID", "__CRC32#",
+        PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT, PROPERTY_UNIQ_KEY, PROPERTY_CLUSTER,
+        PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH, "MIN_OFFSET", "MAX_OFFSET", PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID, PROPERTY_CRC,
     ]
 )  # fmt: skip
 

@@ -19,22 +19,17 @@ from rmq_formats.codecs.layout import (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
 )
 from rmq_formats.codecs.message_id import encode_message_id
 from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import KEY_SEPARATOR, decode_properties, split_keys
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
-PROPERTY_WAIT: Final = "WAIT"
-PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
-PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
 PROPERTY_MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
-PROPERTY_TRANSACTION_PREPARED: Final = "TRAN_MSG"
-PROPERTY_TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
-PROPERTY_TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
-PROPERTY_TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 _SET_BY_FIELDS: Final = frozenset({PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT})
 _NOT_IN_LIGHT_NAMES: Final = re.compile("[,\x00-\x1f\x7f]")

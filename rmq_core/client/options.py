@@ -11,6 +11,7 @@ from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.clock import now_ms
 from rmq_formats.codecs.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
+from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 from rmq_formats.codecs.trace import TRACE_TOPIC
 from rmq_formats.errors import OptionError
 
@@ -104,7 +105,7 @@ class ProducerOptions(ClientOptions):
     compression: Compression = Compression.ZLIB
     compression_level: int = DEFAULT_LEVEL
     max_body_bytes: int = MAX_BODY_BYTES
-    create_topic_key: str = "TBW102"
+    create_topic_key: str = TEMPLATE_TOPIC
     default_topic_queue_nums: int = 4
     send_latency_fault: bool = False
     backoff: Backoff = SHORT_BACKOFF

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
-from rmq_core.ha.log_comparison import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START
-from rmq_core.ha.recovered import sound_until
+from rmq_core.ha.log_comparison import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START, sound_until
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.errors import ListenError
 from rmq_core.store.config import FlushDiskType
@@ -256,7 +255,6 @@ class SlavePeer(asyncio.Protocol):
             self._record_acknowledgements(offsets[repeats:])
 
     def _record_acknowledgements(self, offsets: list[int]) -> None:
-        """Record the acknowledged offsets."""
         for offset in offsets:
             if not 0 <= offset <= self.pushed_offset:  # apache/rocketmq #3015, #1155
                 log.error(

@@ -12,12 +12,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 from rmq_core.remoting.bodies import BodyStruct, decode_body, encode_body
 from rmq_formats.errors import DecodeError, StoreError
 
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 _Tables = dict[str, dict[str, str]]
 
 

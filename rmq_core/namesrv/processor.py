@@ -12,10 +12,17 @@ from typing import Final
 from msgspec import UNSET, structs
 
 from rmq_core.namesrv.config import DONE_ANYWAY, NamesrvConfig
-from rmq_core.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfig
-from rmq_core.namesrv.routes import zones
+from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.routes.route_info import UNIT_FLAG, UNIT_SUB_FLAG, RouteInfo, RouteOptions
+from rmq_core.namesrv.routes.route_info import (
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    ZONE_NAME,
+    RouteInfo,
+    RouteOptions,
+    filter_by_zone,
+    wanted_zone,
+)
 from rmq_core.remoting.bodies import (
     BrokerMembers,
     DataVersion,
@@ -30,7 +37,7 @@ from rmq_core.remoting.bodies import (
     decode_registration,
     encode_body,
 )
-from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
+from rmq_core.remoting.codes import ORDER_TOPIC_CONFIG, RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
@@ -196,7 +203,7 @@ class NamesrvProcessor:
         registered = self.routes.register(
             broker,
             _registration(request, broker, self.config.max_registration_topics),
-            zone=request.ext_fields.get(zones.ZONE_NAME),
+            zone=request.ext_fields.get(ZONE_NAME),
             connection=connection,
             now_ms=self._clock_ms(),
         )
@@ -296,8 +303,8 @@ class NamesrvProcessor:
         if self.config.order_message_enable:
             order = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
             route = structs.replace(route, order_topic_conf=UNSET if order is None else order)
-        zone = zones.wanted_zone(request.ext_fields)
-        return request.response(body=encode_body(route if zone is None else zones.filter_by_zone(route, zone)))
+        zone = wanted_zone(request.ext_fields)
+        return request.response(body=encode_body(route if zone is None else filter_by_zone(route, zone)))
 
     def register_topic(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Register a topic's queues: REGISTER_TOPIC_IN_NAMESRV (217)."""

@@ -22,7 +22,7 @@ from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, SUPER
 from rmq_core.broker.access.failures import Failures
 from rmq_core.broker.access.policies import Entry, Permission, decision, parse_entry
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Login
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.errors import StatusError

@@ -12,6 +12,7 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import ClientOptions
+from rmq_core.proxy.popped import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.access.acl import Credentials
@@ -27,7 +28,8 @@ from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.requests import Group, Topic, UnregisterClient
+from rmq_core.remoting.requests import Group, Topic, UnregisterClient, ViewMessage
+from rmq_formats.codecs.record import StoredMessage
 
 log = logging.getLogger("rmq.proxy")
 _CACHED_S: Final = 20.0  # settings of topics and groups
@@ -136,6 +138,14 @@ class Brokers:
         Raises RemotingError.
         """
         return await self._cached(("group", group), lambda: self._query_group(group, topic))
+
+    async def view_record(self, address: str, topic: str, physical_offset: int) -> StoredMessage | None:
+        """Return the record at a physical offset of a broker; None where no single record stands there."""
+        fields = ViewMessage(topic=topic, offset=physical_offset)
+        also = (ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION)
+        answer = await self.request(address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=also)
+        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        return records[0] if len(records) == 1 else None
 
     async def _query_topic(self, topic: str) -> TopicConfig:
         answer = await self.request(await self.any_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))

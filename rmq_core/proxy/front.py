@@ -7,8 +7,8 @@ goes on to one of the two, byte for byte. Source: ``ProxyAndTlsProtocolNegotiato
 import asyncio
 from typing import Final, cast
 
+from rmq_core.remoting.connection import address_text
 from rmq_core.remoting.errors import ListenError
-from rmq_core.remoting.socket_address import address_text
 from rmq_core.remoting.tls_detector import HANDSHAKE_BYTE
 
 LOOPBACK: Final = "127.0.0.1"

@@ -8,6 +8,7 @@ Source: ``ClientActivity#syncLiteSubscription``, ``ClientProcessor``, ``LiteSubs
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,8 @@ from typing import Any, Final
 
 from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_lite_topics, group_name, topic_name
+from rmq_core.proxy.checks import check_bound_topic, check_lite_topics, group_name, lite_quota, topic_name
 from rmq_core.proxy.errors import StatusError, ok
-from rmq_core.proxy.lite_groups import check_bound_topic, lite_quota
-from rmq_core.proxy.rate import Rate
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import encode_body
@@ -37,6 +36,25 @@ _MOST_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop lo
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
 Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+class Rate:
+    """Rate limiter of calls, which allows the unused calls of up to one second at once."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._permits = per_second
+        self._refilled_s = time.monotonic()
+
+    def try_acquire(self) -> bool:
+        """Count a call; return False if the call exceeds the rate."""
+        now_s = time.monotonic()
+        self._permits = min(self._per_second, self._permits + (now_s - self._refilled_s) * self._per_second)
+        self._refilled_s = now_s
+        if self._permits < 1:
+            return False
+        self._permits -= 1
+        return True
 
 
 @dataclass(slots=True)

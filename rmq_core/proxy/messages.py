@@ -12,32 +12,32 @@ from typing import Any, Final
 from rmq_core.proxy import checks
 from rmq_core.proxy.wire import ms_of, v2
 from rmq_core.remoting import clock
-from rmq_core.remoting.pop import HANDLE
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
     FLAG_COMPRESSED,
     FLAG_INNER_BATCH,
     FLAG_TRANSACTION_PREPARED,
+    PROPERTY_CHECK_IMMUNITY_SECONDS,
     PROPERTY_KEYS,
     PROPERTY_LITE_TOPIC,
+    PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
 )
-from rmq_formats.codecs.properties import encode_properties, split_keys
+from rmq_formats.codecs.properties import encode_properties, parse_decimal, split_keys
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.variants.inner_batch import inner_messages
 from rmq_formats.errors import FormatError
 
-PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-MESSAGE_GROUP: Final = "__SHARDINGKEY"
-DELIVER_MS: Final = "TIMER_DELIVER_MS"
 _BORN_HOST: Final = "__BORNHOST"
 _BORN_MS: Final = "BORN_TIMESTAMP"
 _TRACE: Final = "TRACE_CONTEXT"
-_TRANSACTION: Final = "TRAN_MSG"
-_PRODUCER_GROUP: Final = "PGROUP"
-_RECOVERY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 _DLQ_ORIGIN_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 _GZIP_BEGIN: Final = b"\x1f\x8b"
@@ -57,18 +57,18 @@ def properties_of(message: Any, topic: str, kind: int, peer: str) -> dict[str, s
     if system.keys:
         properties[PROPERTY_KEYS] = " ".join(system.keys)
     if kind == v2.TRANSACTION:
-        properties[_TRANSACTION] = "true"
-        properties[_PRODUCER_GROUP] = topic
+        properties[PROPERTY_TRANSACTION_PREPARED] = "true"
+        properties[PROPERTY_PRODUCER_GROUP] = topic
         if system.HasField("orphaned_transaction_recovery_duration"):
-            properties[_RECOVERY_S] = str(system.orphaned_transaction_recovery_duration.seconds)
+            properties[PROPERTY_CHECK_IMMUNITY_SECONDS] = str(system.orphaned_transaction_recovery_duration.seconds)
     if system.HasField("message_group"):
-        properties[MESSAGE_GROUP] = system.message_group
+        properties[PROPERTY_SHARDING_KEY] = system.message_group
     if kind == v2.PRIORITY:
-        properties[PRIORITY] = str(system.priority)
+        properties[PROPERTY_PRIORITY] = str(system.priority)
     if kind == v2.LITE:
         properties[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.HasField("delivery_timestamp"):
-        properties[DELIVER_MS] = str(ms_of(system.delivery_timestamp))
+        properties[PROPERTY_TIMER_DELIVER_MS] = str(ms_of(system.delivery_timestamp))
     if system.HasField("trace_context"):
         properties[_TRACE] = system.trace_context
     properties[_BORN_HOST] = system.born_host or peer
@@ -143,21 +143,21 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
         system.tag = properties[PROPERTY_TAGS]
     if handle is not None:
         system.receipt_handle = handle
-    if MESSAGE_GROUP in properties:
-        system.message_group = properties[MESSAGE_GROUP]
+    if PROPERTY_SHARDING_KEY in properties:
+        system.message_group = properties[PROPERTY_SHARDING_KEY]
     if PROPERTY_LITE_TOPIC in properties:
         system.lite_topic = properties[PROPERTY_LITE_TOPIC]
-    if PRIORITY in properties:
-        system.priority = min(_number(properties[PRIORITY], 0), _MOST_INT)
+    if PROPERTY_PRIORITY in properties:
+        system.priority = min(parse_decimal(properties[PROPERTY_PRIORITY], 0), _MOST_INT)
     if _TRACE in properties:
         system.trace_context = properties[_TRACE]
-    if DELIVER_MS in properties:
-        system.delivery_timestamp.FromMilliseconds(_time_ms(properties[DELIVER_MS], 0))
+    if PROPERTY_TIMER_DELIVER_MS in properties:
+        system.delivery_timestamp.FromMilliseconds(_time_ms(properties[PROPERTY_TIMER_DELIVER_MS], 0))
     if _DLQ_ORIGIN_TOPIC in properties:
         system.dead_letter_queue.topic = properties[_DLQ_ORIGIN_TOPIC]
         system.dead_letter_queue.message_id = properties.get(_DLQ_ORIGIN_ID, "")
     user_properties = {
-        name: value for name, value in properties.items() if name not in checks.RESERVED and name != HANDLE
+        name: value for name, value in properties.items() if name not in checks.RESERVED and name != PROPERTY_POP_CK
     }
     message = v2.Message(topic=v2.Resource(name=topic), user_properties=user_properties, body=body)
     message.system_properties.CopyFrom(system)
@@ -165,13 +165,13 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
 
 
 def _message_type(properties: dict[str, str]) -> Any:
-    if properties.get(_TRANSACTION, "").lower() == "true":
+    if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true":
         return v2.TRANSACTION
-    if DELIVER_MS in properties or "DELAY" in properties:
+    if PROPERTY_TIMER_DELIVER_MS in properties or "DELAY" in properties:
         return v2.DELAY
-    if MESSAGE_GROUP in properties:
+    if PROPERTY_SHARDING_KEY in properties:
         return v2.FIFO
-    if PRIORITY in properties:
+    if PROPERTY_PRIORITY in properties:
         return v2.PRIORITY
     return v2.LITE if PROPERTY_LITE_TOPIC in properties else v2.NORMAL
 
@@ -199,8 +199,4 @@ def _body(record: StoredMessage) -> tuple[bytes, Any]:
 
 def _time_ms(text: str | None, otherwise: int) -> int:
     """Return a time within protobuf's limits: an impossible time must not block a message forever."""
-    return min(max(0, _number(text, otherwise)), _MOST_MS)
-
-
-def _number(text: str | None, otherwise: int) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 19 else otherwise
+    return min(max(0, parse_decimal(text, otherwise)), _MOST_MS)

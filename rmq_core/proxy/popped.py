@@ -8,19 +8,69 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from rmq_core.client.pop.handles import Handles
+from rmq_core.proxy.checks import may_be_child
 from rmq_core.proxy.errors import StatusError
-from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.pop import PopHandle, TopicKind
 from rmq_core.remoting.pop_requests import PopAnswer
 from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET
+from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError
 
 _QUEUE_OFFSET: Final = "qo"  # in the number of deliveries of an offset
 _LMQ_PROPERTIES: Final = (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
-_MOST_DIGITS: Final = 18
+_PARTS = 9
+
+
+class Receipt(NamedTuple):
+    """Handle that a message is acknowledged by: that of POP, with the record's physical offset and the child's name.
+
+    Source: ``ReceiptHandle``. That of the original has no child, and its clients say it; but 5.2.0 of Java says none
+    where it changes an invisible time.
+
+    Attributes:
+        handle: of POP.
+        physical_offset: of the record, in its broker's log.
+        lite_topic: that the message was popped of; empty of those that are no children.
+    """
+
+    handle: PopHandle
+    physical_offset: int
+    lite_topic: str = ""
+
+    def encode(self) -> str:
+        """Encode the handle as text, which clients do not parse."""
+        text = f"{self.handle.encode()} {self.physical_offset}"
+        return f"{text} {self.lite_topic}" if self.lite_topic else text
+
+    @classmethod
+    def decode(cls, text: str, lite_topic: str = "") -> "Receipt":
+        """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies without a child's name.
+
+        Raises StatusError.
+        """
+        try:
+            handle = PopHandle.decode(text)
+        except ValueError:
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service") from None
+        last = text.split(" ", _PARTS)[_PARTS - 1 :]
+        number = parse_decimal(last[0], None) if last else None
+        if number is None:
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service")
+        if len(last) > 1:
+            if not may_be_child(last[1]):
+                raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of nothing that can be a child")
+            return cls(handle, number, last[1])
+        if lite_topic and not may_be_child(lite_topic):
+            raise StatusError(v2.ILLEGAL_LITE_TOPIC, f"there is no lite topic {lite_topic[:200]!r}")
+        return cls(handle, number, lite_topic)
+
+    def check_time(self, now_ms: int) -> None:
+        """Refuse a handle after its invisible time, when another client may have the message. Raises StatusError."""
+        if self.handle.visible_ms <= now_ms:
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
 class Popped(NamedTuple):
@@ -93,7 +143,7 @@ def lite_topic_offset(record: StoredMessage, parent: str) -> LiteTopicOffset | N
     locations = [
         LiteTopicOffset(name[len(prefix) :], int(offset))
         for name, offset in zip(names, offsets, strict=False)
-        if name.startswith(prefix) and name != prefix and _is_number(offset)
+        if name.startswith(prefix) and name != prefix and parse_decimal(offset, None) is not None
     ]
     return locations[0] if len(locations) == 1 else None
 
@@ -108,11 +158,11 @@ def _deliveries(entries: list[str], locations: list[LiteTopicOffset | None]) -> 
         offsets = [location and location.offset for location in locations_of_child]
         if entries and _QUEUE_OFFSET not in entries[0]:
             mine, entries = entries[: len(offsets)], entries[len(offsets) :]
-            deliveries += [_count(text) for text in mine] + [0] * (len(offsets) - len(mine))
+            deliveries += [parse_decimal(text, 0) for text in mine] + [0] * (len(offsets) - len(mine))
             continue
         counts: dict[int | None, int] = {}
         while entries and (offset := _offset_of(entries[0])) in offsets and offset not in counts:
-            counts[offset] = _count(entries[0].rpartition(" ")[2])
+            counts[offset] = parse_decimal(entries[0].rpartition(" ")[2], 0)
             entries = entries[1:]
         deliveries += [counts.get(offset, 0) for offset in offsets]
     return deliveries
@@ -120,15 +170,7 @@ def _deliveries(entries: list[str], locations: list[LiteTopicOffset | None]) -> 
 
 def _offset_of(text: str) -> int:
     _, _, offset = text.partition("%")
-    return _count(offset.partition(" ")[0])
-
-
-def _count(text: str) -> int:
-    return int(text) if _is_number(text) else 0
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return parse_decimal(offset.partition(" ")[0], 0)
 
 
 def decode_records(body: bytes) -> list[StoredMessage]:

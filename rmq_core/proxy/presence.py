@@ -18,7 +18,7 @@ from typing import Any, Final
 from rmq_core.broker.tables.subscription_filter import SQL92, TAG, subscription
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.lite_groups import LITE_CLIENTS
+from rmq_core.proxy.checks import LITE_CLIENTS
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies import (

@@ -14,15 +14,14 @@ from rmq_core.client.pop.handles import ack_fields, changed_handle
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
-from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.popped import decode_records, lite_topic_offset
+from rmq_core.proxy.popped import Receipt, lite_topic_offset
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import retry_topic
 from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeAnswer
-from rmq_core.remoting.requests import SendBackFields, ViewMessage
+from rmq_core.remoting.requests import SendBackFields
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
@@ -178,15 +177,8 @@ class Receipts:
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
         stored_in = retry_topic(group, topic, handle.kind)
-        fields = ViewMessage(topic=stored_in, offset=receipt.physical_offset)
-        answer = await self._brokers.request(
-            address,
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            fields,
-            also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
-        )
-        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
-        if len(records) != 1 or not is_popped_record(receipt, stored_in, records[0]):
+        record = await self._brokers.view_record(address, stored_in, receipt.physical_offset)
+        if record is None or not is_popped_record(receipt, stored_in, record):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
 
     async def send_to_dead_letters(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:

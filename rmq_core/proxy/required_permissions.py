@@ -1,4 +1,4 @@
-"""Required permissions of each call, on topics and groups, as of the broker's requests.
+"""Required permissions of each call: those of a broker's request code, on the topics and groups that the call names.
 
 A change of an invisible time needs rights on the topic, too, where the original asks for the group alone.
 
@@ -8,85 +8,84 @@ Source: ``DefaultAuthorizationContextBuilder#build(Metadata, GeneratedMessageV3)
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rmq_core.broker.access.policies import Action, Permission, group_permission, topic_permission
+from rmq_core.broker.access.policies import Action, Permission, topic_permission
+from rmq_core.broker.access.required_permissions import GROUP, RULES, TOPIC, Names
 from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.remoting.codes import RequestCode
 
-Rule = Callable[[Any], Iterable[Permission]]
-_PUB: Final = (Action.PUB,)
-_SUB: Final = (Action.SUB,)
-_READ: Final = (Action.SUB, Action.GET)
-_COMMIT: Final = (Action.SUB, Action.UPDATE)
+_CODE = RequestCode
 
 
-def _consumes(request: Any) -> Iterable[Permission]:
-    yield group_permission(group_name(request.group), *_SUB)
-    yield topic_permission(topic_name(request.topic), *_SUB)
+def _group(request: Any) -> Names:
+    yield GROUP, group_name(request.group)
 
 
-def _sends(request: Any) -> Iterable[Permission]:
-    for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
-        yield topic_permission(topic, *_PUB)
-
-
-def _publishes(request: Any) -> Iterable[Permission]:
-    yield topic_permission(topic_name(request.topic), *_PUB)
-
-
-def _routes(request: Any) -> Iterable[Permission]:
-    yield topic_permission(topic_name(request.topic), *_PUB, *_SUB)
-
-
-def _stays_connected(request: Any) -> Iterable[Permission]:
+def _optional_group(request: Any) -> Names:
     if request.group.name:
-        yield group_permission(group_name(request.group), *_SUB)
+        yield from _group(request)
 
 
-def _queue(actions: Iterable[Action]) -> Rule:
-    return lambda request: (topic_permission(topic_name(request.message_queue.topic), *actions),)
+def _topic(request: Any) -> Names:
+    yield TOPIC, topic_name(request.topic)
 
 
-def _queue_of_group(actions: Iterable[Action]) -> Rule:
-    def needs(request: Any) -> Iterable[Permission]:
-        yield group_permission(group_name(request.group), *actions)
-        yield topic_permission(topic_name(request.message_queue.topic), *actions)
-
-    return needs
+def _group_and_topic(request: Any) -> Names:
+    yield from _group(request)
+    yield from _topic(request)
 
 
-RULES: Final[dict[str, Rule]] = {
-    "QueryRoute": _routes,
-    "Heartbeat": _stays_connected,
-    "SendMessage": _sends,
-    "QueryAssignment": _consumes,
-    "ReceiveMessage": _queue_of_group(_SUB),
-    "AckMessage": _consumes,
-    "ForwardMessageToDeadLetterQueue": _consumes,
-    "PullMessage": _queue_of_group(_SUB),
-    "UpdateOffset": _queue_of_group(_COMMIT),
-    "GetOffset": _queue_of_group(_READ),
-    "QueryOffset": _queue(_READ),
-    "EndTransaction": _publishes,
-    "NotifyClientTermination": _stays_connected,
-    "ChangeInvisibleDuration": _consumes,
-    "RecallMessage": _publishes,
-    "SyncLiteSubscription": _consumes,
+def _message_topics(request: Any) -> Names:
+    for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
+        yield TOPIC, topic
+
+
+def _queue_topic(request: Any) -> Names:
+    return _topic(request.message_queue)
+
+
+def _group_and_queue_topic(request: Any) -> Names:
+    yield from _group(request)
+    yield from _queue_topic(request)
+
+
+_QUERY_ROUTE: Final = "QueryRoute"  # of producers and consumers; brokers have no such request
+CALLS: Final[dict[str, tuple[RequestCode, Callable[[Any], Names]]]] = {
+    "Heartbeat": (_CODE.HEART_BEAT, _optional_group),
+    "SendMessage": (_CODE.SEND_MESSAGE_V2, _message_topics),
+    "QueryAssignment": (_CODE.QUERY_ASSIGNMENT, _group_and_topic),
+    "ReceiveMessage": (_CODE.POP_MESSAGE, _group_and_queue_topic),
+    "AckMessage": (_CODE.ACK_MESSAGE, _group_and_topic),
+    "ForwardMessageToDeadLetterQueue": (_CODE.CONSUMER_SEND_MSG_BACK, _group_and_topic),
+    "PullMessage": (_CODE.PULL_MESSAGE, _group_and_queue_topic),
+    "UpdateOffset": (_CODE.UPDATE_CONSUMER_OFFSET, _group_and_queue_topic),
+    "GetOffset": (_CODE.QUERY_CONSUMER_OFFSET, _group_and_queue_topic),
+    "QueryOffset": (_CODE.SEARCH_OFFSET_BY_TIMESTAMP, _queue_topic),
+    "EndTransaction": (_CODE.END_TRANSACTION, _topic),
+    "NotifyClientTermination": (_CODE.UNREGISTER_CLIENT, _optional_group),
+    "ChangeInvisibleDuration": (_CODE.CHANGE_MESSAGE_INVISIBLETIME, _group_and_topic),
+    "RecallMessage": (_CODE.RECALL_MESSAGE, _topic),
+    "SyncLiteSubscription": (_CODE.LITE_SUBSCRIPTION_CTL, _group_and_topic),
 }
-"""By the name of the call; a call without an entry is for super users. A rule raises StatusError for an invalid name.
-"""
+"""The request code with the same permissions, and what reads the names of a call; it raises StatusError."""
 
 
 def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | None:
     """Return the required permissions of a call; None if only super users may call. Raises StatusError."""
-    rule = RULES.get(name)
-    return None if rule is None else tuple(rule(request))
+    if name == _QUERY_ROUTE:
+        return (topic_permission(topic_name(request.topic), Action.PUB, Action.SUB),)
+    if name not in CALLS:
+        return None
+    code, names = CALLS[name]
+    return tuple(RULES[code].permissions_on(names(request)))
 
 
 def settings_permissions(settings: Any) -> Iterable[Permission]:
     """Yield the required permissions of a client's settings. Raises StatusError."""
     if settings.HasField("publishing"):
-        for topic in settings.publishing.topics:
-            yield topic_permission(topic_name(topic), *_PUB)
+        topics = ((TOPIC, topic_name(topic)) for topic in settings.publishing.topics)
+        yield from RULES[_CODE.SEND_MESSAGE_V2].permissions_on(topics)
     if settings.HasField("subscription"):
-        yield group_permission(group_name(settings.subscription.group), *_SUB)
+        pull = RULES[_CODE.PULL_MESSAGE]
+        yield from pull.permissions_on(_group(settings.subscription))
         for subscription in settings.subscription.subscriptions:
-            yield topic_permission(topic_name(subscription.topic), *_SUB)
+            yield from pull.permissions_on(_topic(subscription))

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from rmq_core.proxy.access import Caller
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.proxy.checks import LITE_CLIENTS, bound_topic, check_settings, group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok, status_of
-from rmq_core.proxy.lite_groups import LITE_CLIENTS, bound_topic, check_settings
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.required_permissions import settings_permissions

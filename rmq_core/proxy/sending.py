@@ -10,12 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.tables.names import HALF_TOPIC
-from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_message, message_type_of, topic_name
 from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
-from rmq_core.proxy.popped import decode_records
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import MessageQueue
@@ -31,16 +29,15 @@ from rmq_core.remoting.requests import (
     RecallMessage,
     SendAnswer,
     SendMessageV2,
-    ViewMessage,
 )
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.message_id import decode_message_id
-from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 from rmq_formats.errors import RmqError
 
-_TEMPLATE: Final = "TBW102"
 _STATUSES: Final = {
     ResponseCode.FLUSH_DISK_TIMEOUT: v2.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: v2.SLAVE_PERSISTENCE_TIMEOUT,
@@ -77,9 +74,10 @@ class TransactionId(NamedTuple):
     def decode(cls, text: str) -> "TransactionId":
         """Parse a transaction id. Raises StatusError."""
         parts = text.rsplit(":", 3)
-        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts[1:3]):
+        offsets = [parse_decimal(part, None) for part in parts[1:3]]
+        if len(parts) != 4 or offsets[0] is None or offsets[1] is None:
             raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id is none of this service")
-        return cls(parts[0], int(parts[1]), int(parts[2]), parts[3])
+        return cls(parts[0], offsets[0], offsets[1], parts[3])
 
 
 class SendMessageActivity:
@@ -130,7 +128,7 @@ class SendMessageActivity:
         if kind == v2.TRANSACTION:
             await self._brokers.register_producer([topic])
         fields = SendMessageV2(
-            producer_group=topic, topic=topic, default_topic=_TEMPLATE, default_topic_queue_nums=4,
+            producer_group=topic, topic=topic, default_topic=TEMPLATE_TOPIC, default_topic_queue_nums=4,
             queue_id=queue.queue_id, sys_flag=sys_flag_of(message, kind),
             born_timestamp=born_ms(message), flag=0,
             properties=encode_properties(properties_of(message, topic, kind, peer)).decode(), reconsume_times=0,
@@ -181,15 +179,8 @@ class SendMessageActivity:
 
         A broker allows everything to the proxy, and a producer group may have the name of a topic.
         """
-        fields = ViewMessage(topic=topic, offset=transaction.physical_offset)
-        answer = await self._brokers.request(
-            address,
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            fields,
-            also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
-        )
-        records = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
-        if len(records) != 1 or records[0].topic != HALF_TOPIC or records[0].properties.get(REAL_TOPIC) != topic:
+        half = await self._brokers.view_record(address, topic, transaction.physical_offset)
+        if half is None or half.topic != HALF_TOPIC or half.properties.get(PROPERTY_REAL_TOPIC) != topic:
             raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id is of no half message of topic {topic}")
 
     async def _on_transaction_check(self, command: RemotingCommand, _: Connection) -> None:
@@ -197,7 +188,7 @@ class SendMessageActivity:
         fields = read_fields(command, CheckTransaction)
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
-        topic = properties.get(REAL_TOPIC, message.topic)
+        topic = properties.get(PROPERTY_REAL_TOPIC, message.topic)
         needs = (publish_permission(topic),)
         broker = command.ext_fields.get("bname", "")
         transaction = TransactionId(

@@ -16,10 +16,9 @@ from google.protobuf.message import DecodeError
 from rmq_core.client.options import ClientOptions
 from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes
+from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes, check_entries
 from rmq_core.proxy.certificates import certificates, self_signed
 from rmq_core.proxy.collector import NO_COLLECTOR, Collector
-from rmq_core.proxy.entries import check_entries
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.front import LOOPBACK, Front
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
@@ -108,6 +107,7 @@ class Proxy:
 
     async def __aenter__(self) -> "Proxy":
         """Listen. Raises ListenError."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_about_the_server)
         async with AsyncExitStack() as ending:
             await ending.enter_async_context(self._brokers)
             if self._access is not None:
@@ -274,6 +274,11 @@ class Proxy:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.text)
 
         return handle
+
+
+def _is_about_the_server(record: logging.LogRecord) -> bool:
+    """Return False for the three tracebacks that gRPC logs for metadata of a client that are not UTF-8."""
+    return not str(record.msg).startswith("Invalid encoding")
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from rmq_core.client.pop.listening import RETRY_S
 from rmq_core.proxy.access import Caller
-from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, topic_name
+from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok
-from rmq_core.proxy.lite_groups import lite_quota
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import ProxiedClient, SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES

@@ -300,4 +300,6 @@ ROCKETMQ: Final = 1
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # namespace of the name server
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"  # field of a QUERY_MESSAGE whose key is a unique key
 MASTER_ID: Final = 0  # the broker id of a master

@@ -7,19 +7,33 @@ other connections have their turn in between. A handler that returns its answer 
 import asyncio
 import logging
 import sys
+from asyncio import iscoroutine
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
 from rmq_core.remoting.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode, Version
+from rmq_core.remoting.connection_state import (
+    CLOSE,
+    CLOSED,
+    FINISH,
+    HANDLE,
+    READ,
+    READING,
+    RELEASE,
+    RELEASED,
+    SUSPEND,
+    SUSPENDED,
+    TRANSITIONS,
+    YIELD,
+    Event,
+)
 from rmq_core.remoting.errors import ConnectionLostError
-from rmq_core.remoting.failure import RefusalLog, failure
+from rmq_core.remoting.failure import RefusalLog, failure, not_supported
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.pending import PendingRequests
-from rmq_core.remoting.socket_address import address_text
-from rmq_core.remoting.unsupported import not_supported
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import FormatError
 
@@ -107,8 +121,7 @@ class Connection(asyncio.Protocol):
         self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
         self._unread: list[tuple[float, bytes]] = []  # bytes that arrived since, and when
         self._refusals = RefusalLog() if logs_refusals else None
-        self._was_suspended = False
-        self._is_suspended = False  # no more requests are handled until a peer reads, or answers are there
+        self._state = READING
 
     @property
     def is_closing(self) -> bool:
@@ -134,8 +147,9 @@ class Connection(asyncio.Protocol):
     def release_inflight(self, size: int) -> None:
         """Subtract the bytes of an answered request."""
         self.waiting_bytes -= size
-        if self._is_suspended and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
-            self._is_suspended, self._was_suspended = False, True
+        # At half of the limit it goes on for many requests, not one by one.
+        if self._state is SUSPENDED and self.waiting_bytes <= self._max_waiting_bytes // 2:
+            self._move(RELEASE)
             self._loop.call_soon(self._resume)
 
     def reserve_parked(self, size: int) -> None:
@@ -225,11 +239,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle all requests that are complete now."""
         self.idle_ticks = 0
-        if self._rest is not None or self._unread:
-            self._unread.append((self._now(), data))
-        else:
+        if self._state is READING:
             self.arrived_s = self._now()
             self._handle(self._parser.feed(data))
+        else:
+            self._unread.append((self._now(), data))
 
     def pause_writing(self) -> None:
         """Note a full write buffer, and stop reading if so set: the peer is slow to read."""
@@ -246,8 +260,11 @@ class Connection(asyncio.Protocol):
 
     def _suspend(self) -> None:
         """Handle no more requests, and read none."""
-        self._is_suspended = True
+        self._move(SUSPEND)
         self._pause_reading()
+
+    def _move(self, event: Event) -> None:
+        self._state = TRANSITIONS[self._state][event]
 
     def _pause_reading(self) -> None:
         transport = self._transport
@@ -256,29 +273,36 @@ class Connection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Handle the requests that have waited and read again, unless reading must still pause."""
+        if self._state is CLOSED:
+            return
         # Suspended for its own client, or for answers to it: that is no wait for the loop.
-        if self._is_suspended or self._was_suspended:
-            self.arrived_s, self._was_suspended = self._now(), False
+        if self._state in (SUSPENDED, RELEASED):
+            self.arrived_s = self._now()
             self._unread = [(self.arrived_s, data) for _, data in self._unread]
         is_unread = self._reads_only_while_writable and self._writable is not None
-        self._is_suspended = is_unread or self.waiting_bytes > self._max_waiting_bytes
+        if is_unread or self.waiting_bytes > self._max_waiting_bytes:
+            self._suspend()
+        elif self._state is SUSPENDED:
+            self._move(RELEASE)
         rest = self._rest
-        if rest is not None and not self._is_suspended:
+        if rest is not None and self._state is not SUSPENDED:
             self._rest = None
             self._handle(rest)
         elif self._batch_end_s is not None:  # what releases it may wait for the end of the batch
             self._batch_end_s = None
             self._end_batch()
             self._flush()
-        while self._unread and self._rest is None and not self._is_suspended:
+        while self._unread and self._rest is None and self._state is not SUSPENDED:
             self.arrived_s, data = self._unread.pop(0)
             self._handle(self._parser.feed(data))
-        if self._rest is None and not self._is_suspended and not self._unread and not self.is_closing:
+        if self._rest is None and self._state is not SUSPENDED and not self.is_closing:
+            self._move(READ)
             cast(asyncio.Transport, self._transport).resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all requests that wait for an answer, and release all waiting writers."""
         self._transport = None
+        self._move(CLOSE)
         if self._batch_end_s is not None:
             self._end_batch()
         self._rest = self._batch_end_s = None
@@ -296,6 +320,7 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
         """Handle commands, then write the answers."""
+        self._move(HANDLE)
         self._flush_due = True
         now = self._now
         began = now()
@@ -311,11 +336,12 @@ class Connection(asyncio.Protocol):
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
                     self._flush_due = True
-                if self._is_suspended:
+                if self._state is SUSPENDED:
                     self._rest = commands
                     break
                 if now() > end:
                     self._rest = commands
+                    self._move(YIELD)
                     self._pause_reading()
                     self._loop.call_soon(self._resume)
                     if now() > batch_end:
@@ -327,6 +353,7 @@ class Connection(asyncio.Protocol):
             self.close()
         self._end_batch()
         self._flush()
+        self._move(FINISH)
 
     def _end_batch(self) -> None:
         if self._after_batch is not None:
@@ -426,3 +453,21 @@ class Connection(asyncio.Protocol):
         self._out, self._out_bytes, self._out_large = [], 0, False
         self.idle_ticks = 0
         transport.writelines(out) if large else transport.write(b"".join(out))
+
+
+async def awaited(answer: HandlerAnswer) -> RemotingCommand | None:
+    """Await an answer, in each form that a handler may return. Raises what its work raises."""
+    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
+
+
+def drop(answer: HandlerAnswer) -> None:
+    """Close the coroutine of an answer that is no longer needed."""
+    if iscoroutine(answer):
+        answer.close()
+
+
+def address_text(name: Any) -> str:
+    """Return a socket's ``host:port``; IPv6 in brackets, without its zone; zeros if the peer has disconnected."""
+    host, port = name[:2] if isinstance(name, tuple) else ("0.0.0.0", 0)
+    host = host.partition("%")[0]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

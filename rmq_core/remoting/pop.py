@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from rmq_formats.codecs.topics import RETRY_PREFIX
 
-HANDLE: Final = "POP_CK"  # the property of a popped message that has its receipt handle
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 IN_ORDER: Final = 999  # in place of a revive queue: popped in order
 MOST_MESSAGES: Final = 32  # of a pop: a check point has a bit for each

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+from rmq_formats.codecs.properties import parse_decimal
 
 _VERSION: Final = "v1"
 
@@ -47,6 +48,4 @@ class RecallHandle(NamedTuple):
             version = topic = broker_name = due = uniq_key = ""
         if version != _VERSION:
             raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
-        return cls(
-            topic, broker_name, int(due) if due.isascii() and due.isdecimal() and len(due) < 19 else -1, uniq_key
-        )
+        return cls(topic, broker_name, parse_decimal(due, -1), uniq_key)

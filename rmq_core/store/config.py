@@ -65,7 +65,9 @@ class StoreConfig:
         flush_log_thorough_interval_ms: how often the log is flushed, however little is new in it.
         flush_timed: ASYNC: whether the log is flushed by the clock alone, or after each batch of appends as well.
         flush_consumequeue_least_pages: likewise of all ConsumeQueues together. 0 here, 2 of each queue in the original.
-        delete_log_interval_ms: pause after each CommitLog file that is deleted. 0 here, 100 in the original.
+        delete_log_interval_ms: pause after each CommitLog file that is deleted.
+        delete_queue_interval_ms: pause after each ConsumeQueue of which files are deleted.
+        destroy_forcibly_interval_ms: how long a CommitLog file that somebody reads stays, at most.
         redelete_interval_ms: how long after a file could not be deleted the next try is. 0 is the next turn, a second
             later at most; 120,000 in the original.
         os_page_cache_busy_timeout_ms: how long an append may take before the store counts as busy.
@@ -120,7 +122,9 @@ class StoreConfig:
     flush_log_thorough_interval_ms: int = field(default=10_000, metadata=_named("flushCommitLogThoroughInterval"))
     flush_timed: bool = field(default=True, metadata=_named("flushCommitLogTimed"))
     flush_consumequeue_least_pages: int = field(default=0, metadata=_named("flushConsumeQueueLeastPages"))
-    delete_log_interval_ms: int = field(default=0, metadata=_named("deleteCommitLogFilesInterval"))
+    delete_log_interval_ms: int = field(default=100, metadata=_named("deleteCommitLogFilesInterval"))
+    delete_queue_interval_ms: int = field(default=100, metadata=_named("deleteConsumeQueueFilesInterval"))
+    destroy_forcibly_interval_ms: int = field(default=120_000, metadata=_named("destroyMapedFileIntervalForcibly"))
     redelete_interval_ms: int = field(default=0, metadata=_named("redeleteHangedFileInterval"))
     os_page_cache_busy_timeout_ms: int = field(default=1000, metadata=_named("osPageCacheBusyTimeOutMills"))
     flush_index_interval_ms: int = 10_000
@@ -177,6 +181,8 @@ class StoreConfig:
             "flush_log_thorough_interval_ms": 1,
             "flush_consumequeue_least_pages": 0,
             "delete_log_interval_ms": 0,
+            "delete_queue_interval_ms": 0,
+            "destroy_forcibly_interval_ms": 0,
             "redelete_interval_ms": 0,
             "os_page_cache_busy_timeout_ms": 1,
             "max_message_bytes": 1,

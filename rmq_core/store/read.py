@@ -15,10 +15,9 @@ from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
 from rmq_core.store.consumequeue.ext import ExtReader, MayMatchUnit
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
-from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.index.index import Index
 from rmq_core.store.read_batches import BatchReader, Matches
-from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, QueryResult
+from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, QueryResult, StoredUnit
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.index import MAX_LONG, TAGS_MARK
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, RECORD_VERSIONS, UNIT_BYTES

@@ -156,3 +156,12 @@ def split_records(slices: Iterable[memoryview]) -> Iterator[memoryview]:
             (size,) = _SIZE.unpack_from(data, position)
             yield data[position : position + size]
             position += size
+
+
+class StoredUnit(NamedTuple):
+    """A ConsumeQueue unit and its queue offset."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int

@@ -297,19 +297,6 @@ class MessageStore:
     def _on_flush_fault(self, error: OSError) -> None:
         self._refusals.add("fault", f"the disk failed: {error}; open the store again")
 
-    def calculate_bit_maps(self, bit_map: Callable[[str, memoryview], bytes]) -> None:
-        """Compute bit maps of the messages that are dispatched from now on, where ConsumeQueueExt has room for them.
-
-        Args:
-            bit_map: makes one of a topic and a record.
-        """
-
-        def of_message(topic: str, physical_offset: int) -> bytes:
-            record = self._log.record(physical_offset)
-            return b"" if record is None else bit_map(topic, record)
-
-        self._dispatch.writer.bit_map_of = of_message
-
     # --- places -------------------------------------------------------------------------
     @property
     def batch_topics(self) -> Set[str]:
@@ -360,9 +347,9 @@ class MessageStore:
         """Topics that were deleted, with a physical offset each: their records before that are dead."""
         return self._deleted_topics.ends
 
-    def delete_topics(self, topics: Collection[str]) -> int:
+    def delete_topics(self, topics: Collection[str], ends: Mapping[str, int] | None = None) -> int:
         """Remove the queues of topics; returns how many had any; see ``TopicDeletions.delete``."""
-        return self._deletions.delete(topics)
+        return self._deletions.delete(topics, ends or {})
 
     def cut_deleted_topics(self) -> None:
         """Limit the offsets of deleted topics to a slave's log end, as its master may have lost later records."""

@@ -4,7 +4,7 @@ Windows fit a processor's cache, batches are as large as suits Spark: kernels ap
 buffer window by window. A column is computed only if it is in the schema.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -111,12 +111,27 @@ class _Lists:
         self.count = 0
 
     def array(self, rows: int) -> pa.Array:
-        return pa.array(self.offsets[: rows + 1])
+        return numbers_array(self.offsets[: rows + 1])
+
+
+def arrow_buffer(values: NDArray[Any]) -> pa.Buffer:
+    """Copy values to memory of Arrow's own.
+
+    A thread of Arrow's that frees numpy's memory needs the interpreter, and aborts the process after its end.
+    """
+    buffer = _allocate_pooled(values.nbytes)
+    np.frombuffer(buffer, dtype=values.dtype)[:] = values
+    return buffer
+
+
+def numbers_array(values: NDArray[Any]) -> pa.Array:
+    """Copy numbers to an Arrow array."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, arrow_buffer(values)])
 
 
 def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
     """Return Arrow's validity bitmap; None where all are valid."""
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return None if valid.all() else arrow_buffer(np.packbits(valid, bitorder="little"))
 
 
 def timestamps_array(timestamps_ms: NDArray[np.int64]) -> pa.Array:
@@ -124,7 +139,7 @@ def timestamps_array(timestamps_ms: NDArray[np.int64]) -> pa.Array:
     out = np.empty(len(timestamps_ms), dtype=np.int64)
     valid = np.empty(len(timestamps_ms), dtype=np.bool_)
     kernel.to_microseconds(timestamps_ms, out, valid)
-    return pa.Array.from_buffers(TIMESTAMP, len(out), [bitmap(valid), pa.py_buffer(out)])
+    return pa.Array.from_buffers(TIMESTAMP, len(out), [bitmap(valid), arrow_buffer(out)])
 
 
 class BatchBuilder:
@@ -269,10 +284,10 @@ class BatchBuilder:
         name = field.name
         if name in _NARROW:
             numbers = self._out_narrow[self._narrow_names.index(name), : self.count]
-            return pa.array(_versions(numbers) if name == "version" else numbers)
+            return numbers_array(_versions(numbers) if name == "version" else numbers)
         if name in _WIDE:
             longs = self._out_wide[self._wide_names.index(name), : self.count]
-            return timestamps_array(longs) if field.type == TIMESTAMP else pa.array(longs)
+            return timestamps_array(longs) if field.type == TIMESTAMP else numbers_array(longs)
         if name == "record_error":
             if not self._errors:
                 return pa.nulls(self.count, pa.string())

@@ -19,7 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import PROPERTY_CRC, PROPERTY_INNER_MULTI_QUEUE_OFFSET
+from rmq_formats.codecs.layout import (
+    PROPERTY_CLUSTER,
+    PROPERTY_CRC,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_MSG_REGION,
+    PROPERTY_TRACE_SWITCH,
+)
 from rmq_formats.codecs.record_layout import BATCH_FIELDS, HEAD
 
 _HEAD: Final = np.dtype([(name, f">i{HEAD[name].width}") for name in BATCH_FIELDS])
@@ -28,7 +34,9 @@ _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
 MAX_BATCH_MESSAGES: Final = 16_384  # a property block's length is a short
 # Properties that the storing broker adds; they would stand there twice, and places in light queues (LMQ) be untrue.
-SET_BY_BROKERS: Final = ("MSG_REGION", "TRACE_ON", "CLUSTER", PROPERTY_CRC, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
+SET_BY_BROKERS: Final = (
+    PROPERTY_MSG_REGION, PROPERTY_TRACE_SWITCH, PROPERTY_CLUSTER, PROPERTY_CRC, PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+)  # fmt: skip
 
 
 def encode_messages(bodies: pa.BinaryArray, properties: pa.BinaryArray, flags: NDArray[np.int32]) -> pa.BinaryArray:

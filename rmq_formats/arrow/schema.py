@@ -46,6 +46,9 @@ CONSUMEQUEUE: Final = pa.schema(
         ("batch_size", pa.int32()),
     ]
 )
+CLUSTER: Final = "cluster"
+BROKER_NAME: Final = "broker_name"
+"""Columns that name the broker of a row, where rows of several brokers come together."""
 INDEX: Final = pa.schema(
     [
         ("index_file", pa.string()),
@@ -65,8 +68,8 @@ def _column(name: str, kind: pa.DataType, comment: str) -> pa.Field:
 
 
 _BROKER: Final = (
-    _column("cluster", pa.string(), "the broker's cluster; null where nothing tells it"),
-    _column("broker_name", pa.string(), "the broker's name"),
+    _column(CLUSTER, pa.string(), "the broker's cluster; null where nothing tells it"),
+    _column(BROKER_NAME, pa.string(), "the broker's name"),
 )
 _ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
 CONSUMER_OFFSETS: Final = pa.schema(

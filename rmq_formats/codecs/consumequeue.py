@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import (
+    LOST_UNIT_SIZE,
     PRE_BLANK_SIZE,
     UNIT_BYTES,
     UNIT_PHYSICAL_OFFSET_AT,
@@ -77,15 +78,21 @@ class Unit:
         return self.physical_offset >= 0 and self.size > 0
 
     @property
-    def is_pre_blank(self) -> bool:
-        """True for a pre-blank unit, which has no message. No record is that large."""
-        return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
+    def is_placeholder(self) -> bool:
+        """True for a unit without a message: a pre-blank, or the unit of a lost message. No record has such a size."""
+        return self.size == LOST_UNIT_SIZE or (self.size == PRE_BLANK_SIZE and self.physical_offset == 0)
 
 
 def is_pre_blank(units: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which units of an array of UNIT_DTYPE stand for no message."""
+    """Which units of an array of UNIT_DTYPE are Java's pre-blanks."""
     blank: NDArray[np.bool_] = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
     return blank
+
+
+def is_placeholder(units: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which units of an array of UNIT_DTYPE have no message: pre-blanks, and units of lost messages."""
+    placeholder: NDArray[np.bool_] = is_pre_blank(units) | (units["size"] == LOST_UNIT_SIZE)
+    return placeholder
 
 
 def is_unwritten(units: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,11 +1,12 @@
 r"""Codec of a message's properties: ``name \x01 value \x02``, repeated, in UTF-8."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_formats.codecs.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 KEY_SEPARATOR: Final = " "
+_D = TypeVar("_D")
 _NAME_END = chr(NAME_VALUE_SEPARATOR)
 _VALUE_END = chr(PROPERTY_SEPARATOR)
 _NAME_END_BYTE = bytes([NAME_VALUE_SEPARATOR])
@@ -52,6 +53,14 @@ def raw_property(properties_bytes: bytes, name: bytes) -> bytes:
             if value := properties_bytes[start : end if end >= 0 else None]:
                 return value
     return b""
+
+
+def parse_decimal(text: str | None, default: _D, max_digits: int = 18) -> int | _D:
+    """Parse a number of decimal digits; return the default for other text, or more digits.
+
+    Clients write properties freely. Eighteen digits always fit into 64 bits.
+    """
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= max_digits else default
 
 
 def split_keys(keys: str) -> list[str]:

@@ -3,14 +3,16 @@
 from typing import Final
 
 from rmq_formats.codecs.layout import SCHEDULE_TOPIC
+from rmq_formats.codecs.trace import TRACE_TOPIC
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"  # LMQ, light message queues: queues without a topic that a name server knows
+TEMPLATE_TOPIC: Final = "TBW102"  # brokers have it as long as topics are created on demand
 LITE_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"  # of the light queues of lite topics (5.5): %LMQ%$parent$child
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages, whose flags do not tell them
 SYSTEM_TOPICS: Final = frozenset(
-    ["TBW102", SCHEDULE_TOPIC, "BenchmarkTest", HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC",
+    [TEMPLATE_TOPIC, SCHEDULE_TOPIC, "BenchmarkTest", HALF_TOPIC, TRACE_TOPIC,
      "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
      "CHECKPOINT_TOPIC"]
 )  # fmt: skip
@@ -23,6 +25,11 @@ SYSTEM_TOPIC_PATTERN: Final = rf"(?:{SYSTEM_TOPIC_PREFIX}|RMQ_SYS_).*|{'|'.join(
 def is_broker_topic(topic: str) -> bool:
     """Return whether a broker itself makes a topic: nobody deletes such a topic with mqadmin."""
     return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper()))
+
+
+def is_consumed_by_broker(topic: str) -> bool:
+    """Return whether the broker itself consumes a topic: a placeholder would be a message to it."""
+    return topic != TRACE_TOPIC and topic.upper().startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_"))
 
 
 def lite_queue(parent: str, child: str) -> str:

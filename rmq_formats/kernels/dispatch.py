@@ -1,7 +1,7 @@
 """Dispatch kernel: extracts ConsumeQueue units and Index keys from records, some fifty bytes of a thousand.
 
 Source: ``CommitLog#checkMessageAndReturnSize``, ``IndexService#buildIndex``. The plain-Python oracles
-are ``tests.consumequeue_oracle`` and ``tests.index_oracle``.
+are ``tests.support.oracles.consumequeue`` and ``tests.support.oracles.index``.
 """
 
 from typing import Any, Final

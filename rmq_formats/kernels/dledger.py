@@ -3,7 +3,7 @@
 The counterparts of ``kernels.scan``, with the same arguments and results: positions of walks are those of entries,
 POSITION of a frame's row is that of its record. A record says itself where it stands, and so is read whatever its
 header says; ``check_heads`` and ``follow_entries`` look at headers. The plain-Python oracles are
-``tests.commitlog_walk_oracle`` and, of the latter, in ``tests.kernels.test_dledger``.
+``tests.support.oracles.commitlog_walk`` and, of the latter, in ``tests.kernels.test_dledger``.
 """
 
 from typing import Any, Final

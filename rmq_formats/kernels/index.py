@@ -1,6 +1,6 @@
 """Builds the entries and slots of an IndexFile in log order.
 
-Source: ``IndexFile#putKey``. ``tests.index_oracle`` is the plain-Python oracle.
+Source: ``IndexFile#putKey``. ``tests.support.oracles.index`` is the plain-Python oracle.
 """
 
 from typing import Any, Final

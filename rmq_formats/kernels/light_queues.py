@@ -1,7 +1,7 @@
 """Reads the lists of light queues (LMQ) in a record's properties: names, and the places in their queues.
 
 Source: ``MultiDispatchUtils#checkMultiDispatchQueue``, ``ConsumeQueue#multiDispatchLmqQueue``. The plain-Python oracle
-is ``tests.light_queues_oracle``.
+is ``tests.support.oracles.light_queues``.
 """
 
 from typing import Any, Final

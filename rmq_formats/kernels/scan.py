@@ -1,7 +1,7 @@
 """Walks the frames of a CommitLog segment, window by window.
 
 A window is a stretch of one segment file in memory: ``data[:data_bytes]`` holds the file's bytes from
-``window_at`` on. Positions are relative to the window. ``tests.commitlog_walk_oracle`` is the plain-Python
+``window_at`` on. Positions are relative to the window. ``tests.support.oracles.commitlog_walk`` is the plain-Python
 oracle of the same rules. The array behind ``data`` belongs to the caller.
 """
 

@@ -10,6 +10,7 @@ from rmq_formats.read.variants import rocksdb_config
 from rmq_formats.read.variants.rocksdb_config import StoredTable
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30 MB; parsed it takes many times its size
 OFFSETS: Final = "consumerOffset.json"
@@ -20,7 +21,7 @@ _Row = TypeVar("_Row")
 _Parsed = TypeVar("_Parsed")
 
 
-def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] | None:
+def stored_topics(store: StoreFiles) -> dict[str, StoredTopicConfig] | None:
     """Read the topics of a store, by name; None where it has no table of them.
 
     Config in RocksDB of v2 does not have all of them, see ``lists_all_topics``.
@@ -30,36 +31,36 @@ def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] |
         StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: the topics are in a RocksDB that is damaged.
     """
-    return _load_table(storage, root, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
+    return _load_table(store, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
 
 
-def lists_all_topics(storage: Storage, root: str) -> bool:
+def lists_all_topics(store: StoreFiles) -> bool:
     """Return whether ``stored_topics`` lists every topic: False for config in RocksDB of v2."""
-    return not rocksdb_config.is_v2(storage, root)
+    return not rocksdb_config.is_v2(store)
 
 
-def stored_batch_topics(storage: Storage, root: str) -> frozenset[str]:
+def stored_batch_topics(store: StoreFiles) -> frozenset[str]:
     """Return the topics whose queues are BatchConsumeQueues, according to the store's directories and config.
 
     Raises:
         RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
     """
-    variants = store_variants.detect_layouts(storage, root)
-    if store_variants.Variant.ROCKSDB_CONFIG not in variants:
-        return variants.batch_topics
-    configs = (stored_topics(storage, root) or {}).items()
-    return variants.batch_topics | {name for name, item in configs if item.has_batch_queues}
+    layouts = store.layouts
+    if store_variants.Variant.ROCKSDB_CONFIG not in layouts:
+        return layouts.batch_topics
+    configs = (stored_topics(store) or {}).items()
+    return layouts.batch_topics | {name for name, item in configs if item.has_batch_queues}
 
 
-def stored_groups(storage: Storage, root: str) -> dict[str, StoredGroupConfig]:
+def stored_groups(store: StoreFiles) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
     configs = _load_table(
-        storage, root, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
+        store, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
     )  # fmt: skip
     return configs or {}
 
 
-def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int, int]]:
+def stored_offsets(store: StoreFiles) -> dict[TopicAndGroup, dict[int, int]]:
     """Read the consumer offsets of a store, by topic and group, and queue id; raises as ``stored_topics``.
 
     A broker with light queues (LMQ) keeps all of them in a file of its own.
@@ -67,15 +68,15 @@ def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int,
     Raises:
         StoreLayoutError: there are both files, of which a broker reads the one that its setting ``enableLmq`` tells.
     """
-    name = offsets_file(storage, root)
+    name = offsets_file(store)
     parse = config_json.light_consumer_offsets if name == LIGHT_OFFSETS else config_json.consumer_offsets
-    return _load_table(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
+    return _load_table(store, name, parse, rocksdb_config.stored_offsets) or {}
 
 
-def offsets_file(storage: Storage, root: str) -> str:
+def offsets_file(store: StoreFiles) -> str:
     """Return the name of the file of consumer offsets, be it there or not. Raises StoreLayoutError, see above."""
-    light, other = (f"{paths.config_dir(root)}/{name}" for name in (LIGHT_OFFSETS, OFFSETS))
-    has_light, has_other = (any(storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))
+    light, other = (f"{paths.config_dir(store.root)}/{name}" for name in (LIGHT_OFFSETS, OFFSETS))
+    has_light, has_other = (any(store.storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))
     if has_light and has_other:
         reason = f"consumer offsets of a broker with light queues (LMQ), and {OFFSETS} has those of one without"
         raise StoreLayoutError(f"{light}: {reason}; move away the file that the broker does not read (enableLmq)")
@@ -83,20 +84,19 @@ def offsets_file(storage: Storage, root: str) -> str:
 
 
 def _load_table(
-    storage: Storage,
-    root: str,
+    store: StoreFiles,
     name: str,
     parse: Callable[[str], dict[_Key, _Row]],
-    from_rocksdb: Callable[[Storage, str], StoredTable[dict[_Key, _Row]] | None],
+    from_rocksdb: Callable[[StoreFiles], StoredTable[dict[_Key, _Row]] | None],
 ) -> dict[_Key, _Row] | None:
     """Read a table from RocksDB, or from its file, or from the ``.bak`` where that is missing, empty or does not parse.
 
     A broker killed while it wrote them leaves only the last one. A file beside a RocksDB of v1 that is newer than it
     is laid over its rows. Source: ``ConfigManager#load``, ``RocksDBTopicConfigManager#merge``.
     """
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
-    stored = from_rocksdb(storage, root)
+    if not store.storage.exists(store.root):
+        raise StoreNotFoundError(f"{store.root}: no such store")
+    stored = from_rocksdb(store)
     if stored is not None and stored.counter is None:
         return stored.rows
 
@@ -107,20 +107,20 @@ def _load_table(
         is_newer = config_json.data_version_counter(text) > (stored.counter or 0)
         return stored.rows | rows if is_newer else stored.rows
 
-    rows = read_config(storage, root, name, rows_of)
+    rows = read_config(store, name, rows_of)
     return stored.rows if rows is None and stored is not None else rows
 
 
-def read_config(storage: Storage, root: str, name: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
+def read_config(store: StoreFiles, name: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
     """Read a config file, or its ``.bak`` where that is missing, empty or does not parse; None without either.
 
     Raises:
         StoreError: neither parses, or one cannot be read.
     """
     faults = []
-    for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
+    for path in (f"{paths.config_dir(store.root)}/{name}", f"{paths.config_dir(store.root)}/{name}.bak"):
         try:
-            return parse(_config_text(storage, path))
+            return parse(_config_text(store.storage, path))
         except StoreNotFoundError:
             continue
         except DecodeError as error:

@@ -17,6 +17,7 @@ from rmq_formats.read.broker_config import LIGHT_OFFSETS, offsets_file, read_con
 from rmq_formats.read.variants import rocksdb_config
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_files import StoreFiles
 
 Document = dict[str, object]
 
@@ -48,7 +49,7 @@ KINDS: Final = (TOPICS, GROUPS, OFFSETS)
 FORBIDDEN: Final = "forbiddenTable"
 
 
-def stored_document(storage: Storage, root: str, kind: Kind) -> Document | None:
+def stored_document(store: StoreFiles, kind: Kind) -> Document | None:
     """Read a document of a store; None where it has none.
 
     A file beside a RocksDB of v1 is laid over it if its data version is higher, as at a broker's start. The offsets
@@ -59,10 +60,10 @@ def stored_document(storage: Storage, root: str, kind: Kind) -> Document | None:
         StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
         FormatError: a damaged RocksDB.
     """
-    stored = _from_rocksdb(storage, root, kind)
-    if stored is not None and rocksdb_config.is_v2(storage, root):
+    stored = _from_rocksdb(store, kind)
+    if stored is not None and rocksdb_config.is_v2(store):
         return stored
-    from_files = _from_files(storage, root, kind)
+    from_files = _from_files(store, kind)
     if stored is None or from_files is None:
         return stored or from_files
     if _counter(from_files) <= _counter(stored):
@@ -102,10 +103,10 @@ def _counter(document: Document) -> int:
     return counter if isinstance(counter, int) else 0
 
 
-def _from_files(storage: Storage, root: str, kind: Kind) -> Document | None:
+def _from_files(store: StoreFiles, kind: Kind) -> Document | None:
     """Read a JSON file, or the ``.bak`` where that is missing, empty or does not parse."""
-    file = offsets_file(storage, root) if kind is OFFSETS else kind.files[0]
-    return read_config(storage, root, file, lambda text: _parse_document(text, kind))
+    file = offsets_file(store) if kind is OFFSETS else kind.files[0]
+    return read_config(store, file, lambda text: _parse_document(text, kind))
 
 
 def _parse_document(text: str, kind: Kind) -> Document:
@@ -119,11 +120,11 @@ def _parse_document(text: str, kind: Kind) -> Document:
     return document
 
 
-def _from_rocksdb(storage: Storage, root: str, kind: Kind) -> Document | None:
-    path = rocksdb_config.config_database(storage, root, kind.database)
+def _from_rocksdb(store: StoreFiles, kind: Kind) -> Document | None:
+    path = rocksdb_config.config_database(store, kind.database)
     if path is None:
         return None
-    with opened_rocksdb(storage, path, root) as database:
+    with opened_rocksdb(store.storage, path, store.root) as database:
         return database_document(database, kind)
 
 

@@ -1,14 +1,16 @@
 """Reads ConsumeQueue units and IndexFile entries as they are stored, split into tasks, for their data sources."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
-from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import is_end
@@ -17,71 +19,39 @@ from rmq_formats.errors import FormatError
 from rmq_formats.read.broker_config import stored_batch_topics
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.query import Query
-from rmq_formats.read.queues import message_units, read_units
-from rmq_formats.read.variants.batch_queues import read_batch_units
-from rmq_formats.read.variants.queue_choice import choose_queues
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import check_store
+from rmq_formats.read.query import EVERYTHING, Query, QueueBounds
+from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
+from rmq_formats.read.variants.queue_choice import FileQueue, choose_queues
+from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
+from rmq_formats.storage.segments import Storage, open_storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRange:
-    """Range ``[low, high)`` of units in one file of a queue."""
-
-    topic: str
-    queue_id: int
-    segment: Segment
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRange:
-    """Range ``[low, high)`` of units in one file of a batch queue (BatchConsumeQueue).
+    """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB.
 
     Attributes:
         topic: of the queue.
         queue_id: of the queue.
-        segment: the file.
+        layout: of the queue.
+        path: of the file, or of the database.
         low: the first unit.
         high: one past the last.
-        first_offset: units whose messages are all before this queue offset are not wanted.
-        end_offset: nor are those whose messages begin at this one, or behind it.
+        base: queue offset of the first place in a ConsumeQueue file.
+        bounds: queue offsets that are wanted of a batch queue, whose units do not tell them by their number.
     """
 
     topic: str
     queue_id: int
-    segment: Segment
-    low: int
-    high: int
-    first_offset: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRange:
-    """Range ``[low, high)`` of queue offsets of a queue in RocksDB.
-
-    Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        path: of the database.
-        low: the first queue offset.
-        high: one past the last.
-    """
-
-    topic: str
-    queue_id: int
+    layout: type[FileQueue | DatabaseQueue]
     path: str
     low: int
     high: int
-
-
-AnyRange = UnitRange | BatchRange | StoredRange
+    base: int = 0
+    bounds: QueueBounds = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +63,7 @@ class EntryRange:
     high: int
 
 
-def plan_units(
-    storage: Storage, root: str, query: Query, split_bytes: int, min_tasks: int
-) -> list[tuple[AnyRange, ...]]:
+def plan_units(store: StoreFiles, query: Query, split_bytes: int, min_tasks: int) -> list[tuple[UnitRange, ...]]:
     """Plan tasks that read the units of a query's queues, each some ranges.
 
     Raises:
@@ -103,39 +71,34 @@ def plan_units(
         StoreError: queues in RocksDB, without its library, or a broker has it open.
         FormatError: a damaged RocksDB.
     """
-    check_store(storage, root)
-    variants = store_variants.detect_layouts(storage, root)
-    batch_topics = stored_batch_topics(storage, root)
-    directory = paths.consumequeue_dir(root)
-    topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]
-    batch = [
-        batch_range
-        for topic in sorted(filter(query.wants_topic, batch_topics))
-        for queue in topic_queues(storage, paths.batch_consumequeue_dir(root), topic)
-        for batch_range in _batch_ranges(storage, queue, query)
-    ]
-    choice = choose_queues(storage, root, variants, wants_light=query.named_topics is None or query.reads_light_queues)
-    if choice.database is not None:
-        stored: list[AnyRange] = [*batch, *_stored_ranges(storage, choice.database, query)]
-        return _group(stored, split_bytes // UNIT_VALUE_BYTES, min_tasks)
-    ranges: list[AnyRange] = [
+    store.require_readable()
+    batch_topics = stored_batch_topics(store)
+    topics: list[tuple[type[FileQueue], str]] = [(BatchQueue, topic) for topic in sorted(batch_topics)]
+    choice = choose_queues(store, wants_light=query.named_topics is None or query.reads_light_queues)
+    if choice.database is None:
+        names = queue_topics(store.storage, ConsumeQueue.directory(store.root))
+        # a tool that knows no batch queues may have left files of such topics here
+        topics += [(ConsumeQueue, topic) for topic in names if topic not in batch_topics]
+    ranges = [
         unit_range
-        for topic in topics
-        if topic not in batch_topics  # whose files here some tool left that knows no batch queues
-        for queue in topic_queues(storage, directory, topic)
-        for unit_range in _unit_ranges(storage, queue, query)
+        for layout, topic in topics
+        if query.wants_topic(topic)
+        for queue in topic_queues(store.storage, layout.directory(store.root), topic)
+        for unit_range in _file_ranges(store.storage, layout, queue, query)
     ]
-    if choice.light_database is not None:
+    if choice.database is not None:
+        ranges += _stored_ranges(store.storage, choice.database, query)
+    elif choice.light_database is not None:
         file_topics = {unit_range.topic for unit_range in ranges}
-        light = _stored_ranges(storage, choice.light_database, query)
         ranges += [
-            unit_range for unit_range in light
+            unit_range for unit_range in _stored_ranges(store.storage, choice.light_database, query)
             if unit_range.topic.startswith(LIGHT_QUEUE_PREFIX) and unit_range.topic not in file_topics
         ]  # fmt: skip
-    return _group([*batch, *ranges], split_bytes // UNIT_BYTES, min_tasks)
+    unit_bytes = UNIT_BYTES if choice.database is None else UNIT_VALUE_BYTES
+    return _group(ranges, split_bytes // unit_bytes, min_tasks)
 
 
-def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[StoredRange]:
+def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[UnitRange]:
     with opened_queues(storage, path) as database:
         for topic, queue_id in database.queues():
             bounds = query.queue_bounds(topic, queue_id)
@@ -143,45 +106,35 @@ def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[Stored
             if first is not None and last is not None:
                 low, high = max(first, bounds.first_offset), min(last + 1, bounds.end_offset)
                 if low < high:
-                    yield StoredRange(topic, queue_id, path, low, high)
+                    yield UnitRange(topic, queue_id, DatabaseQueue, path, low, high)
 
 
-def _unit_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[UnitRange]:
+def _file_ranges(storage: Storage, layout: type[FileQueue], queue: QueueFiles, query: Query) -> Iterator[UnitRange]:
     bounds = query.queue_bounds(queue.topic, queue.queue_id)
     for segment in queue.segments:
-        base = segment.start_offset // UNIT_BYTES
+        base = segment.start_offset // layout.unit_bytes
         with opened(storage, segment.path) as file:
-            written = -(-min(file.data_end(), segment.size_bytes) // UNIT_BYTES)
-        low, high = max(0, bounds.first_offset - base), min(written, bounds.end_offset - base)
+            low, high = 0, -(-min(file.data_end(), segment.size_bytes) // layout.unit_bytes)
+        if layout is ConsumeQueue:
+            low, high = max(low, bounds.first_offset - base), min(high, bounds.end_offset - base)
         if low < high:
-            yield UnitRange(queue.topic, queue.queue_id, segment, low, high)
+            yield UnitRange(queue.topic, queue.queue_id, layout, segment.path, low, high, base, bounds)
 
 
-def _batch_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[BatchRange]:
-    bounds = query.queue_bounds(queue.topic, queue.queue_id)
-    for segment in queue.segments:
-        with opened(storage, segment.path) as file:
-            written = -(-min(file.data_end(), segment.size_bytes) // BATCH_UNIT_BYTES)
-        if written:
-            yield BatchRange(
-                queue.topic, queue.queue_id, segment, 0, written, bounds.first_offset, bounds.end_offset
-            )  # fmt: skip
-
-
-def _group(ranges: list[AnyRange], most: int, min_tasks: int) -> list[tuple[AnyRange, ...]]:
+def _group(ranges: list[UnitRange], most: int, min_tasks: int) -> list[tuple[UnitRange, ...]]:
     """Group ranges into tasks of about so many units: large ranges are cut, small ones combined.
 
     Files of batch queues stay whole: a unit in them ends the file for the task that meets it, and for no other one.
     """
     total = sum(unit_range.high - unit_range.low for unit_range in ranges)
     step = max(1, min(most, -(-total // min_tasks)))
-    tasks: list[tuple[AnyRange, ...]] = []
-    task: list[AnyRange] = []
+    tasks: list[tuple[UnitRange, ...]] = []
+    task: list[UnitRange] = []
     free = step
     for whole in ranges:
         low = whole.low
         while low < whole.high:
-            high = whole.high if isinstance(whole, BatchRange) else min(whole.high, low + free)
+            high = whole.high if whole.layout is BatchQueue else min(whole.high, low + free)
             task.append(replace(whole, low=low, high=high))
             free -= high - low
             low = high
@@ -192,7 +145,7 @@ def _group(ranges: list[AnyRange], most: int, min_tasks: int) -> list[tuple[AnyR
 
 
 def read_unit_ranges(
-    root: str, ranges: tuple[AnyRange, ...], columns: tuple[str, ...], mode: Mode
+    root: str, ranges: tuple[UnitRange, ...], columns: tuple[str, ...], mode: Mode
 ) -> Iterator[pa.RecordBatch]:
     """Read units as they are stored, without pre-blanks and places that nothing was written to.
 
@@ -203,73 +156,68 @@ def read_unit_ranges(
     """
     storage, _ = open_storage(root)
     schema = schema_of(columns, CONSUMEQUEUE)
-    yield from _stored_batches(
-        storage, [unit_range for unit_range in ranges if isinstance(unit_range, StoredRange)], schema
-    )
-    for unit_range in ranges:
-        if isinstance(unit_range, StoredRange):
-            continue
-        if isinstance(unit_range, BatchRange):
-            yield from _batch_batches(storage, unit_range, schema, mode)
-            continue
-        base = unit_range.segment.start_offset // UNIT_BYTES
-        with opened(storage, unit_range.segment.path) as file:
-            for first, units in read_units(file, base, unit_range.low, unit_range.high):
-                sound = message_units(units)
-                pre_blank = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
-                unwritten = (units["physical_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
-                damaged = ~(sound | pre_blank | unwritten)
-                if mode is Mode.FAILFAST and damaged.any():
-                    at = (first - base + int(np.flatnonzero(damaged)[0])) * UNIT_BYTES
-                    raise FormatError("not a ConsumeQueue unit", at, unit_range.segment.path)
-                keep = sound | damaged if mode is Mode.PERMISSIVE else sound
-                if keep.any():
-                    offsets = first + np.flatnonzero(keep).astype(np.int64)
-                    yield unit_batch(unit_range.topic, unit_range.queue_id, offsets, units[keep], schema)
+    with ExitStack() as stack:
+        open_database = functools.cache(lambda path: stack.enter_context(opened_queues(storage, path)))
+        for unit_range in ranges:
+            topic, queue_id = unit_range.topic, unit_range.queue_id
+            if unit_range.layout is DatabaseQueue:
+                pieces = open_database(unit_range.path).units(topic, queue_id, unit_range.low, unit_range.high)
+            elif unit_range.layout is BatchQueue:
+                pieces = _batch_pieces(storage, unit_range, mode)
+            else:
+                pieces = _file_pieces(storage, unit_range, mode)
+            for offsets, units in pieces:
+                yield unit_batch(topic, queue_id, offsets, units, schema)
 
 
-def _batch_batches(
-    storage: Storage, batch_range: BatchRange, schema: pa.Schema, mode: Mode
-) -> Iterator[pa.RecordBatch]:
+def _file_pieces(
+    storage: Storage, unit_range: UnitRange, mode: Mode
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+    base = unit_range.base
+    with opened(storage, unit_range.path) as file:
+        for first, units in read_units(file, base, unit_range.low, unit_range.high):
+            sound = message_units(units)
+            pre_blank = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
+            unwritten = (units["physical_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
+            damaged = ~(sound | pre_blank | unwritten)
+            if mode is Mode.FAILFAST and damaged.any():
+                at = (first - base + int(np.flatnonzero(damaged)[0])) * UNIT_BYTES
+                raise FormatError("not a ConsumeQueue unit", at, unit_range.path)
+            keep = sound | damaged if mode is Mode.PERMISSIVE else sound
+            if keep.any():
+                yield first + np.flatnonzero(keep).astype(np.int64), units[keep]
+
+
+def _batch_pieces(
+    storage: Storage, unit_range: UnitRange, mode: Mode
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
     """Read units of a batch queue; the first that is none ends the file, as for a broker."""
-    with opened(storage, batch_range.segment.path) as file:
-        end = batch_range.low
-        for first, units in read_batch_units(file, batch_range.low, batch_range.high):
+    bounds = unit_range.bounds
+    with opened(storage, unit_range.path) as file:
+        end = unit_range.low
+        for first, units in read_batch_units(file, unit_range.low, unit_range.high):
             end = first + len(units)
             begins = units["base_offset"].astype(np.int64)
-            keep = (begins + units["batch_size"] > batch_range.first_offset) & (begins < batch_range.end_offset)
+            keep = (begins + units["batch_size"] > bounds.first_offset) & (begins < bounds.end_offset)
             if keep.any():
-                yield unit_batch(batch_range.topic, batch_range.queue_id, begins[keep], units[keep], schema)
-        if mode is Mode.FAILFAST and end < batch_range.high:
+                yield begins[keep], units[keep]
+        if mode is Mode.FAILFAST and end < unit_range.high:
             at = end * BATCH_UNIT_BYTES
-            if not is_end(
-                np.frombuffer(read_range(file, at, batch_range.high * BATCH_UNIT_BYTES - at), dtype=np.uint8)
-            ):
-                raise FormatError("not a BatchConsumeQueue unit", at, batch_range.segment.path)
+            behind = read_range(file, at, unit_range.high * BATCH_UNIT_BYTES - at)
+            if not is_end(np.frombuffer(behind, dtype=np.uint8)):
+                raise FormatError("not a BatchConsumeQueue unit", at, unit_range.path)
 
 
-def _stored_batches(storage: Storage, ranges: Sequence[StoredRange], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read units out of RocksDB; there is none that is not written."""
-    if not ranges:
-        return
-    with opened_queues(storage, ranges[0].path) as database:
-        for stored_range in ranges:
-            for offsets, units in database.units(
-                stored_range.topic, stored_range.queue_id, stored_range.low, stored_range.high
-            ):
-                yield unit_batch(stored_range.topic, stored_range.queue_id, offsets, units, schema)
-
-
-def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) -> list[EntryRange]:
+def plan_entries(store: StoreFiles, split_bytes: int, min_tasks: int) -> list[EntryRange]:
     """Plan tasks that read all entries of all IndexFiles.
 
     Raises:
         StoreNotFoundError: no such store.
     """
-    check_store(storage, root)
+    store.require_readable()
     counts = {}
-    for path in index_paths(storage, root):
-        with opened(storage, path) as file:
+    for path in index_paths(store):
+        with opened(store.storage, path) as file:
             counts[path] = IndexFile.read(file, path).header.index_count
     total = sum(counts.values())
     step = max(1, min(split_bytes // INDEX_ENTRY_BYTES, -(-total // min_tasks)))

@@ -3,36 +3,36 @@
 from rmq_formats.codecs import paths
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.file_locks import is_locked
-from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_files import StoreFiles
 
 
-def dirty_reason(storage: Storage, root: str) -> str | None:
+def dirty_reason(store: StoreFiles) -> str | None:
     """Return why the derived files may lack something that the log has; None if they do not.
 
     A broker writes them in log order, record by record, so all that they can lack is what comes after the
     last record that is in any. That holds while it runs, and once it has shut down; a machine that went
     down loses pages of single files, and the broker's next start mends them.
     """
-    if not storage.exists(paths.abort_file(root)):
+    if not store.storage.exists(paths.abort_file(store.root)):
         return None
-    if broker_runs(storage, root):
+    if broker_runs(store):
         return None
     return "the broker did not shut down (there is a file named abort) and no longer runs"
 
 
-def dirty_queues_reason(storage: Storage, root: str, topics: frozenset[str]) -> str | None:
+def dirty_queues_reason(store: StoreFiles, topics: frozenset[str]) -> str | None:
     """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
-    variants = store_variants.detect_layouts(storage, root)
-    if store_variants.Variant.ROCKSDB_QUEUES in variants:
+    layouts = store.layouts
+    if store_variants.Variant.ROCKSDB_QUEUES in layouts:
         return "the ConsumeQueue is in RocksDB"
-    batch = variants.batch_topics & topics
+    batch = layouts.batch_topics & topics
     if batch:
         return f"topic {min(batch)} has batch queues (BatchConsumeQueue)"
-    return dirty_reason(storage, root)
+    return dirty_reason(store)
 
 
-def broker_runs(storage: Storage, root: str) -> bool:
+def broker_runs(store: StoreFiles) -> bool:
     """Return whether a process of this machine has the store's lock, without acquiring the lock."""
-    if not storage.is_local:
+    if not store.storage.is_local:
         return False
-    return is_locked(paths.lock_file(root), 1)
+    return is_locked(paths.lock_file(store.root), 1)

@@ -7,12 +7,17 @@ from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.ranges import Range
 from rmq_formats.storage.segments import Storage, opened
+from rmq_formats.storage.store_files import StoreFiles
 
 
-def index_paths(storage: Storage, root: str) -> list[str]:
+def index_paths(store: StoreFiles) -> list[str]:
     """List the IndexFiles, oldest first."""
-    directory = paths.index_dir(root)
-    return [f"{directory}/{entry.name}" for entry in storage.entries(directory) if paths.is_index_file_name(entry.name)]
+    directory = paths.index_dir(store.root)
+    return [
+        f"{directory}/{entry.name}"
+        for entry in store.storage.entries(directory)
+        if paths.is_index_file_name(entry.name)
+    ]
 
 
 def key_places(storage: Storage, files: Sequence[str], topics: Iterable[str], key: str) -> list[int]:

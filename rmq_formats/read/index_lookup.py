@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import ENTRY_DTYPE, MAX_LONG, IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import (
     INDEX_ENTRIES,
@@ -22,11 +21,12 @@ from rmq_formats.codecs.layout import (
     INDEX_SLOT_BYTES,
     INDEX_SLOTS,
     RECORD_VERSIONS,
-    UNIT_BYTES,
     index_file_bytes,
 )
 from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
 from rmq_formats.errors import FormatError
+from rmq_formats.read.queue_units import QueueUnit
+from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
 _SLOT = Struct(">i")
@@ -146,21 +146,20 @@ def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
 class QueueSearch:
     """Binary search of a store time in one queue, through the records that its units point to."""
 
-    def __init__(self, storage: Storage, log: Sequence[Segment], queue: Sequence[Segment], end_offset: int) -> None:
+    def __init__(self, storage: Storage, log: Sequence[Segment], queue: ConsumeQueue) -> None:
         """Create a search of one queue.
 
         Args:
             storage: where the store is.
             log: files of the CommitLog, by offset; at least one.
-            queue: files of the queue, by offset; at least one.
-            end_offset: queue offset one past its last unit.
+            queue: that is searched.
         """
         self._storage = storage
         self._log = log
         self._queue = queue
-        self._end_offset = end_offset
+        self._end_offset = queue.max_offset()
 
-    def first_since(self, time_ms: int) -> Unit | None:
+    def first_since(self, time_ms: int) -> QueueUnit | None:
         """Find the first unit whose message was stored at a time or later; None if there is none.
 
         A binary search, as in ``ConsumeQueue#getOffsetInQueueByTime``. Units of records that have been
@@ -169,49 +168,34 @@ class QueueSearch:
         Raises:
             FormatError: a unit that points to no record: the queue cannot be searched.
         """
-        first = self._queue[0].start_offset // UNIT_BYTES
+        first = self._queue.files.first_offset
         offsets = range(first, self._end_offset)
         queue_offset = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
-        return self._message_unit(queue_offset)
-
-    def store_timestamp_ms(self, queue_offset: int) -> int | None:
-        """Return when the first message from an offset on was stored; None if none is there, or it is deleted.
-
-        Raises:
-            FormatError: a unit that points to no record.
-        """
-        unit = self._message_unit(queue_offset)
-        return None if unit is None or self._is_deleted(unit) else self._store_timestamp_ms(unit)
+        return self._queue.first_message(queue_offset, self._end_offset)
 
     def _is_since(self, queue_offset: int, time_ms: int) -> bool:
-        unit = self._message_unit(queue_offset)
-        return unit is None or self._store_timestamp_ms(unit) >= time_ms
+        unit = self._queue.first_message(queue_offset, self._end_offset)
+        if unit is None:
+            return True
+        stored_ms = read_store_timestamp_ms(self._storage, self._log, unit.physical_offset)
+        return (-1 if stored_ms is None else stored_ms) >= time_ms
 
-    def _message_unit(self, queue_offset: int) -> Unit | None:
-        """Read the first unit from an offset on that stands for a message: pre-blanks are passed over."""
-        for offset in range(queue_offset, self._end_offset):
-            segment = _containing(self._queue, offset * UNIT_BYTES)
-            unit = Unit.decode(self._read(segment, offset * UNIT_BYTES, UNIT_BYTES))
-            if not unit.is_pre_blank:
-                return unit
+
+def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_offset: int) -> int | None:
+    """Read when the record was stored that a unit points to; None if it is deleted.
+
+    Raises:
+        FormatError: no record is there.
+    """
+    if physical_offset < log[0].start_offset:
         return None
-
-    def _is_deleted(self, unit: Unit) -> bool:
-        return unit.physical_offset < self._log[0].start_offset
-
-    def _store_timestamp_ms(self, unit: Unit) -> int:
-        if self._is_deleted(unit):
-            return -1
-        segment = _containing(self._log, unit.physical_offset)
-        head = self._read(segment, unit.physical_offset, _TIMESTAMP_END)
-        magic, recorded_offset, sys_flag = _PLACE.unpack_from(head)
-        if magic not in RECORD_VERSIONS or recorded_offset != unit.physical_offset:
-            raise FormatError("a unit that points to no record", unit.physical_offset, segment.path)
-        return int(_INT64.unpack_from(head, store_timestamp_at(sys_flag))[0])
-
-    def _read(self, segment: Segment, offset: int, size_bytes: int) -> bytes:
-        with opened(self._storage, segment.path) as file:
-            return read_range(file, offset - segment.start_offset, size_bytes).ljust(size_bytes, b"\0")
+    segment = _containing(log, physical_offset)
+    with opened(storage, segment.path) as file:
+        head = read_range(file, physical_offset - segment.start_offset, _TIMESTAMP_END).ljust(_TIMESTAMP_END, b"\0")
+    magic, recorded_offset, sys_flag = _PLACE.unpack_from(head)
+    if magic not in RECORD_VERSIONS or recorded_offset != physical_offset:
+        raise FormatError("a unit that points to no record", physical_offset, segment.path)
+    return int(_INT64.unpack_from(head, store_timestamp_at(sys_flag))[0])
 
 
 _PLACE: Final = head_struct("magic", "physical_offset", "sys_flag")

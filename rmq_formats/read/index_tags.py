@@ -27,9 +27,9 @@ from rmq_formats.codecs.variants.index_tags import (
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
-from rmq_formats.storage.store_variants import Variant, detect_layouts
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_variants import Variant
 
 _MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
 _MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
@@ -42,20 +42,19 @@ class IndexTags(NamedTuple):
     reason: str
 
 
-def find_index_tags(storage: Storage, root: str, segments: Sequence[Segment] | None = None) -> IndexTags:
+def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None) -> IndexTags:
     """Find the physical offset from which the Index of a store has entries for TAGS.
 
     Args:
-        storage: where the store is.
-        root: of the store.
+        store: the store's files.
         segments: files of its CommitLog, if they are listed already.
     """
     with suppress(StoreError, OSError):
-        log = commitlog_segments(storage, root) if segments is None else segments
-        index_tags = _index_tags_by_entries(_Index(storage, log, index_paths(storage, root)))
+        log = store.segments if segments is None else segments
+        index_tags = _index_tags_by_entries(_Index(store.storage, log, index_paths(store)))
         if index_tags is not None:
             return index_tags
-    return _index_tags_by_store_files(storage, root)
+    return _index_tags_by_store_files(store)
 
 
 def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
@@ -71,15 +70,15 @@ def _index_tags_by_entries(index: "_Index") -> IndexTags | None:
     return IndexTags(tags_from, f"from physical offset {tags_from} on, as the Index has it")
 
 
-def _index_tags_by_store_files(storage: Storage, root: str) -> IndexTags:
+def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
     """Find traces of a broker from 5.4 on in the store's files beside the Index."""
-    with suppress(StoreError, FormatError, OSError), opened(storage, paths.checkpoint_file(root)) as file:
+    with suppress(StoreError, FormatError, OSError), opened(store.storage, paths.checkpoint_file(store.root)) as file:
         if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
             return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
-    variants = detect_layouts(storage, root)
-    if Variant.FROM_5_4 in variants:
+    layouts = store.layouts
+    if Variant.FROM_5_4 in layouts:
         return IndexTags(
-            ALL_TAGS, f"yes, because of {variants.places[Variant.FROM_5_4]}, which brokers from 5.4 on make"
+            ALL_TAGS, f"yes, because of {layouts.places[Variant.FROM_5_4]}, which brokers from 5.4 on make"
         )
     return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
 

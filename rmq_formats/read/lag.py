@@ -7,37 +7,28 @@ times of two messages where the group is behind.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, schema_of
-from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
 from rmq_formats.read.broker_config import (
     lists_all_topics,
-    stored_batch_topics,
     stored_offsets,
     stored_topics,
 )
 from rmq_formats.read.dirty import dirty_reason
-from rmq_formats.read.index_lookup import QueueSearch
+from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.query import Query
-from rmq_formats.read.queues import first_offset_since, last_unit
 from rmq_formats.read.undispatched import Undispatched
-from rmq_formats.read.variants.batch_queues import BatchQueue
-from rmq_formats.read.variants.queue_choice import QueueChoice, choose_queues
-from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage
+from rmq_formats.read.variants.queue_choice import QueueChoice, StoreQueues, choose_queues, opened_units
+from rmq_formats.storage.segments import Segment
+from rmq_formats.storage.store_files import StoreFiles, open_store
 
 LAG: Final = schema_of(CONSUMER_OFFSETS.names[2:], CONSUMER_OFFSETS)  # without cluster and broker, which others know
 _QUEUES_A_TASK: Final = 2048  # each costs 0.2 ms of a processor, and some small reads, which an object store is slow at
@@ -76,12 +67,11 @@ class LagTask:
     choice: QueueChoice
 
 
-def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
+def plan_lag(store: StoreFiles, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
     """Plan the lag of consumer groups in a store.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         groups: these only; None is all.
         query: its topics.
 
@@ -93,20 +83,20 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     """
     offsets = {
         (topic, group): queues
-        for (topic, group), queues in stored_offsets(storage, root).items()
+        for (topic, group), queues in stored_offsets(store).items()
         if (groups is None or group in groups) and query.wants_topic(topic)
     }
-    topics = stored_topics(storage, root)
-    commitlog_segments(storage, root)
-    is_whole = lists_all_topics(storage, root)
+    topics = stored_topics(store)
+    store.require_log()
+    is_whole = lists_all_topics(store)
     rows = sorted(
         group_queues(offsets, topics, is_whole=is_whole), key=lambda row: (row.topic, row.queue_id, row.group)
     )
     if not rows:
         return []
     wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
-    choice = choose_queues(storage, root, store_variants.detect_layouts(storage, root), wants_light=wants_light)
-    if dirty_reason(storage, root) is not None:
+    choice = choose_queues(store, wants_light=wants_light)
+    if dirty_reason(store) is not None:
         return [LagTask(tuple(rows), is_dirty=True, choice=choice)]
     tasks: list[list[GroupQueue]] = []
     for number, (_, queue_rows) in enumerate(groupby(rows, key=lambda row: row.queue)):
@@ -150,17 +140,12 @@ def group_queues(
 
 def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     """Look up the queues of a task; columns of ``LAG``. Raises StoreError, FormatError."""
-    storage, root = open_storage(path)
-    log = commitlog_segments(storage, root)
+    store = open_store(path)
+    log = store.segments
     topics = {row.topic for row in task.rows}
-    undispatched = Undispatched.read(storage, root, topics) if task.is_dirty else None
-    batch_topics = stored_batch_topics(storage, root)
-    place = task.choice.database or task.choice.light_database
-    only_light = task.choice.database is None
-    with nullcontext() if place is None else opened_queues(storage, place) as database:
-        return _lag_of(
-            _StoreView(storage, root, log, undispatched, database, batch_topics, only_light=only_light), task
-        )
+    undispatched = Undispatched.read(store, topics) if task.is_dirty else None
+    with opened_units(store, task.choice) as queues:
+        return _lag_of(_StoreView(store, log, undispatched, queues), task)
 
 
 def _lag_of(view: "_StoreView", task: LagTask) -> pa.RecordBatch:
@@ -219,36 +204,16 @@ class _StoreView:
     """View of a store in which a task looks queues up.
 
     Attributes:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         log: files of the CommitLog.
         undispatched: None where the queues lack nothing.
-        database: that has the queues; None where files have them.
-        batch_topics: whose queues are BatchConsumeQueues.
-        only_light: whether the database is asked for light queues (LMQ) without files, and for no others.
+        queues: of the store.
     """
 
-    storage: Storage
-    root: str
+    store: StoreFiles
     log: Sequence[Segment]
     undispatched: Undispatched | None
-    database: QueueDatabase | None = None
-    batch_topics: frozenset[str] = frozenset()
-    only_light: bool = False
-
-    def files(self, topic: str, queue_id: int) -> QueueFiles | None:
-        """List the files of a queue; None if it has none."""
-        if not paths.is_safe_topic(topic):
-            return None
-        tree = paths.batch_consumequeue_dir if topic in self.batch_topics else paths.consumequeue_dir
-        directory = paths.queue_dir(tree(self.root), topic, queue_id)
-        segments = list_segments(self.storage, directory)
-        return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
-
-    def database_of(self, topic: str, files: QueueFiles | None) -> QueueDatabase | None:
-        """Return the database that has a queue; None where files have it, or nothing has."""
-        is_asked = not self.only_light or (files is None and topic.startswith(LIGHT_QUEUE_PREFIX))
-        return self.database if is_asked else None
+    queues: StoreQueues
 
 
 class _Queue:
@@ -261,53 +226,18 @@ class _Queue:
 
     def __init__(self, view: _StoreView, topic: str, queue_id: int) -> None:
         self._name = topic, queue_id
+        self._view = view
         self._undispatched = view.undispatched
-        self._search: QueueSearch | None = None
-        self._database: QueueDatabase | None = None
-        self._batches: BatchQueue | None = None
         self._units_end = self.first = 0
         self._newest_ms: int | None = None
-        files = view.files(topic, queue_id)
-        if topic in view.batch_topics:
-            if files is not None:
-                self._batches = self._read_batches(view, files)
-        elif (database := view.database_of(topic, files)) is not None:
-            self._read_database(view, database)
-        elif files is not None:
-            last = last_unit(view.storage, files)
-            self._units_end = files.first_offset if last is None else last[0]
-            if view.undispatched is not None:
-                beyond = first_offset_since(view.storage, files, view.undispatched.log_end)
-                self._units_end = self._units_end if beyond is None else beyond
-            first = first_offset_since(view.storage, files, view.log[0].start_offset)
-            self.first = self._units_end if first is None else min(first, self._units_end)
-            self._search = QueueSearch(view.storage, view.log, files.segments, self._units_end)
+        self._units = view.queues.units_of(topic, queue_id)
+        if self._units is not None:
+            self._units_end = self._units.max_offset(None if self._undispatched is None else self._undispatched.log_end)
+            first = self._units.first_since(view.log[0].start_offset)
+            self.first = self._units_end if first is None else min(first.queue_offset, self._units_end)
         self.end = self._units_end
-        if view.undispatched is not None:
-            self.end = max(self.end, view.undispatched.ends.get(self._name, 0))
-
-    def _read_batches(self, view: "_StoreView", files: QueueFiles) -> BatchQueue:
-        """Look the ends of a batch queue up: its units count messages. Source: ``BatchConsumeQueue``."""
-        queue = BatchQueue(view.storage, files)
-        last = queue.last_unit(None if view.undispatched is None else view.undispatched.log_end)
-        if last is not None:
-            self._units_end = int(last["base_offset"]) + int(last["batch_size"])
-        first = queue.first_since(view.log[0].start_offset)
-        self.first = self._units_end if first is None else min(int(first["base_offset"]), self._units_end)
-        return queue
-
-    def _read_database(self, view: "_StoreView", database: QueueDatabase) -> None:
-        """Read the ends from RocksDB, without units of deleted records and units after the end of a cut log."""
-        first, log_begin = None, view.log[0].start_offset
-        for offsets, units in database.units(*self._name):
-            stored = units["physical_offset"].astype(np.int64) < view.log[-1].end_offset
-            there = stored & (units["physical_offset"].astype(np.int64) >= log_begin)
-            if first is None and there.any():
-                first = int(offsets[there][0])
-            if stored.any():
-                self._units_end = int(offsets[stored][-1]) + 1
-        self.first = self._units_end if first is None else first
-        self._database = database
+        if self._undispatched is not None:
+            self.end = max(self.end, self._undispatched.ends.get(self._name, 0))
 
     def ends_for(self, queue_offset: int) -> Ends:
         """Return the ends, and the store times for a group whose next message is at a queue offset."""
@@ -320,15 +250,16 @@ class _Queue:
 
     def _store_ms(self, queue_offset: int) -> int | None:
         """Return when a message was stored; None if it is deleted, or no record stands where its unit leads to."""
-        if self._database is not None and queue_offset < self._units_end:
-            for _, units in self._database.units(*self._name, queue_offset, queue_offset + 1):
-                return int(units["store_timestamp"][0])
-        if self._batches is not None and queue_offset < self._units_end:
-            unit = self._batches.holding(queue_offset)
-            return None if unit is None else int(unit["store_timestamp"])
-        if self._search is not None and queue_offset < self._units_end:
-            try:
-                return self._search.store_timestamp_ms(queue_offset)
-            except (FormatError, StoreNotFoundError):  # the second, if a running broker has just deleted its file
+        if self._units is None or queue_offset >= self._units_end:
+            return (
+                None if self._undispatched is None else self._undispatched.store_timestamp_ms(self._name, queue_offset)
+            )
+        try:
+            unit = self._units.first_message(queue_offset, self._units_end)
+            if unit is None:
                 return None
-        return None if self._undispatched is None else self._undispatched.store_timestamp_ms(self._name, queue_offset)
+            if unit.store_timestamp_ms is not None:
+                return unit.store_timestamp_ms
+            return read_store_timestamp_ms(self._view.store.storage, self._view.log, unit.physical_offset)
+        except (FormatError, StoreNotFoundError):  # the second, if a running broker has just deleted its file
+            return None

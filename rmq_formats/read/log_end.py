@@ -8,6 +8,11 @@ log's last record, and no unit names a leftover.
 Example: a log was cut at 5690 and written anew up to 6920, where half an old record is left, and whole ones after it.
 The last unit of all queues names the record that ends at 6920; the walk from there breaks at once; the records after
 the break are older than the last one before it, and other records have their queue offsets. So the log ends at 6920.
+
+A queue, too, is cut in memory only, so that its last units may name leftovers. Example: a log was cut at 67027 and
+written anew up to 68927. Behind half an old record, whole ones begin at 69037, and units that were never overwritten
+name them. The clock steps back from the record that ends at 68927 to that at 69037, and no unit names a record between
+them, as a unit would name a record that was damaged there. So the log ends at 68927.
 """
 
 from bisect import bisect_right
@@ -16,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
@@ -24,14 +28,14 @@ from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.queues import last_unit, message_units, read_units
-from rmq_formats.read.variants.batch_queues import BatchQueue
+from rmq_formats.read.checkpoint import read_checkpoint
+from rmq_formats.read.cut_log import find_cut, find_cut_before_end_mark
+from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.variants.queue_choice import file_queues, open_queue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import QueueFiles, topic_queues, walk_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 _TAIL_BYTES: Final = 1 << 18  # of the log's end, in which a record is looked for that a queue names
 _WITNESSES: Final = 16  # records at the log's end, and behind a break, that are compared with the queues
@@ -57,15 +61,15 @@ class Leftovers:
         return self.data_end - self.log_end
 
 
-def readable_segments(storage: Storage, root: str) -> list[Segment]:
+def readable_segments(store: StoreFiles) -> list[Segment]:
     """List the segments of a store's CommitLog up to the log's end, without the leftovers after it.
 
     Raises:
         StoreNotFoundError: there is no store, or it holds no CommitLog file.
-        StoreError: see ``commitlog_segments``.
+        StoreError: see ``StoreFiles.segments``.
     """
-    segments = commitlog_segments(storage, root)
-    return cut_segments(segments, find_leftovers(storage, root, segments))
+    segments = store.segments
+    return cut_segments(segments, find_leftovers(store, segments))
 
 
 def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> list[Segment]:
@@ -81,62 +85,67 @@ def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> li
     ]  # fmt: skip
 
 
-def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> Leftovers | None:
+def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers | None:
     """Find the log's end if records of an earlier recovery follow it; None without such records.
 
     A log whose last record is in its queue costs a read of the log's tail and of a unit.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         segments: of its log, by offset.
 
     Raises:
         StoreError: a segment that cannot be read.
     """
-    data_end = _data_end(storage, segments)
-    if data_end is None or _tail_dispatched_end(storage, root, segments) is not None:
+    last_data = _find_last_data(store.storage, segments)
+    if last_data is None:
         return None
-    last = _last_dispatched(storage, root, data_end)
+    data_end = last_data[0].start_offset + last_data[1]
+    tail = _read_tail(store, *last_data)
+    if tail.dispatched_end is not None:
+        used = [segment for segment in segments if segment.start_offset < data_end]
+        cut = find_cut(store, used) if tail.may_be_left(store) else None
+        return None if cut is None else Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
+    is_orderly = not store.storage.exists(paths.abort_file(store.root))
+    if tail.is_broken_before_end_mark and is_orderly:
+        cut = find_cut_before_end_mark(store, last_data[0])
+        if cut is not None:
+            return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
+    last = _last_dispatched(store, data_end)
     if last is None:
         return None
     if last.begin < segments[0].start_offset:
         return None
     walk = _Walk(last.begin)
-    walk.run(storage, segments)
+    walk.run(store.storage, segments)
     if walk.end < last.end:  # no sound record is where the last unit says
-        return _find_after_damage(storage, root, segments, last, data_end)
+        return _find_after_damage(store, segments, last, data_end)
     if last.end >= data_end or not walk.is_broken or not walk.behind:
         return None
     leftovers = walk.leftovers(data_end)
-    is_orderly = not storage.exists(paths.abort_file(root))
     if is_orderly and not walk.undispatched:
         return leftovers
-    if _are_from_earlier_recovery(storage, root, walk.behind, walk.last, walk.end):
+    if _are_from_earlier_recovery(store, walk.behind, walk.last, walk.end):
         return leftovers
-    if is_orderly and _are_from_earlier_recovery(storage, root, walk.undispatched, walk.dispatched, last.end):
+    if is_orderly and _are_from_earlier_recovery(store, walk.undispatched, walk.dispatched, last.end):
         return leftovers
     return None
 
 
 def _find_after_damage(
-    storage: Storage, root: str, segments: Sequence[Segment], last: "_LastUnit", data_end: int
+    store: StoreFiles, segments: Sequence[Segment], last: "_LastUnit", data_end: int
 ) -> Leftovers | None:
     """Find the log's end where the last unit of all queues, or the record that it names, is damaged.
 
     The walk begins at the record of an earlier unit of that queue. If it passes the place that the last unit names, the
     unit is wrong; if it ends there, the record is. Only records that are old by the clock are leftovers.
     """
-    begin = _begin_of_earlier_record(storage, segments, last)
+    begin = _begin_of_earlier_record(store.storage, segments, last)
     if begin is None or begin < segments[0].start_offset:
         return None
     walk = _Walk(begin)
-    walk.run(storage, segments)
-    if (
-        not walk.is_broken
-        or not walk.behind
-        or not _are_from_earlier_recovery(storage, root, walk.behind, walk.last, walk.end)
-    ):
+    walk.run(store.storage, segments)
+    if not walk.is_broken or not walk.behind or not _are_from_earlier_recovery(store, walk.behind, walk.last, walk.end):
         return None
     if walk.end == last.begin and last.end <= walk.behind[0].physical_offset:
         walk.end = last.end
@@ -147,7 +156,7 @@ def _begin_of_earlier_record(storage: Storage, segments: Sequence[Segment], last
     """Find the nearest unit before the last one of its queue that names a sound record: where that begins."""
     if last.queue is None:
         return None
-    for segment in reversed(last.queue.segments):
+    for segment in reversed(last.queue.files.segments):
         first = segment.start_offset // UNIT_BYTES
         low = max(0, last.queue_offset - _WITNESSES - first)
         high = min(last.queue_offset - first, segment.size_bytes // UNIT_BYTES)
@@ -186,6 +195,8 @@ class LeftoverCount:
 
 def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> LeftoverCount:
     """Count the sound records after a log's end. Raises StoreError."""
+    from rmq_formats.arrow.rows import FrameRows  # noqa: PLC0415 # its kernels are loaded where leftovers are
+
     messages = older = 0
     for batch in leftover_frames(storage, segments, leftovers):
         times_ms = FrameRows(batch.data, batch.frames[batch.frames[:, CODE] == SOUND]).store_timestamps_ms
@@ -215,58 +226,79 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
             )  # fmt: skip
 
 
-def _data_end(storage: Storage, segments: Sequence[Segment]) -> int | None:
-    """Find the physical offset one past the log's last byte that is not zero; None in an empty log."""
+def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segment, int] | None:
+    """Find the log's last segment with data, and the data's end in it; None in an empty log."""
     for segment in reversed(segments):
         with opened(storage, segment.path) as file:
             end = segment.data_end(file)
         if end:
-            return segment.start_offset + end
+            return segment, end
     return None
 
 
 # --- the common case: the log's last records are in their queues ------------------------------------
 
 
-def dispatched_end(storage: Storage, root: str, segments: Sequence[Segment]) -> int:
+def dispatched_end(store: StoreFiles, segments: Sequence[Segment]) -> int:
     """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         segments: of its log, by offset.
     """
-    end = _tail_dispatched_end(storage, root, segments)
+    last_data = _find_last_data(store.storage, segments)
+    end = None if last_data is None else _read_tail(store, *last_data).dispatched_end
     if end is None:
-        last = _last_dispatched(storage, root, _data_end(storage, segments) or 0)
+        last = _last_dispatched(store, 0 if last_data is None else last_data[0].start_offset + last_data[1])
         end = 0 if last is None else last.end
     return end
 
 
-def _tail_dispatched_end(storage: Storage, root: str, segments: Sequence[Segment]) -> int | None:
-    """Find the end of a record near the log's end that is in its queue, if no break follows."""
-    for segment in reversed(segments):
-        with opened(storage, segment.path) as file:
-            end = segment.data_end(file)
-            if not end:
-                continue
-            tail: list[StoredMessage] = []
-            walked = 0
-            for batch in scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=max(0, end - _TAIL_BYTES), data_end=end,
-                verify_crc=False, head_bytes=segment.head_bytes,
-            ):  # fmt: skip
-                if batch.damages:
-                    tail = []
-                tail = [*tail, *_decode_rows(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
-                walked = batch.next_physical_offset
-                if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
-                    walked = segment.start_offset + end
-            if walked < segment.start_offset + end:
-                return None
-            named = (message for message in reversed(tail[-_WITNESSES:]) if _names(storage, root, message))
-            return next((message.physical_offset + message.size for message in named), None)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Last records of the log.
+
+    Attributes:
+        dispatched_end: end of a record that is in its queue, if no break follows; None without such a record.
+        is_broken: whether there is a break in the tail.
+        last_timestamp_ms: store time of the last record.
+        is_broken_before_end_mark: whether a break ends at the end mark of the log's last file.
+    """
+
+    dispatched_end: int | None = None
+    is_broken: bool = False
+    last_timestamp_ms: int = 0
+    is_broken_before_end_mark: bool = False
+
+    def may_be_left(self, store: StoreFiles) -> bool:
+        """Return whether the tail may be one of leftovers: after a break, or older than the last flushed record."""
+        checkpoint = read_checkpoint(store)
+        is_older = checkpoint is not None and self.last_timestamp_ms < checkpoint.physic_msg_timestamp_ms
+        return self.is_broken or is_older
+
+
+def _read_tail(store: StoreFiles, segment: Segment, end: int) -> _Tail:
+    """Read the last records of the log, which are in a segment up to an end of its data."""
+    with opened(store.storage, segment.path) as file:
+        tail: list[StoredMessage] = []
+        walked, is_broken, is_broken_before_end_mark = 0, False, False
+        for batch in scan_segment(
+            file, segment.start_offset, segment.size_bytes, start=max(0, end - _TAIL_BYTES), data_end=end,
+            verify_crc=False, head_bytes=segment.head_bytes,
+        ):  # fmt: skip
+            if batch.damages:
+                tail, is_broken = [], True
+            tail = [*tail, *_decode_rows(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
+            walked = max(walked, batch.next_physical_offset)  # the last batch is behind no BLANK
+            if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
+                walked = segment.start_offset + end
+                is_broken_before_end_mark = bool(batch.damages) and not len(batch.frames)
+        if walked < segment.start_offset + end:
+            return _Tail()
+        named = (message for message in reversed(tail[-_WITNESSES:]) if _names(store, message))
+        dispatched_end = next((message.physical_offset + message.size for message in named), None)
+        last_timestamp_ms = tail[-1].store_timestamp_ms if tail else 0
+        return _Tail(dispatched_end, is_broken, last_timestamp_ms, is_broken_before_end_mark)
 
 
 def _decode_rows(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:
@@ -274,23 +306,15 @@ def _decode_rows(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessa
         yield decode_record(batch.data.data, int(batch.frames[row, POSITION]), verify_crc=False)
 
 
-def _unit_at(storage: Storage, root: str, message: StoredMessage) -> Unit | None:
+def _unit_at(store: StoreFiles, message: StoredMessage) -> Unit | None:
     """Read the unit at a message's queue offset; None where its queue has no such place."""
-    at = message.queue_offset * UNIT_BYTES
-    for queue in topic_queues(storage, paths.consumequeue_dir(root), message.topic):
-        if queue.queue_id == message.queue_id:
-            number = bisect_right(queue.segments, at, key=lambda segment: segment.start_offset) - 1
-            if number < 0 or at + UNIT_BYTES > queue.segments[number].end_offset:
-                return None
-            with opened(storage, queue.segments[number].path) as file:
-                data = read_range(file, at - queue.segments[number].start_offset, UNIT_BYTES)
-            unit = Unit.decode(data.ljust(UNIT_BYTES, b"\0"))
-            return unit if unit.is_written and not unit.is_pre_blank else None
-    return None
+    queue = open_queue(ConsumeQueue, store, message.topic, message.queue_id)
+    unit = None if queue is None else queue.unit_at(message.queue_offset)
+    return unit if unit is not None and unit.is_written and not unit.is_placeholder else None
 
 
-def _names(storage: Storage, root: str, message: StoredMessage) -> bool:
-    unit = _unit_at(storage, root, message)
+def _names(store: StoreFiles, message: StoredMessage) -> bool:
+    unit = _unit_at(store, message)
     return unit is not None and unit.physical_offset == message.physical_offset
 
 
@@ -304,41 +328,35 @@ class _LastUnit:
     Attributes:
         begin: physical offset of the record that it names.
         end: one past that record.
-        queue: files that the unit is in; None in a batch queue, or in a RocksDB, which tells the end alone.
+        queue: that has the unit; None for a batch queue, and for a RocksDB, which tells the end alone.
         queue_offset: of the unit.
     """
 
     begin: int
     end: int
-    queue: QueueFiles | None = None
+    queue: ConsumeQueue | None = None
     queue_offset: int = 0
 
 
-def _last_dispatched(storage: Storage, root: str, enough: int) -> _LastUnit | None:
+def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
     """Find the last record of the log that a queue names; None where no queue names one.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     last: _LastUnit | None = None
-    for queue in walk_queues(storage, paths.consumequeue_dir(root)):
-        end_and_unit = last_unit(storage, queue)
-        if end_and_unit is not None and not end_and_unit[1].is_pre_blank:
-            queue_end, unit = end_and_unit
+    for queue in file_queues(store):
+        unit = queue.last_unit()
+        if unit is not None and not unit.is_placeholder:
             record_end = unit.physical_offset + unit.size
-            last = _later(last, _LastUnit(unit.physical_offset, record_end, queue, queue_end - 1))
+            units = queue if isinstance(queue, ConsumeQueue) else None
+            last = _later(last, _LastUnit(unit.physical_offset, record_end, units, unit.queue_offset))
             if record_end >= enough:
                 return last
-    for queue in walk_queues(storage, paths.batch_consumequeue_dir(root)):
-        batch_unit = BatchQueue(storage, queue).last_unit()
-        if batch_unit is not None:
-            begin = int(batch_unit["physical_offset"])
-            last = _later(last, _LastUnit(begin, begin + int(batch_unit["size"])))
-    database = store_variants.queue_database(root, store_variants.detect_layouts(storage, root))
+    database = store.layouts.queue_database
     if database is not None:
-        stored_end = _dispatched_to_database(storage, database)
+        stored_end = _dispatched_to_database(store.storage, database)
         if stored_end is None:
             return None
         last = _later(last, _LastUnit(stored_end, stored_end))
@@ -428,18 +446,17 @@ class _Walk:
 
 
 def _are_from_earlier_recovery(
-    storage: Storage, root: str, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
+    store: StoreFiles, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
 ) -> bool:
     """Return whether records are from before a recovery: the clock steps back, or newer records have a queue offset.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         messages: the records.
         last: the record before them.
         log_end: physical offset where they begin.
     """
     if messages and last is not None and messages[0].store_timestamp_ms < last.store_timestamp_ms:
         return True
-    units = (_unit_at(storage, root, message) for message in messages)
+    units = (_unit_at(store, message) for message in messages)
     return any(unit is not None and unit.physical_offset < log_end for unit in units)

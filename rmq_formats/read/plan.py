@@ -16,7 +16,7 @@ from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
-from rmq_formats.read.queues import average_record_bytes, last_unit
+from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
@@ -24,9 +24,9 @@ from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.variants.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import check_store, commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
 MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking
@@ -118,8 +118,7 @@ class ReadPlan:
 
 
 def plan_read(
-    storage: Storage,
-    root: str,
+    store: StoreFiles,
     query: Query,
     *,
     access_path: AccessPath = AccessPath.AUTO,
@@ -130,8 +129,7 @@ def plan_read(
     """Plan the read of a store.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         query: which records.
         access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
         split_bytes: bytes of the log that a task reads, about.
@@ -143,32 +141,30 @@ def plan_read(
         OptionError: the query does not fit the access path asked for.
     """
     if logs.kind is not LogKind.COMMITLOG:
-        return _with_queue_logs(storage, root, query, access_path, split_bytes, min_tasks, logs)
-    list_log = commitlog_segments if query.included is Include.UNQUEUED else readable_segments
-    segments = list_log(storage, root)
-    begin, end = log_bounds(storage, segments)
-    planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
+        return _with_queue_logs(store, query, access_path, split_bytes, min_tasks, logs)
+    segments = store.segments if query.included is Include.UNQUEUED else readable_segments(store)
+    begin, end = log_bounds(store.storage, segments)
+    planner = _Planner(store, query, segments, begin, end, split_bytes, min_tasks)
     return planner.plan(access_path)
 
 
 def _with_queue_logs(
-    storage: Storage, root: str, query: Query, access_path: AccessPath, split_bytes: int, min_tasks: int, logs: Logs
+    store: StoreFiles, query: Query, access_path: AccessPath, split_bytes: int, min_tasks: int, logs: Logs
 ) -> ReadPlan:
     """Plan the read of the logs of single queues, and then of the CommitLog where both are joined."""
     if access_path not in {AccessPath.AUTO, AccessPath.SCAN}:
         raise OptionError(f"accessPath {access_path} is of the CommitLog; log {logs.kind} needs auto or scan")
-    check_store(storage, root)
-    tasks, description = queue_log_tasks(storage, root, query, logs, split_bytes, min_tasks)
+    store.require_readable()
+    tasks, description = queue_log_tasks(store, query, logs, split_bytes, min_tasks)
     if logs.kind is not LogKind.JOINED:
         return ReadPlan(AccessPath.SCAN, description, tuple(tasks))
-    kept = plan_read(storage, root, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
+    kept = plan_read(store, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
     return ReadPlan(kept.access_path, f"{description}; of the CommitLog: {kept.reason}", (*tasks, *kept.tasks))
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    storage: Storage
-    root: str
+    store: StoreFiles
     query: Query
     segments: list[Segment]
     log_begin: int
@@ -211,7 +207,7 @@ class _Planner:
         ranges = [(begin, end)]
         if by_time and self.query.has_time:
             segments = self._segments_of(begin, end)
-            timed = time_ranges(self.storage, segments, *self.query.time_bounds)
+            timed = time_ranges(self.store.storage, segments, *self.query.time_bounds)
             ranges = [(max(begin, first), min(end, last)) for first, last in timed]
         return self._result(AccessPath.SCAN, reason, self._scan_tasks(ranges))
 
@@ -221,7 +217,7 @@ class _Planner:
 
     def _scan_tasks(self, ranges: Sequence[Range]) -> list[Task]:
         splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
-        return scan_tasks(self.storage, self.segments, splits, ranges[0][0] if ranges else 0)
+        return scan_tasks(self.store.storage, self.segments, splits, ranges[0][0] if ranges else 0)
 
     # --- places -------------------------------------------------------------------------------------
 
@@ -240,7 +236,7 @@ class _Planner:
     def _is_stored_by(self, host: Host, place: int) -> bool:
         """Return whether the record at a place names the host that stored it, as only one of several stores does."""
         for segment in self._segments_of(place, place + 1):
-            with opened(self.storage, segment.path) as file:
+            with opened(self.store.storage, segment.path) as file:
                 head = read_range(file, place - segment.start_offset, _STORE_HOST_END).ljust(_STORE_HOST_END, b"\0")
             host_bytes = host.to_bytes()
             at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
@@ -254,17 +250,17 @@ class _Planner:
             return "it has keys by topic, and no topic is named"
         if self.query.reads_light_queues:
             return "it has keys by the topics that messages were sent to, and light queues (LMQ) are named"
-        reason = dirty_reason(self.storage, self.root)
+        reason = dirty_reason(self.store)
         if reason is not None:
             return reason
-        files = index_paths(self.storage, self.root)
+        files = index_paths(self.store)
         if not files:
             return "there are no index files"
         try:
-            unknown = unknown_ranges(self.storage, files, *self._wanted_range())
+            unknown = unknown_ranges(self.store.storage, files, *self._wanted_range())
             if sum(last - first for first, last in unknown) > MAX_UNKNOWN_SHARE * (self.log_end - self.log_begin):
                 return "the index files know too little of the log"
-            places = key_places(self.storage, files, topics, self._key())
+            places = key_places(self.store.storage, files, topics, self._key())
         except FormatError as error:
             return str(error)
         rest = [place for place in places if not any(first <= place < last for first, last in unknown)]
@@ -281,12 +277,12 @@ class _Planner:
             raise OptionError("accessPath index needs key or uniqKey")
         if self.query.reads_light_queues:
             raise OptionError("accessPath index: the Index has no keys of light queues (LMQ)")
-        files = index_paths(self.storage, self.root)
+        files = index_paths(self.store)
         if not files:
-            raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")
+            raise StoreNotFoundError(f"{paths.index_dir(self.store.root)}: no index files")
         if self.query.named_topics is None:
-            self._refuse_database(self._variants())
-        places = key_places(self.storage, files, self._wanted_topics(), self._key())
+            self._refuse_database()
+        places = key_places(self.store.storage, files, self._wanted_topics(), self._key())
         return self._result(AccessPath.INDEX, "asked for", self._places(places))
 
     # --- queues -------------------------------------------------------------------------------------
@@ -296,18 +292,18 @@ class _Planner:
         topics = self.query.named_topics
         if topics is None:
             return "no topic is named"
-        if not self.storage.is_local:
+        if not self.store.storage.is_local:
             return "the store is not local; ask for it if the topic is a small part of the log"
-        database = store_variants.only_queue_database(self.root, self._variants())
+        database = self.store.layouts.only_queue_database
         if database is not None:
             return self._stored_places_if_fit(database, topics)
-        reason = dirty_queues_reason(self.storage, self.root, topics)
+        reason = dirty_queues_reason(self.store, topics)
         if reason is not None:
             return reason
         queues = self._wanted_queues(topics)
         if isinstance(queues, str):
             return f"topic {queues} has none"
-        dispatched = max(dispatched_end(self.storage, self.root, self.log_end), self.log_begin)
+        dispatched = max(dispatched_end(self.store, self.log_end), self.log_begin)
         begin, end = self._wanted_range()
         queue_bytes, count = self._cost(queues)
         cost = queue_bytes + count * POINT_COST_BYTES
@@ -320,7 +316,7 @@ class _Planner:
     def _stored_places_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
         """Plan by the units in a RocksDB, with a scan of what it lacks; or return why it cannot be used."""
         begin, end = self._wanted_range()
-        stored = stored_places(self.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
+        stored = stored_places(self.store.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
         if isinstance(stored, str):
             return stored
         dispatched = min(max(stored.dispatched, begin), end)
@@ -334,14 +330,14 @@ class _Planner:
         """Return the topics that the query names, else those with queues that it selects."""
         if self.query.named_topics is not None:
             return self.query.named_topics
-        there = queue_topics(self.storage, paths.consumequeue_dir(self.root))
+        there = queue_topics(self.store.storage, paths.consumequeue_dir(self.store.root))
         return frozenset(filter(self.query.wants_topic, there))
 
     def _wanted_queues(self, topics: frozenset[str]) -> list[QueueFiles] | str:
         """Return the queues of some topics that the query selects; or the first topic that has none at all."""
         selected_queues = []
         for topic in sorted(topics):
-            queues = list(topic_queues(self.storage, paths.consumequeue_dir(self.root), topic))
+            queues = list(topic_queues(self.store.storage, paths.consumequeue_dir(self.store.root), topic))
             if not queues:
                 return topic
             for queue in queues:
@@ -354,12 +350,10 @@ class _Planner:
         """Estimate the bytes of the records of some queues, and their number."""
         count = 0
         for queue in queues:
-            last = last_unit(self.storage, queue)
-            if last is not None:
-                bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
-                first = max(queue.first_offset, bounds.first_offset)
-                count += max(0, min(last[0], bounds.end_offset) - first)
-        return int(count * average_record_bytes(self.storage, queues)), count
+            bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
+            end = min(ConsumeQueue(self.store.storage, queue).max_offset(), bounds.end_offset)
+            count += max(0, end - max(queue.first_offset, bounds.first_offset))
+        return int(count * average_record_bytes(self.store.storage, queues)), count
 
     def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> list[Task]:
         """Cut the work into ranges of the log, so that each task reads its part of all queues in log order."""
@@ -375,26 +369,23 @@ class _Planner:
             tasks.append(QueuesTask(self._segments_of(first, last), topics, first, last))
         return tasks
 
-    def _variants(self) -> store_variants.StoreVariants:
-        return store_variants.detect_layouts(self.storage, self.root)
-
-    def _refuse_database(self, variants: store_variants.StoreVariants) -> None:
+    def _refuse_database(self) -> None:
         """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
-        database = choose_queues(self.storage, self.root, variants).database
-        store_variants.refuse(store_variants.queue_files_refusal(variants, database))
+        database = choose_queues(self.store).database
+        store_variants.refuse(store_variants.queue_files_refusal(self.store.layouts, database))
 
     def _plan_by_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
             raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
         if self.query.included is not Include.LIVE:
             raise OptionError(f"accessPath consumequeue: include {self.query.included} needs a scan of the log")
-        variants = self._variants()
-        batch_topics = frozenset(filter(self.query.wants_topic, variants.batch_topics))
-        self._refuse_database(variants)
-        store_variants.refuse(store_variants.batch_topics_refusal(variants, batch_topics))
+        layouts = self.store.layouts
+        batch_topics = frozenset(filter(self.query.wants_topic, layouts.batch_topics))
+        self._refuse_database()
+        store_variants.refuse(store_variants.batch_topics_refusal(layouts, batch_topics))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):
-            raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{queues}: no queues")
+            raise StoreNotFoundError(f"{paths.consumequeue_dir(self.store.root)}/{queues}: no queues")
         queue_bytes, _ = self._cost(queues)
         tasks = self._queue_tasks(queues, self._wanted_range()[1], queue_bytes)
         return self._result(AccessPath.CONSUMEQUEUE, "asked for", tasks)

@@ -8,7 +8,7 @@ Example: topic Orders was deleted after 40 messages and made again. Its queue ha
 the second life. The 40 records of the first are in the log before the first of them, and no unit names one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -23,14 +23,13 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
-from rmq_formats.read.queues import first_unit, last_unit, message_units, read_units, units_in_log_range
-from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
-from rmq_formats.read.variants.queue_choice import choose_queues
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.read.queue_units import records_within
+from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.variants.queue_choice import FileQueue, choose_queues, file_queue, file_queues, open_queue
+from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, opened_queues
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import QueueFiles, topic_queues, walk_queues
-from rmq_formats.storage.segments import Storage, list_segments, opened
+from rmq_formats.storage.segments import opened
+from rmq_formats.storage.store_files import StoreFiles
 
 UNQUEUED: Final = -1  # no queue has the record, and none will
 UNDISPATCHED: Final = -2  # no queue has it yet, or nothing tells: it stands at its own queue offset
@@ -43,7 +42,7 @@ _NO_LONGS: Final = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class _QueueUnits:
+class _ReadQueue:
     """Units of a queue.
 
     Attributes:
@@ -64,23 +63,21 @@ class _QueueUnits:
 class QueuePlaces:
     """Places of records in their queues, for records that begin in a range of the log."""
 
-    def __init__(self, storage: Storage, root: str, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
+    def __init__(self, store: StoreFiles, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
         """Create a look-up.
 
         Args:
-            storage: where the store is.
-            root: its root.
+            store: the store's files.
             begin: physical offset of the range.
             end: physical offset, exclusive.
             finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a
                 topic without queues, are among them; else the log alone tells of such a topic.
         """
-        self._storage = storage
-        self._root = root
+        self._store = store
         self._begin = begin
         self._end = end
         self._finds_unqueued = finds_unqueued
-        self._queues: list[_QueueUnits] = []
+        self._queues: list[_ReadQueue] = []
         self._numbers: dict[Queue, int] = {}
         self._keys = self._places = _NO_LONGS
 
@@ -126,7 +123,7 @@ class QueuePlaces:
                 self._numbers[queue] = len(self._queues)
                 topic, queue_id = queue
                 records, places = self._units_from(topic, queue_id, int(queue_offsets[at]))
-                self._queues.append(_QueueUnits(topic, queue_id, records, places))
+                self._queues.append(_ReadQueue(topic, queue_id, records, places))
             numbers[number] = self._numbers[queue]
         if known_count < len(self._queues):
             self._merge()
@@ -159,23 +156,22 @@ class QueuePlaces:
 
         The first record of a queue in a task stands at its own queue offset, as a rule, so that no search is needed.
         """
-        records, places = [_NO_LONGS], [_NO_LONGS]
-        queue = None if self._may_have_database else self._files(topic, queue_id)
-        for segment in () if queue is None else queue.segments:
+        parts: list[tuple[Longs, Longs]] = []
+        queue = None if self._may_have_database else open_queue(ConsumeQueue, self._store, topic, queue_id)
+        for segment in () if queue is None else queue.files.segments:
             base = segment.start_offset // UNIT_BYTES
             low, high = max(queue_offset - base, 0), segment.size_bytes // UNIT_BYTES
             if low >= high:
                 continue
-            with opened(self._storage, segment.path) as file:
+            with opened(self._store.storage, segment.path) as file:
                 for begin in range(low, high, _UNITS_AT_ONCE):
                     (first, units), *_ = read_units(file, base, begin, min(begin + _UNITS_AT_ONCE, high))
                     named = message_units(units)
                     offsets = units["physical_offset"][named].astype(np.int64)
-                    records.append(offsets)
-                    places.append(first + np.flatnonzero(named))
+                    parts.append((offsets, first + np.flatnonzero(named)))
                     if not len(offsets) or offsets[-1] >= self._end:
-                        return self._within(np.concatenate(records), np.concatenate(places))
-        return self._within(np.concatenate(records), np.concatenate(places))
+                        return records_within(parts, self._begin, self._end)
+        return records_within(parts, self._begin, self._end)
 
     def _read(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
         """Read a queue.
@@ -188,135 +184,88 @@ class QueuePlaces:
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
         if self._database is not None:
             return self._read_database(self._database, topic, queue_id)
-        queue = self._files(topic, queue_id)
+        queue = file_queue(self._store, topic, queue_id)
         if queue is None:
-            return self._read_batch_queue(topic, queue_id)
-        dispatched_up_to = self._dispatched_up_to_in_files(queue)
-        records, places = [_NO_LONGS], [_NO_LONGS]
-        for first, units in units_in_log_range(self._storage, queue, self._begin, self._end, MIN_LONG, MAX_LONG):
-            named = message_units(units)
-            records.append(units["physical_offset"][named].astype(np.int64))
-            places.append(first + np.flatnonzero(named))
-        return dispatched_up_to, np.concatenate(records), np.concatenate(places)
-
-    def _dispatched_up_to_in_files(self, queue: QueueFiles) -> int:
-        if self._is_dirty:  # units at its end may be lost, and a broker that starts makes them again
-            first = first_unit(self._storage, queue)
-            return _EVERYTHING if first is None else first.physical_offset
-        last = last_unit(self._storage, queue)
-        return self._dispatched_end - 1 if last is None else last[1].physical_offset
-
-    def _files(self, topic: str, queue_id: int) -> QueueFiles | None:
-        if not paths.is_safe_topic(topic):
-            return None
-        segments = list_segments(self._storage, f"{paths.consumequeue_dir(self._root)}/{topic}/{queue_id}")
-        return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
-
-    def _read_batch_queue(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
-        """Read a BatchConsumeQueue, whose units have the places of their records' own first messages."""
-        directory = f"{paths.batch_consumequeue_dir(self._root)}/{topic}/{queue_id}"
-        segments = list_segments(self._storage, directory) if paths.is_safe_topic(topic) else []
-        if not segments:
             return self._dispatched_up_to_without_files(topic, queue_id), _NO_LONGS, _NO_LONGS
-        records = [_NO_LONGS]
-        for segment in segments:
-            with opened(self._storage, segment.path) as file:
-                for _, units in read_batch_units(file, 0, segment.size_bytes):
-                    records.append(units["physical_offset"].astype(np.int64))
-        named = np.concatenate(records)
-        return self._dispatched_up_to_of(named), *self._within(named, np.full(len(named), UNDISPATCHED))
+        dispatched_up_to = self._dispatched_up_to_in_files(queue)
+        return dispatched_up_to, *queue.named_records(self._begin, self._end)
+
+    def _dispatched_up_to_in_files(self, queue: FileQueue) -> int:
+        if self._is_dirty:  # units at its end may be lost, and a broker that starts makes them again
+            first = queue.first_since(0)
+            return _EVERYTHING if first is None else first.physical_offset
+        last = queue.last_unit()
+        return self._dispatched_end - 1 if last is None else last.physical_offset
 
     def _dispatched_up_to_without_files(self, topic: str, queue_id: int) -> int:
         if self._is_dirty or not (self._finds_unqueued or self.has_queues(topic)):
             return _EVERYTHING
         dispatched_up_to = self._dispatched_end - 1
-        is_new = self._files(topic, queue_id) is not None  # a running broker has made it meanwhile
+        is_new = file_queue(self._store, topic, queue_id) is not None  # a running broker has made it meanwhile
         return _EVERYTHING if is_new else dispatched_up_to
 
     def has_queues(self, topic: str) -> bool:
         """Return whether a topic has a queue."""
         if self._database is not None:
-            with opened_queues(self._storage, self._database) as database:
+            with opened_queues(self._store.storage, self._database) as database:
                 return next(database.queues(topic), None) is not None
-        trees = (paths.consumequeue_dir(self._root), paths.batch_consumequeue_dir(self._root))
-        return any(next(topic_queues(self._storage, tree, topic), None) is not None for tree in trees)
+        return next(file_queues(self._store, topic), None) is not None
 
     def _read_database(self, path: str, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
         """Read a queue in RocksDB; a database that a running broker has open counts as without units."""
-        records, places = [_NO_LONGS], [_NO_LONGS]
         try:
-            with opened_queues(self._storage, path) as database:
+            with opened_queues(self._store.storage, path) as database:
                 dispatched_up_to = database.checkpoint() - 1
                 if not self._finds_unqueued and next(database.queues(topic), None) is None:
                     return _EVERYTHING, _NO_LONGS, _NO_LONGS
-                for offsets, units in database.units(topic, queue_id):
-                    records.append(units["physical_offset"].astype(np.int64))
-                    places.append(offsets)
+                queue = DatabaseQueue(database, topic, queue_id, self._end)
+                return dispatched_up_to, *queue.named_records(self._begin, self._end)
         except (StoreError, FormatError):
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
-        return dispatched_up_to, *self._within(np.concatenate(records), np.concatenate(places))
-
-    def _dispatched_up_to_of(self, records: Longs) -> int:
-        if not len(records):
-            return _EVERYTHING
-        return int(records.min() if self._is_dirty else records.max())
-
-    def _within(self, records: Longs, places: Longs) -> tuple[Longs, Longs]:
-        inside = (records >= self._begin) & (records < self._end)
-        return records[inside], places[inside]
 
     def first_record(self, topic: str, queue_id: int) -> int | None:
         """Find the physical offset of the first record that a queue names; None where it names none."""
         if self._database is not None:
-            with opened_queues(self._storage, self._database) as database:
-                _, units = next(database.units(topic, queue_id), (None, None))
-                return None if units is None else int(units["physical_offset"][0])
-        queue = self._files(topic, queue_id)
-        if queue is not None:
-            first = first_unit(self._storage, queue)
-            return None if first is None else first.physical_offset
-        directory = f"{paths.batch_consumequeue_dir(self._root)}/{topic}/{queue_id}"
-        segments = list_segments(self._storage, directory) if paths.is_safe_topic(topic) else []
-        unit = BatchQueue(self._storage, QueueFiles(topic, queue_id, tuple(segments))).first_since(0)
-        return None if unit is None else int(unit["physical_offset"])
+            with opened_queues(self._store.storage, self._database) as database:
+                first = DatabaseQueue(database, topic, queue_id, MAX_LONG).first_since(MIN_LONG)
+        else:
+            queue = file_queue(self._store, topic, queue_id)
+            first = None if queue is None else queue.first_since(0)
+        return None if first is None else first.physical_offset
 
     # --- the store -------------------------------------------------------------------------------------
 
     @cached_property
     def _is_dirty(self) -> bool:
-        return dirty_reason(self._storage, self._root) is not None
+        return dirty_reason(self._store) is not None
 
     @cached_property
     def _may_have_database(self) -> bool:
-        directory = paths.consumequeue_dir(self._root)
-        return store_variants.is_rocksdb(self._storage, directory) or self._storage.exists(f"{directory}_rocksdb")
+        directory = paths.consumequeue_dir(self._store.root)
+        return store_variants.is_rocksdb(self._store.storage, directory) or self._store.storage.exists(
+            f"{directory}_rocksdb"
+        )
 
     @cached_property
     def _database(self) -> str | None:
         """The RocksDB that has the queues; None where files have them."""
         if not self._may_have_database:
             return None
-        variants = store_variants.detect_layouts(self._storage, self._root)
         try:
-            return choose_queues(self._storage, self._root, variants).database
+            return choose_queues(self._store).database
         except (StoreError, FormatError):  # its broker runs, and files are behind it
-            return store_variants.queue_database(self._root, variants)
+            return self._store.layouts.queue_database
 
     @cached_property
     def has_no_queues(self) -> bool:
         """True if the store has a log and no queues."""
-        return not self._may_have_database and next(self._every_queue(), None) is None
-
-    def _every_queue(self) -> Iterator[QueueFiles]:
-        yield from walk_queues(self._storage, paths.consumequeue_dir(self._root))
-        yield from walk_queues(self._storage, paths.batch_consumequeue_dir(self._root))
+        return not self._may_have_database and next(file_queues(self._store), None) is None
 
     @cached_property
     def _dispatched_end(self) -> int:
-        segments = commitlog_segments(self._storage, self._root)
-        return dispatched_end(self._storage, self._root, segments)
+        return dispatched_end(self._store, self._store.segments)
 
     @cached_property
     def _log_end(self) -> int:
-        leftovers = find_leftovers(self._storage, self._root, commitlog_segments(self._storage, self._root))
+        leftovers = find_leftovers(self._store, self._store.segments)
         return MAX_LONG if leftovers is None else leftovers.log_end

@@ -1,4 +1,4 @@
-"""ConsumeQueues on disk: the ends of their units, and the units in a range of the log."""
+"""ConsumeQueues in files: the ends of their units, and the units in a range of the log."""
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
@@ -7,53 +7,140 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.consumequeue import UNIT_DTYPE, Unit, is_pre_blank, is_unwritten
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import UNIT_DTYPE, Unit, is_placeholder, is_unwritten
 from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import FormatError
+from rmq_formats.read.query import MAX_LONG, MIN_LONG
+from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
 UNITS_AT_ONCE: Final = 1 << 18
 
 
-def last_unit(storage: Storage, queue: QueueFiles) -> tuple[int, Unit] | None:
-    """Find the queue offset one past the last written unit, and that unit; None for an empty queue.
+class ConsumeQueue:
+    """The units of a queue's ConsumeQueue files; see ``QueueUnits``.
 
-    A binary search: units are written one behind the other, zeros follow.
+    Attributes:
+        files: of the queue.
     """
-    for segment in reversed(queue.segments):
-        with opened(storage, segment.path) as file:
-            count = _partition(segment.size_bytes // UNIT_BYTES, file, lambda unit: not unit.is_written)
-            if count:
-                return segment.start_offset // UNIT_BYTES + count, _unit(file, count - 1)
-    return None
 
+    directory = staticmethod(paths.consumequeue_dir)
+    unit_bytes = UNIT_BYTES
 
-def first_unit(storage: Storage, queue: QueueFiles) -> Unit | None:
-    """Read the first unit of a queue that stands for a message; None without one."""
-    offset = first_offset_since(storage, queue, 0)
-    if offset is None:
+    def __init__(self, storage: Storage, files: QueueFiles) -> None:
+        self.files = files
+        self._storage = storage
+
+    def last_unit(self) -> QueueUnit | None:
+        """Bisect for the last written unit: zeros follow the units."""
+        for segment in reversed(self.files.segments):
+            with opened(self._storage, segment.path) as file:
+                count = _partition(segment.size_bytes // UNIT_BYTES, file, lambda unit: not unit.is_written)
+                if count:
+                    return _queue_unit(segment, count - 1, _unit(file, count - 1))
         return None
-    segment = queue.segments[bisect.bisect_right(queue.segments, offset * UNIT_BYTES, key=lambda s: s.start_offset) - 1]
-    with opened(storage, segment.path) as file:
-        return _unit(file, offset - segment.start_offset // UNIT_BYTES)
 
+    def max_offset(self, log_end: int | None = None) -> int:
+        beyond = None if log_end is None else self.first_since(log_end)
+        if beyond is not None:
+            return beyond.queue_offset
+        last = self.last_unit()
+        return self.files.first_offset if last is None else last.end_offset
 
-def first_offset_since(storage: Storage, queue: QueueFiles, physical_offset: int) -> int | None:
-    """Find the queue offset of the first unit whose record begins at a physical offset or later; None without one.
+    def first_since(self, physical_offset: int) -> QueueUnit | None:
+        """Bisect for the first unit that leads there, without pre-blanks. Source: ``ConsumeQueue#correctMinOffset``."""
+        for segment in self.files.segments:
+            with opened(self._storage, segment.path) as file:
+                capacity = segment.size_bytes // UNIT_BYTES
+                number = _partition(
+                    capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset)
+                )
+                if number < capacity and (unit := _unit(file, number)).is_written:
+                    return _queue_unit(segment, number, unit)
+        return None
 
-    Pre-blanks are passed over: they stand for messages that are not there. Source: ``ConsumeQueue#correctMinOffset``.
-    """
-    for segment in queue.segments:
-        with opened(storage, segment.path) as file:
+    def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
+        for offset in range(first_offset, end_offset):
+            unit = self.unit_at(offset)
+            if unit is None:
+                raise FormatError("no file contains this offset", offset * UNIT_BYTES)
+            if not unit.is_placeholder:
+                return QueueUnit(offset, offset + 1, unit.physical_offset, unit.size)
+        return None
+
+    def unit_at(self, queue_offset: int) -> Unit | None:
+        """Read the unit at a queue offset, be it written or not; None where no file has its place."""
+        at = queue_offset * UNIT_BYTES
+        segments = self.files.segments
+        number = bisect.bisect_right(segments, at, key=lambda segment: segment.start_offset) - 1
+        if number < 0 or at + UNIT_BYTES > segments[number].end_offset:
+            return None
+        with opened(self._storage, segments[number].path) as file:
+            return _unit(file, (at - segments[number].start_offset) // UNIT_BYTES)
+
+    def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        parts = []
+        for first, units in self.units_in_log_range(begin, end):
+            named = message_units(units)
+            parts.append((units["physical_offset"][named].astype(np.int64), first + np.flatnonzero(named)))
+        return records_within(parts, begin, end)
+
+    def units_in_log_range(
+        self, begin: int, end: int, first_offset: int = MIN_LONG, end_offset: int = MAX_LONG
+    ) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
+
+        Args:
+            begin: physical offset.
+            end: physical offset, exclusive.
+            first_offset: smallest queue offset that is wanted.
+            end_offset: one past the largest.
+
+        Yields:
+            Queue offset of the first unit of a piece, and an array of UNIT_DTYPE. Pre-blanks, and units of other
+            places in a queue that is out of order, are for the caller to leave out.
+        """
+        for segment in self.files.segments:
+            base = segment.start_offset // UNIT_BYTES
             capacity = segment.size_bytes // UNIT_BYTES
-            number = _partition(capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset))
-            if number < capacity and _unit(file, number).is_written:
-                return segment.start_offset // UNIT_BYTES + number
-    return None
+            if base + capacity <= first_offset or base >= end_offset:
+                continue
+            with opened(self._storage, segment.path) as file:
+                written = _partition(capacity, file, lambda unit: not unit.is_written)
+                if not written or _unit(file, written - 1).physical_offset < begin:
+                    continue
+                low = _partition(written, file, lambda unit: unit.physical_offset >= begin)
+                high = _partition(written, file, lambda unit: unit.physical_offset >= end)
+                low, high = max(low, first_offset - base), min(high, end_offset - base)
+                yield from read_units(file, base, low, high)
+
+    def names_any(self, begin: int, end: int) -> bool:
+        """Return whether a unit names a record that begins in ``[begin, end)`` of the log.
+
+        All units are read back to ``begin``: units that a recovery left behind are out of order.
+        """
+        for segment in reversed(self.files.segments):
+            lowest = None
+            with opened(self._storage, segment.path) as file:
+                for _, units in read_units(file, 0, 0, segment.size_bytes // UNIT_BYTES):
+                    named = units["physical_offset"][message_units(units)]
+                    if ((named >= begin) & (named < end)).any():
+                        return True
+                    lowest = int(named[0]) if lowest is None and len(named) else lowest
+            if lowest is not None and lowest < begin:
+                return False
+        return False
+
+
+def _queue_unit(segment: Segment, number: int, unit: Unit) -> QueueUnit:
+    offset = segment.start_offset // UNIT_BYTES + number
+    return QueueUnit(offset, offset + 1, unit.physical_offset, unit.size, is_placeholder=unit.is_placeholder)
 
 
 def _is_since(unit: Unit, physical_offset: int) -> bool:
-    return not unit.is_pre_blank and unit.physical_offset >= physical_offset
+    return not unit.is_placeholder and unit.physical_offset >= physical_offset
 
 
 def _unit(file: OpenRange, number: int) -> Unit:
@@ -65,38 +152,6 @@ def _partition(count: int, file: OpenRange, is_later: Callable[[Unit], bool]) ->
     return bisect.bisect_left(range(count), True, key=lambda number: is_later(_unit(file, number)))
 
 
-def units_in_log_range(
-    storage: Storage, queue: QueueFiles, begin: int, end: int, first_offset: int, end_offset: int
-) -> Iterator[tuple[int, NDArray[np.void]]]:
-    """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
-
-    Args:
-        storage: where the files are.
-        queue: its files.
-        begin: physical offset.
-        end: physical offset, exclusive.
-        first_offset: smallest queue offset that is wanted.
-        end_offset: one past the largest.
-
-    Yields:
-        Queue offset of the first unit of a piece, and an array of UNIT_DTYPE. Pre-blanks, and units of other
-        places in a queue that is out of order, are for the caller to leave out.
-    """
-    for segment in queue.segments:
-        base = segment.start_offset // UNIT_BYTES
-        capacity = segment.size_bytes // UNIT_BYTES
-        if base + capacity <= first_offset or base >= end_offset:
-            continue
-        with opened(storage, segment.path) as file:
-            written = _partition(capacity, file, lambda unit: not unit.is_written)
-            if not written or _unit(file, written - 1).physical_offset < begin:
-                continue
-            low = _partition(written, file, lambda unit: unit.physical_offset >= begin)
-            high = _partition(written, file, lambda unit: unit.physical_offset >= end)
-            low, high = max(low, first_offset - base), min(high, end_offset - base)
-            yield from read_units(file, base, low, high)
-
-
 def read_units(file: OpenRange, base: int, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
     """Read units ``[low, high)`` of a file whose first place has the queue offset ``base``, in pieces."""
     for first in range(low, high, UNITS_AT_ONCE):
@@ -105,8 +160,8 @@ def read_units(file: OpenRange, base: int, low: int, high: int) -> Iterator[tupl
 
 
 def message_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which units stand for a message: not zeros, not pre-blanks."""
-    return ~(is_unwritten(units) | is_pre_blank(units))
+    """Which units stand for a message: not zeros, not placeholders."""
+    return ~(is_unwritten(units) | is_placeholder(units))
 
 
 def average_record_bytes(storage: Storage, queues: Sequence[QueueFiles], sample_units: int = 512) -> float:

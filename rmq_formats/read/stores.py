@@ -27,7 +27,8 @@ from typing import Any, Final, TypeVar
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.segments import Storage, canonical_path, open_storage, split_query
-from rmq_formats.tasks.together import in_threads
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.threads import in_threads
 
 TOML: Final = ".toml"
 _MEMBER_TOPIC: Final = re.compile(rb'"rmq_sys_SYNC_BROKER_MEMBER_([^"\\]+)"\s*:')
@@ -151,13 +152,13 @@ def _matching(pattern: str) -> list[_Meant]:
     location, query = split_query(pattern) if "://" in pattern else (pattern, "")
     parts = location.split("/")
     wild = [number for number, part in enumerate(parts) if _has_wildcard(part)]
-    storage, root = open_storage(("/".join(parts[: wild[0]]) or "/") + query)
-    directories = [(root.rstrip("/"), "")]
+    store = open_store(("/".join(parts[: wild[0]]) or "/") + query)
+    directories = [(store.root.rstrip("/"), "")]
     for part in parts[wild[0] : wild[-1] + 1]:
         directories = [
             (f"{directory}/{name}", f"{matched}/{name}".lstrip("/"))
             for directory, matched in directories
-            for name in (_names_like(storage, directory or "/", part) if _has_wildcard(part) else [part])
+            for name in (_names_like(store.storage, directory or "/", part) if _has_wildcard(part) else [part])
         ]
     if not directories:
         raise StoreNotFoundError(f"{pattern}: no directory matches")
@@ -222,11 +223,11 @@ def _read_missing_names(meant: _Meant) -> tuple[str | None, str | None]:
 def read_broker_names(path: str) -> tuple[str | None, str | None]:
     """Read the names of cluster and broker from a store; None for a name that is absent or ambiguous."""
     try:
-        storage, root = open_storage(path)
-        identity = _IDENTITY.search(_small_file(storage, f"{root}/brokerIdentity"))
+        store = open_store(path)
+        identity = _IDENTITY.search(_small_file(store.storage, f"{store.root}/brokerIdentity"))
         if identity is not None:
             return identity[1].decode(errors="replace"), identity[2].decode(errors="replace")
-        topics = _small_file(storage, f"{paths.config_dir(root)}/topics.json")
+        topics = _small_file(store.storage, f"{paths.config_dir(store.root)}/topics.json")
     except StoreError:
         return None, None
     clusters, brokers = set(_REPLY_TOPIC.findall(topics)), set(_MEMBER_TOPIC.findall(topics))

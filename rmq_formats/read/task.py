@@ -16,7 +16,7 @@ from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Include, Query, ReadOptions
 from rmq_formats.read.queue_places import QueuePlaces
-from rmq_formats.read.queues import message_units, units_in_log_range
+from rmq_formats.read.queues import ConsumeQueue, message_units
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector, queue_log_query
@@ -24,6 +24,7 @@ from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues
 from rmq_formats.storage.segments import Storage, open_storage, opened
+from rmq_formats.storage.store_files import StoreFiles, open_store
 
 _NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -44,17 +45,17 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
     if isinstance(task, QueueLogsTask):
         yield from _read_queue_logs(task, schema, options)
         return
-    storage, path = open_storage(root)
-    places = _queue_places(storage, path, task, options.query)
+    store = open_store(root)
+    places = _queue_places(store, task, options.query)
     if isinstance(task, ScanTask):
-        yield from _batches(_scan(storage, task, options), schema, options, task.split.path, places)
+        yield from _batches(_scan(store.storage, task, options), schema, options, task.split.path, places)
         return
     if isinstance(task, PointReadTask):
-        points = _places(storage, task)
+        points = _places(store.storage, task)
     else:
-        points = _unit_points(storage, path, task, options.query)
+        points = _unit_points(store, task, options.query)
     for segment in task.segments:
-        frames = read_points(storage, [segment], points, verify_crc=options.verifies_crc)
+        frames = read_points(store.storage, [segment], points, verify_crc=options.verifies_crc)
         yield from _batches((batch for _, batch in frames), schema, options, segment.path, places)
 
 
@@ -70,9 +71,7 @@ def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordB
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
 
-def _queue_places(
-    storage: Storage, root: str, task: ScanTask | PointReadTask | QueuesTask, query: Query
-) -> QueuePlaces | None:
+def _queue_places(store: StoreFiles, task: ScanTask | PointReadTask | QueuesTask, query: Query) -> QueuePlaces | None:
     """Create the look-up of a task's records in their queues; None where the query includes all of the log."""
     if query.included is Include.LOG:
         return None
@@ -85,7 +84,7 @@ def _queue_places(
         begin, end = task.begin, task.end
     else:
         begin, end = min(task.places), max(task.places) + 1
-    return QueuePlaces(storage, root, begin, end, finds_unqueued=query.included is Include.UNQUEUED)
+    return QueuePlaces(store, begin, end, finds_unqueued=query.included is Include.UNQUEUED)
 
 
 def _batches(
@@ -138,7 +137,7 @@ def _places(storage: Storage, task: PointReadTask) -> Points:
     return Points.of(table[:, 0], table[:, 1])
 
 
-def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) -> Points:
+def _unit_points(store: StoreFiles, task: QueuesTask, query: Query) -> Points:
     """Collect the offsets and sizes in the queues' units within the task's range of the log."""
     codes = None
     if query.tags is not None:
@@ -146,11 +145,14 @@ def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) ->
     offsets: list[NDArray[np.int64]] = []
     sizes: list[NDArray[np.int64]] = []
     for queue in (
-        queue for topic in task.topics for queue in topic_queues(storage, paths.consumequeue_dir(root), topic)
+        queue
+        for topic in task.topics
+        for queue in topic_queues(store.storage, paths.consumequeue_dir(store.root), topic)
     ):
         bounds = query.queue_bounds(queue.topic, queue.queue_id)
-        pieces = units_in_log_range(storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset)
-        for _, units in pieces:
+        for _, units in ConsumeQueue(store.storage, queue).units_in_log_range(
+            task.begin, task.end, bounds.first_offset, bounds.end_offset
+        ):
             physical_offsets = units["physical_offset"].astype(np.int64)
             selected = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)
             if codes is not None and queue.topic != SCHEDULE_TOPIC:  # tags codes of delayed messages are times

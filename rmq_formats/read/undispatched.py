@@ -8,16 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.arrow.schema import Mode, schema_of
-from rmq_formats.codecs import paths
-from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, FLAG_INNER_BATCH
-from rmq_formats.errors import StoreNotFoundError, TruncatedError
+from rmq_formats.codecs.layout import FLAG_INNER_BATCH
+from rmq_formats.read.checkpoint import read_checkpoint
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 _COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "sys_flag", "properties")
 _SCHEMA: Final = schema_of(_COLUMNS[:-2]).append(pa.field("end_offset", pa.int64()))
@@ -37,21 +35,22 @@ class Undispatched:
     _messages: pa.Table
 
     @classmethod
-    def read(cls, storage: Storage, root: str, topics: Set[str]) -> "Undispatched":
+    def read(cls, store: StoreFiles, topics: Set[str]) -> "Undispatched":
         """Scan the end of the log for messages of some topics; raises as ``plan_read``.
 
         Source: ``CommitLog#recoverAbnormally``.
         """
-        segments = readable_segments(storage, root)
-        query = Query(topics=frozenset(topics), first_ms=_flushed_ms(storage, root))
-        plan = plan_read(storage, root, query, access_path=AccessPath.SCAN)
+        segments = readable_segments(store)
+        checkpoint = read_checkpoint(store)
+        query = Query(topics=frozenset(topics), first_ms=checkpoint.min_timestamp_ms if checkpoint else 0)
+        plan = plan_read(store, query, access_path=AccessPath.SCAN)
         options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED)
-        batches = [batch for task in plan.tasks for batch in read_task(root, task, options)]
+        batches = [batch for task in plan.tasks for batch in read_task(store.root, task, options)]
         messages = pa.Table.from_batches([_with_ends(batch) for batch in batches], _SCHEMA)
         last = messages.group_by(["topic", "queue_id"]).aggregate([("end_offset", "max")])
         names, numbers, offsets = (last[name].to_pylist() for name in ("topic", "queue_id", "end_offset_max"))
         ends = {(name, number): offset for name, number, offset in zip(names, numbers, offsets, strict=True)}
-        return cls(log_bounds(storage, segments)[1], ends, messages)
+        return cls(log_bounds(store.storage, segments)[1], ends, messages)
 
     def store_timestamp_ms(self, queue: Queue, queue_offset: int) -> int | None:
         """Return when the message at a queue offset was stored; None if it is not among these."""
@@ -73,13 +72,3 @@ def _with_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
     counts = pc.cast(pc.if_else(pc.and_(is_number, is_batch), number, "1"), pa.int64())
     kept = [batch[name] for name in _SCHEMA.names[:-1]]
     return pa.RecordBatch.from_arrays([*kept, pc.add(batch["queue_offset"], counts)], schema=_SCHEMA)
-
-
-def _flushed_ms(storage: Storage, root: str) -> int:
-    """Return the store time before which the queues' files lack nothing; 0 without a checkpoint."""
-    try:
-        with opened(storage, paths.checkpoint_file(root)) as file:
-            data = read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES))
-        return Checkpoint.decode(data).min_timestamp_ms
-    except (StoreNotFoundError, TruncatedError):
-        return 0

@@ -15,8 +15,7 @@ from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import MAX_LONG, Include, Query, Queue, ReadOptions
 from rmq_formats.read.queue_places import QueuePlaces
 from rmq_formats.read.threads import read_tasks
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_files import StoreFiles
 
 _COLUMNS = ("topic", "queue_id", "physical_offset", "size", "store_timestamp")
 
@@ -41,11 +40,11 @@ UNQUEUED_TEXTS = {
 class UnqueuedReasons:
     """Look-up of the reasons why no queue has messages."""
 
-    def __init__(self, storage: Storage, root: str) -> None:
-        segments = commitlog_segments(storage, root)
-        leftovers = find_leftovers(storage, root, segments)
+    def __init__(self, store: StoreFiles) -> None:
+        segments = store.segments
+        leftovers = find_leftovers(store, segments)
         self._log_end = MAX_LONG if leftovers is None else leftovers.log_end
-        self._places = QueuePlaces(storage, root, 0, 0, finds_unqueued=True)
+        self._places = QueuePlaces(store, 0, 0, finds_unqueued=True)
         self._first_records: dict[Queue, int | None] = {}
 
     def of(self, queue: Queue, physical_offset: int) -> UnqueuedReason:
@@ -81,7 +80,7 @@ class UnqueuedSum:
     last_store_timestamp: int
 
 
-def unqueued_sums(storage: Storage, root: str) -> list[UnqueuedSum]:
+def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
     """Sum up the messages that no queue has, by topic and reason.
 
     Raises:
@@ -89,22 +88,22 @@ def unqueued_sums(storage: Storage, root: str) -> list[UnqueuedSum]:
         StoreError: it cannot be read.
     """
     query = Query(include=Include.UNQUEUED)
-    refuse_log_alone(storage, root)
-    reasons = UnqueuedReasons(storage, root)
+    refuse_log_alone(store)
+    reasons = UnqueuedReasons(store)
     options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED, verify_crc=False)
     sums: dict[tuple[str, UnqueuedReason], UnqueuedSum] = {}
-    for batch in read_tasks(root, plan_read(storage, root, query).tasks, options, pa.cpu_count()):
+    for batch in read_tasks(store.root, plan_read(store, query).tasks, options, pa.cpu_count()):
         for part in _by_reason(batch, reasons):
             total = sums.get((part.topic, part.reason))
             sums[part.topic, part.reason] = part if total is None else _add_sums(total, part)
     return [sums[name] for name in sorted(sums)]
 
 
-def refuse_log_alone(storage: Storage, root: str) -> None:
+def refuse_log_alone(store: StoreFiles) -> None:
     """Refuse a store without queues. Raises StoreLayoutError."""
-    if QueuePlaces(storage, root, 0, 0).has_no_queues:
+    if QueuePlaces(store, 0, 0).has_no_queues:
         raise StoreLayoutError(
-            f"{paths.consumequeue_dir(root)}: no queue, so that nothing tells which messages no queue has; "
+            f"{paths.consumequeue_dir(store.root)}: no queue, so that nothing tells which messages no queue has; "
             "run rmq rebuild, or read all with include=log"
         )
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import MAX_RECORD_BYTES, PRE_BLANK_SIZE
+from rmq_formats.codecs.layout import LOST_UNIT_SIZE, MAX_RECORD_BYTES, PRE_BLANK_SIZE
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import witness as kernel
 from rmq_formats.scan.derived_images import NOTHING_LOST, LostRanges, Rows, place_units
@@ -55,6 +55,7 @@ class MergedQueue:
         end: one past the last place; the queue's largest offset.
         is_right: bool[m], which of the standing units are right where they stand.
         places: int64[k], the place of each record of the log, or NOT_PLACED.
+        lost: int64[l, ROW_COLUMNS], units of lost messages, see ``lost_units``, at places without a row.
         is_former: bool[k], which records are of a former life: they stand in the log before the queue's first unit.
         is_passed_over: bool[k], which other records have no place: a broker passed them over, or would.
     """
@@ -63,6 +64,7 @@ class MergedQueue:
     end: int
     is_right: Mask
     places: Rows
+    lost: Rows
     is_former: Mask
     is_passed_over: Mask
 
@@ -80,7 +82,9 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
     physical, size = units[:, unit_kernel.PHYSICAL_OFFSET], units[:, unit_kernel.SIZE]
     names = np.empty(len(units), dtype=np.int64)
     kernel.name_records(units, rows, names)
-    names[(physical == 0) & ((size == 0) | (size == PRE_BLANK_SIZE))] = kernel.NO_RECORD  # zeros and pre-blanks
+    is_lost_unit = are_lost_units(units, log.end)
+    no_record = ((physical == 0) & ((size == 0) | (size == PRE_BLANK_SIZE))) | is_lost_unit
+    names[no_record] = kernel.NO_RECORD
     limit = max(MAX_RECORD_BYTES, log.largest_record_bytes)
     is_old = (names < 0) & (physical >= 0) & (size > 0) & (size <= limit) & (physical + size <= log.start)
     at = units[:, unit_kernel.QUEUE_OFFSET]
@@ -90,18 +94,41 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
     named = right[names[right] >= 0]
     places[names[named]] = at[named]
     is_blank = (physical == 0) & (size == PRE_BLANK_SIZE) & (units[:, unit_kernel.TAGS_CODE] == 0)
-    keeps_end = is_right | is_blank | (~is_right & _in_ranges(log.lost, physical) & (size > 0))
+    is_left = _left_units(units, names, right, is_old & ~is_right, len(rows))
+    is_lost = is_lost_unit | (~is_right & _in_ranges(log.lost, physical) & (size > 0))
     if not len(rows):  # its messages are lost or quarantined: the next ones must not get their offsets
-        keeps_end |= (physical >= 0) & (size > 0) & (physical < log.end)
-    kept = np.flatnonzero(keeps_end)
-    end = int(at[kept[-1]]) + 1 if len(kept) else first_place
+        is_lost |= ~is_right & ~is_blank & (physical >= 0) & (size > 0) & (physical < log.end)
+    retained = np.flatnonzero(is_right | is_left | is_blank | is_lost)
+    end = int(at[retained[-1]]) + 1 if len(retained) else first_place
     if not len(right) and (~is_blank & (physical + size != 0)).any():
         _place_alone(rows, log, places)
     else:
         _fill_front(at, right, names, rows, log, places)
         _fill_between(at, right, names, rows, places)
         _append(at, right, names, rows, log, places, end)
-    return _merged(units, rows, places, is_right & is_old, is_right, end)
+    is_old, is_right = (is_right & is_old) | is_left, is_right | is_left
+    return _merged(units, rows, places, lost_units(units[is_lost & ~is_right]), is_old, is_right, end)
+
+
+def lost_units(units: Rows) -> Rows:
+    """Return the units of lost messages: the first bytes of each lost record, too few for a record.
+
+    Java's broker reads them and passes over them, as it does with no pre-blank: behind a last pre-blank it drops each
+    new message below 2 GiB (``ConsumeQueue#recover``, ``#putMessagePositionInfo``), and ``TimerMessageStore#enqueue``
+    stops in front of one.
+    """
+    lost = units.copy()
+    lost[:, unit_kernel.SIZE] = LOST_UNIT_SIZE
+    lost[:, unit_kernel.TAGS_CODE] = 0
+    return lost
+
+
+def are_lost_units(units: Rows, log_end: int) -> Mask:
+    """Return which units are those of lost messages, as ``lost_units`` makes them."""
+    physical = units[:, unit_kernel.PHYSICAL_OFFSET]
+    is_alike: Mask = (units[:, unit_kernel.SIZE] == LOST_UNIT_SIZE) & (units[:, unit_kernel.TAGS_CODE] == 0)
+    is_alike &= (physical >= 0) & (physical < log_end)
+    return is_alike
 
 
 def _in_ranges(ranges: LostRanges, offsets: Rows) -> Mask:
@@ -116,34 +143,46 @@ def _in_ranges(ranges: LostRanges, offsets: Rows) -> Mask:
 
 
 def _right_units(units: Rows, rows: Rows, names: Rows, is_old: Mask) -> Mask:
-    """Find the units that name an old record, or one of the queue, in the order of the log."""
+    """Find the units that name an old record, or one of the queue, in the order of the log.
+
+    Old units after a live one are those of ``_left_units``.
+    """
     is_right = (names >= 0) | is_old
-    candidates = np.flatnonzero(is_right)
-    physical = units[candidates, unit_kernel.PHYSICAL_OFFSET]
-    if len(candidates) and not (np.diff(physical) > 0).all():
-        in_order = np.zeros(len(candidates), dtype=np.bool_)
-        kernel.longest_rise(np.ascontiguousarray(physical), in_order)
-        live = np.flatnonzero(in_order & (names[candidates] >= 0))
-        first_live = int(live[0]) if len(live) else len(candidates)
-        old = np.flatnonzero(is_old[candidates[:first_live]])
-        in_order[old] = ~out_of_order(physical[old])
-        is_right[candidates] = in_order
+    physical = units[:, unit_kernel.PHYSICAL_OFFSET]
+    if is_right.any() and not (np.diff(physical[is_right]) > 0).all():
+        is_right = names >= 0
+        live = np.flatnonzero(is_right)
+        in_order = np.zeros(len(live), dtype=np.bool_)
+        kernel.longest_rise(np.ascontiguousarray(physical[live]), in_order)
+        is_right[live] = in_order
         _drop_strays(units[:, unit_kernel.QUEUE_OFFSET], rows, names, is_right)
+        first_live = int(is_right.argmax()) if is_right.any() else len(units)
+        is_right[:first_live] = is_old[:first_live]  # in any order: what a cut left counts again after newer units
     return is_right
 
 
-def out_of_order(physical_offsets: Rows) -> Mask:
-    """Find single units that do not rise between two neighbours that do: bool[n].
+def _left_units(units: Rows, names: Rows, right: Rows, is_old: Mask, row_count: int) -> Mask:
+    """Find expired units that a cut in memory left after units of the log: bool[m].
 
-    A run of units that begins anew is right. A broker that was killed cuts a queue in memory only: what stood after
-    the cut counts again after the next start, behind the units written since.
+    They count again after the next start of a broker. A place between two units whose records follow each other, or
+    after the unit of the last record, is that of no other record.
 
     Args:
-        physical_offsets: int64[n], of units whose records have expired, by place.
+        units: of the queue.
+        names: the record of each, by number.
+        right: numbers of the units that are right.
+        is_old: bool[m], the expired units that are not right by their order.
+        row_count: number of the queue's records.
     """
-    before = np.concatenate([[-1], physical_offsets[:-1]])
-    after = np.concatenate([physical_offsets[1:], [np.iinfo(np.int64).max]])
-    return (before < after) & ((physical_offsets <= before) | (physical_offsets >= after))
+    is_left = np.zeros(len(units), dtype=np.bool_)
+    old = np.flatnonzero(is_old & (units[:, unit_kernel.PHYSICAL_OFFSET] > 0))
+    live = right[names[right] >= 0]
+    if not len(old) or not len(live):
+        return is_left
+    after = np.searchsorted(live, old)
+    following = np.append(names[live], row_count)[after]
+    is_left[old] = (after > 0) & (following == names[live[after - 1]] + 1)
+    return is_left
 
 
 def _drop_strays(at: Rows, rows: Rows, names: Rows, is_right: Mask) -> None:
@@ -247,13 +286,18 @@ def _append(at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, plac
         np.maximum(places[begin:], NOT_PLACED, out=places[begin:])
 
 
-def _merged(units: Rows, rows: Rows, places: Rows, is_old: Mask, is_right: Mask, end: int) -> MergedQueue:
+def _merged(
+    units: Rows, rows: Rows, places: Rows, lost: Rows, is_old: Mask, is_right: Mask, end: int
+) -> MergedQueue:  # fmt: skip
     placed = np.flatnonzero(places >= 0)
     merged = rows[placed].copy()
     merged[:, unit_kernel.QUEUE_OFFSET] = places[placed]
     old = units[is_old].copy()
-    merged = np.ascontiguousarray(np.concatenate([old, merged]))
+    merged = np.concatenate([old, merged])
+    merged = np.ascontiguousarray(merged[np.argsort(merged[:, unit_kernel.QUEUE_OFFSET], kind="stable")])
     end = max(end, int(merged[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(merged) else end)
     is_before = np.arange(len(rows)) < (int(placed[0]) if len(placed) else len(rows))
-    is_former = is_before & (places < 0) & (not is_old.any())
-    return MergedQueue(merged, end, is_right, places, is_former, (places < 0) & ~is_former)
+    first_place = int(places[placed[0]]) if len(placed) else end
+    is_former = is_before & (places < 0) & (not (old[:, unit_kernel.QUEUE_OFFSET] < first_place).any())
+    lost = lost[~np.isin(lost[:, unit_kernel.QUEUE_OFFSET], merged[:, unit_kernel.QUEUE_OFFSET])]
+    return MergedQueue(merged, end, is_right, places, lost, is_former, (places < 0) & ~is_former)

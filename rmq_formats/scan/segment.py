@@ -18,7 +18,6 @@ from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
-from rmq_formats.kernels import dledger as entry_kernel
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.storage.range_reader import RangeReader
 
@@ -127,8 +126,11 @@ class _SegmentWalker:
         self.file_bytes = file_bytes
         self.data_end = file_bytes if data_end is None else min(data_end, file_bytes)
         self.head_bytes = head_bytes
-        self._walk_frames = entry_kernel.walk_entries if head_bytes else kernel.walk_frames
-        self._find_sound = entry_kernel.find_entry if head_bytes else kernel.find_sound
+        self._walk_frames, self._find_sound = kernel.walk_frames, kernel.find_sound
+        if head_bytes:
+            from rmq_formats.kernels import dledger  # noqa: PLC0415 # kernels that a classic log does not need
+
+            self._walk_frames, self._find_sound = dledger.walk_entries, dledger.find_entry
         self.window = np.empty(window_bytes, dtype=np.uint8)
         self.window_at = 0
         self.data_bytes = 0

@@ -9,11 +9,11 @@ import gc
 
 from pyspark import daemon
 
-import rmq_formats.read.task
-import rmq_formats.rebuild.tasks
-import rmq_formats.write.derived
-import rmq_formats.write.piece  # noqa: F401 # these load every kernel
+import rmq_formats.read.task  # noqa: F401 # loads kernels, as the entry points do
+from rmq_formats.spark.sources import KERNELS, load_entry_points
 from rmq_formats.spark.worker_exit import quiet
+
+load_entry_points(KERNELS)
 
 if __name__ == "__main__":
     daemon.worker = quiet(daemon.worker)  # type: ignore[assignment] # it is called by position

@@ -8,18 +8,16 @@ import sys
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-
-import pyspark
-from py4j.java_gateway import JavaPackage
-from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.sql import SparkSession
 
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
-from rmq_formats.spark.versions import DELTA_SPARKS, DELTA_VERSION
 from rmq_formats.storage.log_paths import LOG_PATHS_VARIABLE
+
+# pyspark takes a second to load: functions import it, for the options of this package serve commands without Spark.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",
@@ -75,7 +73,7 @@ _JAVA_OPTIONS: Final = (
 
 def session(
     app_name: str = "rmq", *, master: str | None = None, remote: str | None = None, delta: bool = True, **conf: str
-) -> SparkSession:
+) -> "SparkSession":
     """Return the running session, or a new one, with the ``rmq_*`` sources and functions registered.
 
     Under ``spark-submit`` the master and the packages that were given there hold; otherwise the session
@@ -93,6 +91,9 @@ def session(
         OptionError: the libraries of Spark Connect are not installed; or Spark did not start, and was to fetch Delta.
         ClusterError: its server does not answer, or lacks the sources.
     """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     remote = remote or os.environ.get("SPARK_REMOTE")
     if remote:
         return _connect(remote, {name.replace("_", "."): value for name, value in conf.items()})
@@ -134,8 +135,11 @@ def session(
     return spark
 
 
-def _connect(url: str, conf: dict[str, str]) -> SparkSession:
+def _connect(url: str, conf: dict[str, str]) -> "SparkSession":
     """Return a session at a Spark Connect server; of the settings, those of a session are made."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     server = urlsplit(url)
     label = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token
     if server.scheme == "sc":  # its client would try for ten minutes
@@ -156,32 +160,35 @@ def _connect(url: str, conf: dict[str, str]) -> SparkSession:
     return spark
 
 
-def delta_package(spark_version: str = pyspark.__version__) -> str:
-    """Return the Maven coordinates of the Delta that fits a version of Spark."""
-    minor = ".".join(spark_version.split(".")[:2])
+def delta_package(spark_version: str | None = None) -> str:
+    """Return the Maven coordinates of the Delta that fits a version of Spark; None is the installed one."""
+    import pyspark  # noqa: PLC0415
+
+    from rmq_formats.spark.versions import DELTA_SPARKS, DELTA_VERSION  # noqa: PLC0415
+
+    minor = ".".join((spark_version or pyspark.__version__).split(".")[:2])
     return f"io.delta:delta-spark_{minor if minor in DELTA_SPARKS else DELTA_SPARKS[-1]}_2.13:{DELTA_VERSION}"
 
 
-def check_class(spark: SparkSession, name: str, package: str) -> None:
+def check_class(spark: "SparkSession", name: str, package: str) -> None:
     """Refuse a session whose JVM lacks a class; Py4J mistakes a missing class for a package.
 
     Raises:
         OptionError: naming the Maven coordinates of what has it, which ``spark-submit`` has to be given.
     """
-    java_class = spark._jvm
-    for part in name.split("."):
-        java_class = getattr(java_class, part)
-    if isinstance(java_class, JavaPackage):
+    from py4j.java_gateway import JavaPackage  # noqa: PLC0415
+
+    if isinstance(getattr(spark._jvm, name), JavaPackage):
         raise OptionError(f"this session has no {package.split(':')[1]}: give spark-submit --packages {package}")
 
 
-def _stop(spark: SparkSession) -> None:
+def _stop(spark: "SparkSession") -> None:
     """Stop a session that the program did not stop at its exit: sockets would stay, and workers print how they end."""
     with suppress(Exception):  # the session may have been stopped already
         spark.stop()
 
 
-def _start_workers(spark: SparkSession) -> None:
+def _start_workers(spark: "SparkSession") -> None:
     """Fork the Python workers ahead, one a processor: the first query would wait some two seconds for them."""
     count = spark.sparkContext.defaultParallelism
     spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
@@ -189,6 +196,8 @@ def _start_workers(spark: SparkSession) -> None:
 
 def _jars() -> Path:
     """Return the directory of Spark's own jars."""
+    import pyspark  # noqa: PLC0415
+
     return Path(pyspark.__file__).parent / "jars"
 
 

@@ -1,34 +1,49 @@
-"""The Spark data sources, and their registration with a session."""
+"""The Spark data sources, and their registration with a session.
 
-from typing import TYPE_CHECKING
+Packages above this one offer sources, column functions and kernels by entry points, which ``pyproject.toml`` lists and
+an installation, an editable one too, records.
+"""
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
+SOURCES: Final = "rmq.spark_sources"  # classes of data sources
+FUNCTIONS: Final = "rmq.spark_functions"  # functions that register column functions in a session
+KERNELS: Final = "rmq.spark_kernels"  # modules that load kernels
+
+
+def load_entry_points(group: str) -> list[Any]:
+    """Load the objects of a group.
+
+    Raises:
+        OptionError: the group is empty, as the project is not installed in this environment.
+    """
+    objects = [entry.load() for entry in entry_points(group=group)]
+    if not objects:
+        raise OptionError(
+            f"{group}: this environment has no such entry points. Install the project: pip install rmq-lake"
+        )
+    return objects
+
 
 def data_sources() -> "tuple[type[DataSource], ...]":
-    """Return the data sources; Spark registers each by its ``name()``."""
-    from rmq_formats.spark.commitlog.source import CommitLogSource  # noqa: PLC0415 # pyarrow, where it is not needed
-    from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource  # noqa: PLC0415
-    from rmq_formats.spark.derived.index import IndexSource  # noqa: PLC0415
-    from rmq_formats.spark.live.source import ClusterSource  # noqa: PLC0415
-    from rmq_formats.spark.metadata.sources import (  # noqa: PLC0415
-        GroupsSource,
-        OffsetsSource,
-        TimersSource,
-        TopicsSource,
-    )
-
-    stores = CommitLogSource, ConsumeQueueSource, IndexSource
-    return *stores, ClusterSource, OffsetsSource, TopicsSource, GroupsSource, TimersSource
+    """Return the data sources; Spark registers each by its ``name()``. Raises OptionError."""
+    return tuple(load_entry_points(SOURCES))
 
 
 def register_all(spark: "SparkSession") -> None:
-    """Register the sources, and the column functions of ``spark_udfs``, in a session."""
-    from pyspark.errors import AnalysisException  # noqa: PLC0415
+    """Register the sources, and the column functions of ``spark_udfs``, in a session.
 
-    from spark_udfs import register_functions  # noqa: PLC0415
+    Raises:
+        OptionError: the project is not installed in this environment.
+    """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     for source in data_sources():
         try:
@@ -36,4 +51,5 @@ def register_all(spark: "SparkSession") -> None:
         except AnalysisException as error:  # Spark 4.0 keeps one that it has found by itself
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
-    register_functions(spark)
+    for register in load_entry_points(FUNCTIONS):
+        register(spark)

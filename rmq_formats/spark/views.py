@@ -1,12 +1,10 @@
 """Temporary views for SQL of all that stores have, in one call."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import SparkSession
-
-from rmq_formats.spark.tables.traces import traces
-from rmq_formats.spark.tables.transactions import transactions
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SOURCE_VIEWS: Final = {
     "messages": "rmq_commitlog",
@@ -17,10 +15,15 @@ SOURCE_VIEWS: Final = {
     "consumer_groups": "rmq_groups",
     "timers": "rmq_timers",
 }
-VIEWS: Final = (*SOURCE_VIEWS, "transactions", "traces")
+NARROW_VIEWS: Final = ("message_headers", "message_positions")
+VIEWS: Final = (*SOURCE_VIEWS, *NARROW_VIEWS, "transactions", "traces")
+_LARGE: Final = ("body", "properties")
+_POSITIONS: Final = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp", "cluster", "broker_name",
+)  # fmt: skip
 
 
-def create_views(spark: SparkSession, store: str | Sequence[str], prefix: str = "") -> tuple[str, ...]:
+def create_views(spark: "SparkSession", store: str | Sequence[str], prefix: str = "") -> tuple[str, ...]:
     """Create a temporary view of each table of a store, or of several stores; views of these names are replaced.
 
     Nothing is read before a view is selected from, and each query sees what is stored when it is planned. What a store
@@ -33,11 +36,22 @@ def create_views(spark: SparkSession, store: str | Sequence[str], prefix: str = 
 
     Returns:
         The views' names: ``messages``, ``consumequeue``, ``message_index``, ``consumer_offsets``, ``topics``,
-        ``consumer_groups``, ``timers``, ``transactions``, ``traces``.
+        ``consumer_groups``, ``timers``, ``message_headers``, ``message_positions``, ``transactions``, ``traces``.
     """
+    from rmq_formats.spark.tables.traces import traces  # noqa: PLC0415 # pyspark, as the next
+    from rmq_formats.spark.tables.transactions import transactions  # noqa: PLC0415
+
     stores = store if isinstance(store, str) else list(store)
     for name, source in SOURCE_VIEWS.items():
         spark.read.format(source).load(stores).createOrReplaceTempView(prefix + name)
+    columns = spark.table(f"{prefix}messages").columns
+    narrow = {
+        "message_headers": [name for name in columns if name not in _LARGE],
+        "message_positions": [name for name in columns if name in _POSITIONS],
+    }
+    for name, names in narrow.items():
+        reader = spark.read.format("rmq_commitlog").option("columns", ",".join(names))
+        reader.load(stores).createOrReplaceTempView(prefix + name)
     transactions(spark, stores, view=f"{prefix}transactions")
     traces(spark, stores, view=f"{prefix}traces")
     return tuple(prefix + name for name in VIEWS)

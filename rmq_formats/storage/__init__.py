@@ -1,1 +1,1 @@
-"""Opens a store's files, on local disks and in object stores; no other module of ``rmq_formats`` does."""
+"""Opens a store's files, on disks and in object stores, and locks them; no other module of ``rmq_formats`` does."""

@@ -15,8 +15,9 @@ from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import EXT_FILE_BYTES, UNIT_BYTES
 from rmq_formats.errors import OptionError
 from rmq_formats.storage.log_paths import use_log_directories
-from rmq_formats.storage.segments import list_segments, open_storage
+from rmq_formats.storage.segments import list_segments
 from rmq_formats.storage.settings_file import read_settings_file
+from rmq_formats.storage.store_files import open_store
 
 _ROCKSDB: Final = "defaultrocksdb"
 # A value that begins so makes the broker split its list at colons, as releases before 4.8 did.
@@ -53,17 +54,17 @@ class BrokerConf:
         Raises:
             OptionError: none of them is there, or they are those of another store.
         """
-        storage, root = open_storage(store)
-        directories = tuple(dict.fromkeys(self._below_store(path, root) for path in self.commitlog_paths))
-        if directories in {(), (paths.commitlog_dir(root),)}:
+        files = open_store(store)
+        directories = tuple(dict.fromkeys(self._below_store(path, files.root) for path in self.commitlog_paths))
+        if directories in {(), (paths.commitlog_dir(files.root),)}:
             return ()
-        if not storage.is_local:
+        if not files.storage.is_local:
             raise OptionError(f"{self.path}: storePathCommitLog is no part of {store}. Copy the log there, too.")
         if not any(Path(directory).is_dir() for directory in directories):
             raise OptionError(f"{self.path}: storePathCommitLog {', '.join(directories)}: no such directory")
-        is_copy = self.root is not None and os.path.realpath(self.root) != os.path.realpath(root)
-        store_log = paths.commitlog_dir(root)
-        if is_copy and store_log not in directories and list_segments(storage, store_log):
+        is_copy = self.root is not None and os.path.realpath(self.root) != os.path.realpath(files.root)
+        store_log = paths.commitlog_dir(files.root)
+        if is_copy and store_log not in directories and list_segments(files.storage, store_log):
             raise OptionError(
                 f"{self.path}: storePathCommitLog is that of {self.root}, and {store_log} has files of its own. "
                 "Take the line out of the file to read those."
@@ -121,7 +122,7 @@ def use_broker_conf(file: str | None, stores: tuple[str, ...] | list[str]) -> Br
     if len(configured) > 1 and len(set(configured.values())) < len(configured):
         raise OptionError(f"{file}: storePathCommitLog is the log of one store. Name one.")
     for store, directories in configured.items():
-        use_log_directories(open_storage(store)[1], directories)
+        use_log_directories(open_store(store).root, directories)
     return conf
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.storage.segments import Entry, Segment, Storage, list_segments
+from rmq_formats.storage.store_files import StoreFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ def queue_topics(storage: Storage, directory: str) -> list[str]:
     return _directories(storage.entries, directory)
 
 
-def named_topics(storage: Storage, root: str) -> list[str]:
+def named_topics(store: StoreFiles) -> list[str]:
     """Topics with a directory in ``consumequeue`` or ``batchconsumequeue``."""
-    trees = (paths.consumequeue_dir(root), paths.batch_consumequeue_dir(root))
-    return sorted({topic for tree in trees for topic in queue_topics(storage, tree)})
+    trees = (paths.consumequeue_dir(store.root), paths.batch_consumequeue_dir(store.root))
+    return sorted({topic for tree in trees for topic in queue_topics(store.storage, tree)})
 
 
 def topic_queues(storage: Storage, directory: str, topic: str) -> Iterator[QueueFiles]:
@@ -47,6 +48,14 @@ def topic_queues(storage: Storage, directory: str, topic: str) -> Iterator[Queue
         segments = list_segments(storage, f"{directory}/{topic}/{name}")
         if segments:
             yield QueueFiles(topic, queue_id, tuple(segments))
+
+
+def list_queue(storage: Storage, directory: str, topic: str, queue_id: int) -> QueueFiles | None:
+    """List the files of one queue; None if it has none."""
+    if not paths.is_safe_topic(topic):
+        return None
+    segments = list_segments(storage, paths.queue_dir(directory, topic, queue_id))
+    return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
 
 
 def walk_queues(storage: Storage, directory: str) -> Iterator[QueueFiles]:

@@ -14,6 +14,7 @@ from rmq_formats.codecs.variants import tiered
 from rmq_formats.errors import StoreNotFoundError, StoreSizeError
 from rmq_formats.storage.queue_files import queue_topics
 from rmq_formats.storage.segments import Segment, Storage, list_segments
+from rmq_formats.storage.store_files import StoreFiles
 
 COMPACTION: Final = "compaction"
 WantsTopic = Callable[[str], bool]
@@ -53,27 +54,26 @@ def compaction_queue_dir(root: str) -> str:
     return f"{root}/{COMPACTION}/compactionCq"
 
 
-def compacted_logs(storage: Storage, root: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
+def compacted_logs(store: StoreFiles, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
     """List the logs of compacted topics of a store, by topic and queue.
 
     Args:
-        storage: where the store is.
-        root: of the store.
+        store: the store's files.
         wants_topic: whether a topic is wanted.
 
     Raises:
         StoreSizeError: files overlap.
     """
-    for topic, queue_id in _queues(storage, compaction_log_dir(root), wants_topic):
-        log = compacted_queue_log(storage, root, topic, queue_id)
+    for topic, queue_id in _queues(store.storage, compaction_log_dir(store.root), wants_topic):
+        log = compacted_queue_log(store, topic, queue_id)
         if log.segments:
             yield log
 
 
-def compacted_queue_log(storage: Storage, root: str, topic: str, queue_id: int) -> QueueLog:
+def compacted_queue_log(store: StoreFiles, topic: str, queue_id: int) -> QueueLog:
     """List the log of one queue of a compacted topic; it may have no files. Raises StoreSizeError: they overlap."""
-    segments = list_segments(storage, f"{compaction_log_dir(root)}/{topic}/{queue_id}")
-    units = list_segments(storage, f"{compaction_queue_dir(root)}/{topic}/{queue_id}")
+    segments = list_segments(store.storage, f"{compaction_log_dir(store.root)}/{topic}/{queue_id}")
+    units = list_segments(store.storage, f"{compaction_queue_dir(store.root)}/{topic}/{queue_id}")
     return QueueLog(topic, queue_id, _checked(tuple(segments)), tuple(units), is_padded=True)
 
 
@@ -150,11 +150,11 @@ def tiered_queues(storage: Storage, directory: str, wants_topic: WantsTopic = _i
     return _queues(storage, directory, lambda topic: topic != tiered.INDEX_TOPIC and wants_topic(topic))
 
 
-def compacted_queues(storage: Storage, root: str) -> Iterator[tuple[str, int]]:
+def compacted_queues(store: StoreFiles) -> Iterator[tuple[str, int]]:
     """List the topics and queues that have a directory of a compacted log, or of its units."""
     queues: set[tuple[str, int]] = set()
-    for tree in (compaction_log_dir(root), compaction_queue_dir(root)):
-        queues.update(_queues(storage, tree, _is_any))
+    for tree in (compaction_log_dir(store.root), compaction_queue_dir(store.root)):
+        queues.update(_queues(store.storage, tree, _is_any))
     yield from sorted(queues)
 
 

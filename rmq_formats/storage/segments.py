@@ -24,7 +24,6 @@ import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.storage.range_reader import RangeReader
 
 WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
@@ -101,6 +100,8 @@ class Storage(Protocol):
 
 def _data_end(reader: RangeReader, begin: int, end: int) -> int:
     """Find one past the last byte in ``[begin, end)`` that is not zero, searched from the back; else return begin."""
+    from rmq_formats.kernels.scan import used_bytes  # noqa: PLC0415 # Spark's planning workers list files without kernels
+
     block_bytes = _LAST_BLOCK_BYTES
     while end > begin:
         at = max(begin, end - block_bytes)

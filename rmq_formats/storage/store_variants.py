@@ -16,6 +16,7 @@ from rmq_formats.codecs.variants import rocksdb_config
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError
 
 ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
+_DATABASE_BESIDE: Final = "consumequeue_rocksdb"  # beside the queue files, where a broker writes both
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
@@ -82,6 +83,23 @@ class StoreVariants:
     def __contains__(self, variant: Variant) -> bool:
         return variant in self.places
 
+    @property
+    def queue_database(self) -> str | None:
+        """Directory of the ConsumeQueue in RocksDB; None where there is none."""
+        place = self.places.get(Variant.ROCKSDB_QUEUES)
+        return place if place is None or place.endswith(f"/{_DATABASE_BESIDE}") else place.rpartition("/")[0]
+
+    @property
+    def only_queue_database(self) -> str | None:
+        """Directory of the ConsumeQueue in RocksDB, if there are no ConsumeQueue files beside it."""
+        return None if self.has_queue_files else self.queue_database
+
+    @property
+    def rebuilds_as_database(self) -> bool:
+        """True if a rebuild writes the ConsumeQueue as a RocksDB: the RocksDB replaces the queue files."""
+        database = self.only_queue_database
+        return database is not None and not database.endswith(f"/{_DATABASE_BESIDE}")
+
 
 def detect_layouts(tree: Tree, root: str) -> StoreVariants:
     """Detect the layouts of a store, ignoring files that cannot be listed or read."""
@@ -95,8 +113,8 @@ def detect_layouts(tree: Tree, root: str) -> StoreVariants:
     sign = next((name for name in sorted(names) if name == ROCKSDB_SIGN or name.startswith("MANIFEST-")), None)
     if sign is not None:  # the second one, where the first is lost
         places[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
-    elif top.get("consumequeue_rocksdb"):
-        places[Variant.ROCKSDB_QUEUES] = f"{root}/consumequeue_rocksdb"
+    elif top.get(_DATABASE_BESIDE):
+        places[Variant.ROCKSDB_QUEUES] = f"{root}/{_DATABASE_BESIDE}"
     elif names:
         unknown = f"{paths.consumequeue_dir(root)}/{min(names)}"
     topics = [entry.name for entry in queues if entry.is_directory]
@@ -201,11 +219,6 @@ def _read(tree: Tree, path: str) -> bytes:
         return b""
 
 
-def only_queue_database(root: str, layouts: StoreVariants) -> str | None:
-    """Return the directory of the ConsumeQueue in RocksDB, if there are no ConsumeQueue files beside it."""
-    return None if layouts.has_queue_files else queue_database(root, layouts)
-
-
 def is_rocksdb(tree: Tree, directory: str) -> bool:
     """Return whether a directory contains a RocksDB, and not the queues of a topic."""
     return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
@@ -214,15 +227,6 @@ def is_rocksdb(tree: Tree, directory: str) -> bool:
 def is_rocksdb_table(tail: bytes) -> bool:
     """Return whether a file's last bytes are those of a RocksDB table (``*.sst``)."""
     return tail.endswith(_ROCKSDB_TABLE_END)
-
-
-def queue_database(root: str, layouts: StoreVariants) -> str | None:
-    """Return the directory of the ConsumeQueue in RocksDB; None where there is none."""
-    if Variant.ROCKSDB_QUEUES not in layouts:
-        return None
-    place = layouts.places[Variant.ROCKSDB_QUEUES]
-    directory = paths.consumequeue_dir(root)
-    return directory if place.startswith(f"{directory}/") else place
 
 
 # --- what must not be done ------------------------------------------------------------------
@@ -244,14 +248,9 @@ def log_read_refusal(dledger: Sequence[str]) -> str | None:
     )
 
 
-def rebuilds_as_database(root: str, layouts: StoreVariants) -> bool:
-    """Return whether a rebuild writes the ConsumeQueue as a RocksDB: the RocksDB replaces the queue files."""
-    return only_queue_database(root, layouts) == paths.consumequeue_dir(root)
-
-
-def rebuild_refusal(root: str, layouts: StoreVariants) -> str | None:
+def rebuild_refusal(layouts: StoreVariants) -> str | None:
     """Return why a rebuild cannot write the kind of ConsumeQueue of a store."""
-    return None if rebuilds_as_database(root, layouts) else queue_rebuild_refusal(layouts)
+    return None if layouts.rebuilds_as_database else queue_rebuild_refusal(layouts)
 
 
 def queue_rebuild_refusal(layouts: StoreVariants) -> str | None:
@@ -336,9 +335,9 @@ def write_refusal(layouts: StoreVariants, but: Collection[Variant] = ()) -> str 
     return None
 
 
-def repair_refusal(root: str, layouts: StoreVariants) -> str | None:
+def repair_refusal(layouts: StoreVariants) -> str | None:
     """Return why a repair cannot restore a store: it repairs the CommitLog, and rebuilds the other files."""
-    return None if layouts.unknown_queue_file is not None else rebuild_refusal(root, layouts)
+    return None if layouts.unknown_queue_file is not None else rebuild_refusal(layouts)
 
 
 def log_replacement_refusal(layouts: StoreVariants) -> str | None:

@@ -26,11 +26,11 @@ from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_reco
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns.gather import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage, opened
-from tests.files_in_memory import InMemory
+from rmq_formats.storage.segments import opened
+from rmq_formats.storage.store_files import open_store
 from tests.kernels.guarded_memory import guarded
-from tests.record_strategies import encode_segment, messages, plain_message
+from tests.support.stores.record_strategies import encode_segment, messages, plain_message
+from tests.support.stores.store_files import InMemory
 
 Row = dict[str, Any]
 FILE_OFFSET = 5 << 30
@@ -52,10 +52,10 @@ def segment_rows(data: bytes, *, window_bytes: int = 8192, **options: Any) -> li
 
 
 def store_rows(root: Path, **options: Any) -> list[Row]:
-    storage, path = open_storage(str(root))
+    files = open_store(str(root))
     rows = []
-    for segment in commitlog_segments(storage, path):
-        with opened(storage, segment.path) as file:
+    for segment in files.segments:
+        with opened(files.storage, segment.path) as file:
             frames = scan_segment(file, segment.start_offset, segment.size_bytes, window_bytes=65536)
             rows += rows_of(record_batches(frames, COMMITLOG, path=segment.path, **options))
     return rows

@@ -12,7 +12,7 @@ from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.record import decode_record, encode_record
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
-from tests.record_strategies import plain_message
+from tests.support.stores.record_strategies import plain_message
 
 
 def record(queue_offset: int, body: bytes = b"body", sys_flag: int = 0) -> bytes:

@@ -5,6 +5,7 @@ follows from the seed alone.
 """
 
 import asyncio
+import ctypes
 import json
 import random
 import socket
@@ -26,6 +27,8 @@ from rmq_formats.errors import FormatError
 _BEAT_S: Final = 0.005
 _ANSWER_TIMEOUT_S: Final = 30.0
 _LIMITS: Final = ServerSettings()
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 _NAMES: Final = ("T", "G", "%RETRY%G", "none", "", "a/../b", "TBW102", "x" * 127, "\x00", "é\n")
 _NUMBERS: Final = (-(1 << 63), -1, 0, 1, 32, 1 << 16, (1 << 31) - 1, (1 << 63) - 1, 1 << 70)
 _FIELDS: Final = """
@@ -122,6 +125,17 @@ class FuzzReport:
     worst: str = ""
     grown_bytes: int = 0
     healthy: int = 0
+
+
+def return_free_memory() -> None:
+    """Have malloc return what is free, and each large block once it is freed, whatever this process did before.
+
+    A process that has freed blocks of 16 MiB keeps the next ones, up to 64 MiB of them: mallopt(3).
+    """
+    libc = ctypes.CDLL(None)
+    for parameter, value in ((_M_MMAP_THRESHOLD, 1 << 20), (_M_TRIM_THRESHOLD, 1 << 17)):
+        assert libc.mallopt(parameter, value) == 1
+    libc.malloc_trim(0)
 
 
 def private_bytes() -> int:
@@ -261,6 +275,7 @@ async def watched(
         now: tells what the stranger is at.
         healthy: as in ``fuzz_frames``.
     """
+    return_free_memory()
     before_bytes = private_bytes()
 
     async def watch() -> None:

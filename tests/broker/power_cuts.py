@@ -22,7 +22,7 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 from tests.store.power_loss import Camera, State
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 COMMIT, ROLLBACK = 8, 12
 _ONE_IN: Final = 40  # changes of the disk

@@ -15,7 +15,7 @@ from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.settings import changed_settings
 from rmq_core.store.config import FlushDiskType
 from rmq_formats.errors import OptionError
-from tests.broker_processes import failure, standalone
+from tests.support.processes.broker_processes import failure, standalone
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=500\nmaxIndexNum=2000\n"
 

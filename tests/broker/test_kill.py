@@ -14,9 +14,9 @@ from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand, request
 from tests.broker.conftest import messages
 from tests.broker.test_commands import conf
-from tests.broker_processes import Standalone, standalone
 from tests.store.derived_from_log import check_derived
-from tests.torture import TIMES
+from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.torture import TIMES
 
 ROUNDS = 20 * TIMES
 SENDERS = 16

@@ -18,9 +18,10 @@ from rmq_core.broker.tables import names as table_names
 from rmq_core.remoting.bodies import OffsetTable, SubscriptionData, decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.pop import HANDLE, PopHandle, TopicKind, decode_offsets, decode_starts
+from rmq_core.remoting.pop import PopHandle, TopicKind, decode_offsets, decode_starts
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.config_json import light_consumer_offsets
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 from tests.broker.pop.conftest import Popped, Popper
 from tests.conftest import VARIANTS
@@ -335,8 +336,8 @@ async def popped_place(popper: Popper, **more: object) -> list[Popped]:
     starts, offsets = decode_starts(told["startOffsetInfo"]), decode_offsets(told["msgOffsetInfo"])
     found = []
     for one in messages(answer):
-        if HANDLE in one.properties:
-            handle = PopHandle.decode(one.properties[HANDLE])
+        if PROPERTY_POP_CK in one.properties:
+            handle = PopHandle.decode(one.properties[PROPERTY_POP_CK])
         else:
             at = one.properties[NAMES].split(",").index(popper.topic)
             place, key = int(one.properties[PLACES].split(",")[at]), (TopicKind.NORMAL, 0)

@@ -25,7 +25,7 @@ from rmq_core.remoting.errors import ConnectionLostError
 from rmq_core.remoting.header import request
 from tests.broker.conftest import Asker, messages
 from tests.broker.frame_fuzz import FuzzReport, fuzz_frames
-from tests.torture import TIMES, rounds
+from tests.support.torture import TIMES, rounds
 
 QUEUES = 65_536
 PATIENCE_S = 60  # on a busy machine

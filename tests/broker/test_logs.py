@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rmq_core.cli.servers.logs import JsonFormatter
+from rmq_cli.servers.serving import JsonFormatter
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.store.store import MessageStore
 from tests.broker.conftest import small_store
 from tests.broker.test_kill import send
-from tests.broker_processes import Standalone, failure, standalone
 from tests.store.test_cleaning import SizedDisk
+from tests.support.processes.broker_processes import Standalone, failure, standalone
 
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 

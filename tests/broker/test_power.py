@@ -13,8 +13,8 @@ from rmq_core.store.config import FlushDiskType
 from tests.broker.conftest import Asker, Clock, small_store
 from tests.broker.power_cuts import CONFIG, check, cut, cut_store
 from tests.store.power_loss import LossyDisk
-from tests.store_files import tree
-from tests.torture import rounds
+from tests.support.stores.store_files import tree
+from tests.support.torture import rounds
 
 PICTURES = 6  # of a seed; each gives another, of the recovery
 STEPS = 60

@@ -22,7 +22,7 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
 from tests.broker.conftest import Asker, messages, small_store
-from tests.broker_processes import COMMAND, START_S
+from tests.support.processes.broker_processes import COMMAND, START_S
 
 CONFIG = BrokerConfig(listen_port=0)
 

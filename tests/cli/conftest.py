@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from rmq_core.cli.main import app
+from rmq_cli.main import app
 
 Rmq = Callable[..., Result]
 

@@ -11,7 +11,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.storage.broker_conf import read_broker_conf
 from rmq_formats.storage.log_paths import LOG_PATHS_VARIABLE
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 Golden = Callable[[str], Path]
 

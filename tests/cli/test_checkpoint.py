@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.diagnosis import recovery
+from rmq_offline.diagnosis import recovery
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import tree
-from tests.store_with_queues import write_log, write_queue
-from tests.verified_stores import FIRST_MS, copied, patch, sound_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.store_with_queues import write_log, write_queue
+from tests.support.stores.verified_stores import FIRST_MS, copied, patch, sound_store
 
 SIZES = ("--delay-levels", "1s 5s", "--workers", "1")
 

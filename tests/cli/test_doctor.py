@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_processes import standalone
-from tests.certificates import Authority
 from tests.cli.conftest import Rmq, one_line
+from tests.support.certificates import Authority
+from tests.support.processes.broker_processes import standalone
 
 SMALL = "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from rmq_cli.doctor import store_run
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import flip, tree
-from tests.store_lives import FIRST_MS, LogWriter, recovered_log
-from tests.verified_stores import FILE_BYTES, copied, message, sound_store
+from tests.support.stores.store_files import flip, tree
+from tests.support.stores.store_lives import FIRST_MS, LogWriter, recovered_log
+from tests.support.stores.verified_stores import FILE_BYTES, copied, message, sound_store
 
 START = "why does the broker not start?"
 MESSAGES = "why does a group not get messages?"
@@ -57,6 +58,17 @@ def test_a_sound_store_has_no_answers_and_is_not_changed(rmq: Rmq, store: Path, 
     assert text.count("nothing that explains it") >= 2
     assert f"rmq verify {store}" in text.replace("\n", "")
     assert tree(store) == before
+
+
+def test_a_large_log_is_verified_on_request(
+    rmq: Rmq, store: Path, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_run, "MAX_LOG_BYTES", 1000)
+    (answer,) = answers(store)
+    assert "log and queues were not compared" in answer["seen"]
+    assert (answer["command"], answer["is_fault"]) == (f"rmq doctor {store} --verify", False)
+    assert answers(store, "--verify") == []
+    assert rmq("doctor", "127.0.0.1:1", "--verify").exit_code == 2
 
 
 def break_log_size(store: Path) -> None:

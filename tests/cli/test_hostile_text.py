@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from rmq_core.cli import output
-from rmq_core.cli.consume import _printable_line
+from rmq_cli import output
+from rmq_cli.consume import _printable_line
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.errors import one_line, printable
-from rmq_formats.tasks.log_format import PrintableFormatter
+from rmq_offline.tasks.log_format import PrintableFormatter
 from tests.cli.conftest import Rmq
-from tests.store_files import write_commitlog
-from tests.verified_stores import FILE_BYTES, message
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import FILE_BYTES, message
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nFORGED \x00\x08\x7f\x85\x9b31m\u2028\u2029\u202e\u2066\ufeff"
 FORBIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from rmq_core.cli import main as cli_main
-from rmq_core.cli.inspect import run as inspect_run
-from rmq_core.cli.main import COMMANDS
+from rmq_cli import main as cli_main
+from rmq_cli.inspect import run as inspect_run
+from rmq_cli.main import COMMANDS
 from rmq_formats.errors import LengthError, StoreError
-from tests import warm_processes
 from tests.cli.conftest import Rmq, one_line
+from tests.support.processes import warm_processes
 
-PROGRAM = [sys.executable, "-c", "from rmq_core.cli.main import main; main()"]
+PROGRAM = [sys.executable, "-c", "from rmq_cli.main import main; main()"]
 
 
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ def test_each_command_has_help_that_fits_80_columns(rmq: Rmq, command: str) -> N
 
 def test_help_and_wrong_arguments_do_not_load_what_is_slow() -> None:
     code = (
-        "import sys\nfrom rmq_core.cli.main import main\n"
+        "import sys\nfrom rmq_cli.main import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit as end:\n    code = end.code\n"
         "loaded = {'numba', 'pyarrow', 'numpy', 'llvmlite'} & set(sys.modules)\nprint(code, loaded)"
     )
@@ -73,11 +73,11 @@ import os, signal, sys
 
 class Interrupted:
     def find_spec(self, name, path, target=None):
-        if name == "rmq_core.cli.main":
+        if name == "rmq_cli.main":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupted())
-from rmq_core.cli.entry import main
+from rmq_cli.entry import main
 main()
 """
 
@@ -90,7 +90,7 @@ def test_ctrl_c_while_commands_are_imported_is_one_line() -> None:
 # Serves until it says that it does, and then tells what it has loaded.
 SERVE = """
 import logging, os, signal, sys
-from rmq_core.cli.main import main
+from rmq_cli.main import main
 
 class Stop(logging.Handler):
     def emit(self, record):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.cli.message_id import described
+from rmq_cli.message_id import described
 from rmq_formats.codecs.hosts import Host
-from rmq_formats.codecs.message_id import encode_message_id
-from rmq_formats.codecs.unique_id import UniqueId, is_offset_id
+from rmq_formats.codecs.message_id import UniqueId, encode_message_id, is_offset_id
 from tests.cli.conftest import Rmq
 
 DAY_MS = 86_400_000

@@ -11,8 +11,8 @@ import pytest
 
 from rmq_formats.codecs.config_json import loads
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import tree
-from tests.verified_stores import FIRST_MS, copied, message, sound_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import FIRST_MS, copied, message, sound_store
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 FASTJSON = '{"dataVersion":{"counter":7},"offsetTable":{"Orders@g":{0:3,1:40},"Clicks@h":{0:-5},"Gone@g":{2:9}}}'

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rmq_core.cli import output
+from rmq_cli import output
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from rmq_formats.codecs.compression import Compression, compress
 from rmq_formats.codecs.properties import encode_properties
 from tests.cli.conftest import Rmq, one_line
-from tests.record_strategies import plain_message
-from tests.store_files import write_commitlog
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import write_commitlog
 
 Golden = Callable[[str], Path]
 Lines = Callable[[str], list[bytes]]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import jobs.rebuild
-from tests import warm_processes
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import flip, tree
+from tests.support.processes import warm_processes
+from tests.support.stores.store_files import flip, tree
 
 Golden = Callable[[str], Path]
 
@@ -188,12 +188,12 @@ def test_a_locked_store_is_refused(rmq: Rmq, copy_of: Golden, golden_settings: A
 
 SLOW = """
 import os, sys, time
-from rmq_formats.rebuild import tasks
+from rmq_offline.rebuild import tasks
 def slow(*arguments, **options):
     os.write(1, b"working\\n")
     time.sleep(60)
 tasks.scan_split = slow
-from rmq_core.cli.main import main
+from rmq_cli.main import main
 main(sys.argv[1:])
 """
 

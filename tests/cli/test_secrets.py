@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests import warm_processes
-from tests.broker_processes import COMMAND, Standalone, standalone
-from tests.certificates import Authority
+from tests.support.certificates import Authority
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import COMMAND, Standalone, standalone
 
 ADMIN, INNER, ALICE, WRONG = "Adm1n-s3cr3t+/=", "1nner-s3cr3t+/=", "Al1ce-s3cr3t+/=", "Wr0ng-s3cr3t+/="
-KEY_PASSWORD = "key-password-🔑"  # of tests.certificates
+KEY_PASSWORD = "key-password-🔑"  # of tests.support.certificates
 _OF_BROKER = "RMQ_BROKER_INNER_CLIENT_AUTHENTICATION_CREDENTIALS"
 SECRETS = (ADMIN, INNER, ALICE, WRONG, KEY_PASSWORD)
 CONF = f"""mappedFileSizeCommitLog=1048576

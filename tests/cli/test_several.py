@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.cli import main
-from tests.store_files import tree
-from tests.verified_stores import sound_store
+from rmq_cli import main
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import sound_store
 
 SIZES = ["--consumequeue-file-bytes", "400", "--index-slots", "50", "--index-entries", "30", "--delay-levels", "1s 5s"]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from pkgutil import iter_modules
 from zipfile import ZipFile
 
 import pytest
@@ -19,8 +18,8 @@ import pytest
 from tools.wheel import PLACES
 
 ROOT = Path(__file__).parents[2]
-FOUND_BY_SPARK = [info.name for info in iter_modules([str(ROOT)]) if info.name.startswith("pyspark_")]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOUND_BY_SPARK = [f"pyspark_{name}" for name in SETTINGS["project"]["entry-points"]["rmq.spark_sources"]]
 PACKAGES = [name.rstrip("*") for name in SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"]]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.py"))
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").iterdir() if path.suffix in {".ipynb", ".py"})
@@ -40,7 +39,7 @@ for name in sys.argv[1:]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy: a build leaves directories behind."""
     source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", *(f"{name}.py" for name in FOUND_BY_SPARK)):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in (*PACKAGES, *PLACES, "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -135,9 +134,10 @@ def test_notebooks_are_copied_and_none_that_was_changed_is_replaced(installation
 
 def test_without_spark_a_job_names_what_to_install(wheel: Path, tmp_path: Path) -> None:
     bare = install(wheel, tmp_path / "bare", without=("pyspark", "py4j", "delta"))
-    done = bare.run("rmq", "export", "--help")
+    done = bare.run("rmq", "replay", "--help")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rmq: rmq export runs on Spark, which is not installed: pip install 'rmq-lake[spark]'\n"
+    assert done.stderr == "rmq: rmq replay runs on Spark, which is not installed: pip install 'rmq-lake[spark]'\n"
+    assert bare.run("rmq", "export", "--help").returncode == 0
     assert bare.run("rmq", "--help").returncode == 0
 
 

@@ -7,6 +7,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from rmq_core.client import (
     Admin,
     Later,
@@ -21,7 +23,9 @@ from rmq_core.client import (
     ReceivedMessage,
     StartPosition,
 )
+from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.producer.selectors import by_hash
+from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.remoting.loop import run
 from tests.client.scenarios import (
     FIRST,
@@ -101,6 +105,35 @@ def test_a_subscription_may_change_while_it_is_consumed(namesrv: str) -> None:
                     await asyncio.sleep(0.05)
             await send_all(namesrv, topic, [b"2"], tags="B")
             assert await seen.until(2) == [b"1", b"2"]
+
+    run(main())
+
+
+def test_a_subscription_may_change_while_queues_are_assigned(namesrv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        topic, seen = fresh("Changing"), Seen()
+        await send_all(namesrv, topic, [b"1"], tags="A")
+        consumer = PushConsumer(namesrv, fresh("group"), seen, FIRST)
+        consumer.subscribe(topic, "A")
+        start = QueueOffsets.start
+
+        async def change_before_it_is_assigned(
+            self: QueueOffsets, queue: MessageQueue, options: ConsumerOptions
+        ) -> int:
+            if queue.topic == topic:
+                monkeypatch.undo()
+                consumer.subscribe(topic, "A || B")
+            return await start(self, queue, options)
+
+        monkeypatch.setattr(QueueOffsets, "start", change_before_it_is_assigned)
+        async with consumer:
+            assert await seen.until(1) == [b"1"]
+            async with Admin(namesrv) as admin, asyncio.timeout(60):
+                while (await subscribed(admin, consumer, topic)) != "A || B":
+                    await asyncio.sleep(0.05)
+            sent = [b"%d" % n for n in range(2, 10)]  # for each queue
+            await send_all(namesrv, topic, sent, tags="B")
+            assert sorted(await seen.until(9)) == [b"1", *sent]
 
     run(main())
 

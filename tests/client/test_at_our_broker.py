@@ -13,14 +13,14 @@ import pytest
 from rmq_core.client import Message, Producer, PushConsumer, SendFailedError
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.loop import run
-from tests import warm_processes
 from tests.client.consumer_scenarios import *  # noqa: F403 # the tests themselves
 from tests.client.pull_scenarios import *  # noqa: F403
 from tests.client.scenarios import *  # noqa: F403
 from tests.client.scenarios import FIRST, SETTINGS, Seen, fresh, known, send_all
+from tests.support.processes import warm_processes
 
 pytestmark = [pytest.mark.xdist_group("client_at_our_broker")]
-STANDALONE = "from rmq_core.cli.main import main; main()"
+STANDALONE = "from rmq_cli.main import main; main()"
 ADDRESSES = re.compile(r"name server ([0-9.]+:[0-9]+), broker ([0-9.]+:[0-9]+)")
 ANY_PORT = "127.0.0.1:0"
 

@@ -7,8 +7,8 @@ import pytest
 
 from rmq_core.client import Admin, Message, Producer, PushConsumer, PushOptions, StartPosition
 from rmq_core.remoting.loop import run
-from tests.broker_processes import Standalone, configured
 from tests.client.scenarios import Seen
+from tests.support.processes.broker_processes import Standalone, configured
 
 SETTINGS = "brokerName=ours\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
 BATCHES, BATCH = 50, 100

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm_processes
 from tests.cli.conftest import one_line
 from tests.client.scenarios import fresh, known
 from tests.client.test_at_our_broker import namesrv as namesrv  # noqa: PLC0414 # the fixture
+from tests.support.processes import warm_processes
 
-MAIN = "from rmq_core.cli.main import main; main()"
+MAIN = "from rmq_cli.main import main; main()"
 TIMEOUT_S = 60
 
 
@@ -123,9 +123,10 @@ def test_errors_are_one_line(arguments: list[str], lines: bytes, reason: str) ->
     assert done.stdout == b""
 
 
-async def test_a_topic_that_does_not_exist_is_told(namesrv: str) -> None:
+@pytest.mark.parametrize("group", [[], ["--group", "g"]])
+async def test_a_topic_that_does_not_exist_is_told(namesrv: str, group: list[str]) -> None:
     name = fresh("none")
-    done = rmq("consume", "--namesrv", namesrv, "--topic", name, code=2)
+    done = rmq("consume", "--namesrv", namesrv, "--topic", name, *group, code=2)
     assert one_line(done.stderr.decode()) == f"code 17: {name}: no name server knows this topic"
 
 

@@ -28,8 +28,8 @@ from rmq_core.client import (
 from rmq_core.client.producer.selectors import by_hash
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import run
-from tests import warm_processes
-from tests.broker_processes import Standalone, configured, standalone
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import Standalone, configured, standalone
 
 pytestmark = [pytest.mark.xdist_group("order")]
 SETTINGS = "brokerName=ours\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\nflushDiskType=SYNC_FLUSH\n"

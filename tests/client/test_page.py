@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rmq_core.client import Admin, ProducerOptions, PushOptions
-from tests import warm_processes
 from tests.client.test_at_our_broker import namesrv as namesrv  # noqa: PLC0414 # the fixture
+from tests.support.processes import warm_processes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import LengthError, TruncatedError
-from tests.record_strategies import int64
+from tests.support.stores.record_strategies import int64
 
 
 @given(int64, int64, int64, int64, int64)

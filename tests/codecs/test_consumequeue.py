@@ -7,13 +7,13 @@ from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import decode_record, encode_record
 from rmq_formats.errors import LengthError, OptionError, TruncatedError
-from tests.consumequeue_oracle import (
+from tests.support.oracles.consumequeue import (
     build_consumequeue,
     dispatch_tags_code,
     goes_to_consumequeue,
     tags_code_of,
 )
-from tests.record_strategies import int32, int64, plain_message
+from tests.support.stores.record_strategies import int32, int64, plain_message
 
 LEVELS = delay_levels_ms(DEFAULT_DELAY_LEVELS)
 
@@ -26,9 +26,9 @@ def test_a_unit_is_the_bytes_of_java() -> None:
 
 def test_the_filler_is_a_unit_that_stands_for_no_message() -> None:
     assert PRE_BLANK.hex() == "0000000000000000" + "7fffffff" + "0000000000000000"
-    assert Unit.decode(PRE_BLANK).is_pre_blank
+    assert Unit.decode(PRE_BLANK).is_placeholder
     assert Unit.decode(PRE_BLANK).is_written
-    assert not Unit(0, 100, 0).is_pre_blank
+    assert not Unit(0, 100, 0).is_placeholder
 
 
 def test_the_first_unit_that_is_not_written_ends_a_queue() -> None:

@@ -10,8 +10,8 @@ from rmq_formats.codecs.consumequeue_ext import (
     is_ext_address,
 )
 from rmq_formats.errors import FormatError, LengthError, OptionError, TruncatedError
-from tests.consumequeue_oracle import build_consumequeue_ext
-from tests.record_strategies import int64
+from tests.support.oracles.consumequeue import build_consumequeue_ext
+from tests.support.stores.record_strategies import int64
 
 
 def test_a_unit_is_size_tags_code_time_and_an_empty_bit_map() -> None:

@@ -27,14 +27,14 @@ from rmq_formats.codecs.paths import (
     segment_name,
 )
 from rmq_formats.codecs.record import StoredMessage, encode_record
-from tests.commitlog_walk_oracle import Blank, Frame, verify_crc_property, walk
-from tests.consumequeue_oracle import (
+from tests.support.oracles.commitlog_walk import Blank, Frame, verify_crc_property, walk
+from tests.support.oracles.consumequeue import (
     build_consumequeue,
     build_consumequeue_ext,
     dispatch_tags_code,
     goes_to_consumequeue,
 )
-from tests.index_oracle import build_index, find_key, index_keys
+from tests.support.oracles.index import build_index, find_key, index_keys
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import DecodeError, LengthError, TruncatedError
-from tests.record_strategies import hosts
+from tests.support.stores.record_strategies import hosts
 
 
 @pytest.mark.parametrize(

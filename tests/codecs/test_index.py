@@ -10,8 +10,8 @@ from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage, decode_record, encode_record
 from rmq_formats.errors import LengthError, OptionError, TruncatedError
-from tests.index_oracle import build_index, find_key, index_keys
-from tests.record_strategies import int32, int64, plain_message
+from tests.support.oracles.index import build_index, find_key, index_keys
+from tests.support.stores.record_strategies import int32, int64, plain_message
 
 START_MS = 1_700_000_000_000
 

@@ -1,8 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.properties import decode_properties, encode_properties, split_keys
-from tests.record_strategies import properties
+from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal, split_keys
+from tests.support.stores.record_strategies import properties
 
 
 def test_the_vector_of_java_decodes_as_in_java() -> None:
@@ -64,3 +65,11 @@ def test_any_bytes_decode_to_names_with_values(data: bytes) -> None:
         assert value
         assert "\x02" not in name + value
         assert "\x01" not in name
+
+
+@pytest.mark.parametrize("text", [None, "", "-1", "+1", " 1", "1_0", "x", "²", "٣", "1" * 19])
+def test_text_that_is_no_number_of_eighteen_digits_is_the_default(text: str | None) -> None:
+    assert parse_decimal(text, None) is None
+    assert parse_decimal("9" * 18, None) == 10**18 - 1
+    assert parse_decimal("007", 0) == 7
+    assert parse_decimal("1234", -1, max_digits=3) == -1

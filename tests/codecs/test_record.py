@@ -19,8 +19,8 @@ from rmq_formats.errors import (
     RmqError,
     TruncatedError,
 )
-from tests.commitlog_walk_oracle import verify_crc_property
-from tests.record_strategies import int64, messages, plain_message
+from tests.support.oracles.commitlog_walk import verify_crc_property
+from tests.support.stores.record_strategies import int64, messages, plain_message
 
 # Written by a real broker: appendix C of the facts.
 GOLDEN = bytes.fromhex(

@@ -9,9 +9,9 @@ import pytest
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.store import Store
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
 from tests.variants.conftest import Untouched, refusal, untouched

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs import config_json
+from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import GROUPS, KINDS, OFFSETS, TOPICS, Kind, stored_document, table_of
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
 from tests.cli.conftest import Rmq, rmq
 from tests.convert.test_classic import LEVELS, faults
 from tests.interop import peer
-from tests.rebuilt_stores import built
-from tests.store_lives import FIRST_MS, LogWriter
+from tests.support.stores.rebuilt_stores import built
+from tests.support.stores.store_lives import FIRST_MS, LogWriter, save_checkpoint
 from tests.variants.conftest import Untouched, refusal, untouched, variant
 from tests.variants.test_rocksdb_rebuild import expected, pairs
 
@@ -34,7 +37,7 @@ def convert(run: Rmq, store: Path, to: str, out: Path) -> list[str]:
 
 
 def document(store: Path, kind: Kind) -> dict[str, object]:
-    return stored_document(LocalStorage(), str(store), kind) or {}
+    return stored_document(open_store(str(store)), kind) or {}
 
 
 @pytest.mark.parametrize("name", ["lmq", "mixed", "mixed_551"])
@@ -113,8 +116,8 @@ def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, variant: Golden, tmp_path: 
     newer = {"dataVersion": {"counter": 1 << 30}, "topicConfigTable": {"Fresh": {"topicName": "Fresh", "perm": 4}}}
     (store / "config" / "topics.json").write_text(json.dumps(newer), "utf-8")
     convert(rmq, store, "classic", tmp_path / "files")
-    found = broker_config.stored_topics(LocalStorage(), str(tmp_path / "files"))
-    assert found == broker_config.stored_topics(LocalStorage(), str(store))
+    found = broker_config.stored_topics(open_store(str(tmp_path / "files")))
+    assert found == broker_config.stored_topics(open_store(str(store)))
     assert found is not None
     assert {"Fresh", "Orders"} <= set(found)
 
@@ -155,19 +158,54 @@ def test_what_cannot_be_in_rocksdb_is_refused(
     assert not list(tmp_path.glob("*.rmq-convert"))
 
 
-def test_a_topic_made_again_is_not_converted_to_its_former_life(rmq: Rmq, untouched: Untouched, tmp_path: Path) -> None:
-    log = LogWriter()
+def store_of_lives(root: Path) -> tuple[Path, dict[tuple[str, int, int], Unit]]:
+    """Write a store whose queues differ from the log, and return the units.
+
+    Idle has expired, Orders was deleted and made again, a broker closed the gap of Gaps and skipped a repeat there.
+    """
+    log = LogWriter(file_bytes=16_384)
+    for number in range(8):
+        log.add("Idle", number, "idle", FIRST_MS + number)
+    for number in range(200):
+        log.add("Busy", number, "busy", FIRST_MS + 10 + number)
     for number in range(10):
-        log.add("Orders", number, "old", FIRST_MS + number)
+        log.add("Orders", number, "old", FIRST_MS + 300 + number)
     log.forget("Orders")
     for number in range(5):
-        log.add("Orders", number, "new", FIRST_MS + 100 + number)
-    store = log.save(tmp_path / "store")
+        log.add("Orders", number, "new", FIRST_MS + 400 + number)
+    for place, number in enumerate((0, 1, 2, 5, 6, 9)):
+        log.add("Gaps", number, "gap", FIRST_MS + 500 + number, place=place)
+    log.add("Gaps", 3, "repeat", FIRST_MS + 600, place=99)
+    del log.units["Gaps", 0, 99]
+    log.add("Gaps", 10, "last", FIRST_MS + 601, place=6)
+    log.add("Busy", 200, "busy", FIRST_MS + 602)
+    store = log.save(root, topics=dict.fromkeys(("Idle", "Busy", "Orders", "Gaps"), 1))
+    save_checkpoint(store, FIRST_MS + 602)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    assert log.units["Idle", 0, 7].physical_offset < log.file_bytes < log.units["Orders", 0, 0].physical_offset
+    return store, log.units
+
+
+def convert_with_warnings(run: Rmq, store: Path, out: Path) -> None:
+    result = run("convert", store, "--to", "rocksdb", "--out", out, "--json", *SIZES)
+    kinds = {finding["code"] for finding in json.loads(result.stdout)["findings"]}
+    assert (result.exit_code, kinds) == (1, {"commitlog.queue_offset.gap", "commitlog.queue_offset.repeated"})
+
+
+def test_rocksdb_has_units_and_ends_of_queue_files(rmq: Rmq, untouched: Untouched, tmp_path: Path) -> None:
+    store, units = store_of_lives(tmp_path / "store")
     with untouched(store):
-        done = rmq("convert", store, "--to", "rocksdb", "--out", tmp_path / "new")
-    assert done.exit_code == 2
-    assert "consumers get 5 messages of Orders/0, and 10 of the new store" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+        convert_with_warnings(rmq, store, tmp_path / "new")
+    assert faults(tmp_path / "new") <= {"commitlog.queue_offset.repeated"}
+    with opened_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as database:
+        for topic, end in (("Idle", 8), ("Busy", 201), ("Orders", 5), ("Gaps", 7)):
+            bound = database.bound(topic, 0)
+            assert bound is not None
+            assert bound.queue_offset == end - 1
+            places = [int(place) for offsets, _ in database.units(topic, 0) for place in offsets]
+            offsets = [int(value) for _, values in database.units(topic, 0) for value in values["physical_offset"]]
+            assert places == list(range(end))
+            assert offsets == [units[topic, 0, place].physical_offset for place in places]
 
 
 def test_a_link_out_of_the_store_is_not_copied(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
@@ -200,3 +238,18 @@ def test_java_opens_what_was_made_of_files(rmq: Rmq, golden: Golden, tmp_path: P
         assert json.loads(told[told.index("{\n") :])[kind.table] == table_of(
             document(golden("lmq") / "store", kind), kind
         )
+
+
+@pytest.mark.peer
+@pytest.mark.xdist_group("rocksdb_against_java")
+def test_java_leaves_units_and_ends_of_queue_files(rmq: Rmq, tmp_path: Path) -> None:
+    store, _ = store_of_lives(tmp_path / "store")
+    convert_with_warnings(rmq, store, tmp_path / "new")
+    before = pairs(tmp_path / "new")
+    report = peer.run(
+        "variant-rebuild", str(tmp_path / "new"), "storeType=defaultRocksDB", "mappedFileSizeCommitLog=16384",
+        "maxHashSlotNum=500", "maxIndexNum=2000", java_options=f"{peer.QUICK_START} -Dvariant.settle.ms=500",
+    )  # fmt: skip
+    assert '"loaded": true' in report
+    lines = peer.run("rocks-dump", str(tmp_path / "new" / "consumequeue"), java_options=peer.QUICK_START).splitlines()
+    assert {line for line in lines if b"min".hex() not in line.split("\t")[1]} == before

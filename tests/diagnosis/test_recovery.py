@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.diagnosis.recovery import StartEstimate, estimate_start, first_store_timestamp_ms
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage
-from tests.verified_stores import FIRST_MS, copied, sound_store
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.diagnosis.recovery import StartEstimate, estimate_start, first_store_timestamp_ms
+from tests.support.stores.verified_stores import FIRST_MS, copied, sound_store
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def store(base: Path, tmp_path: Path) -> Path:
 
 
 def estimate(store: Path) -> StartEstimate:
-    found = estimate_start(LocalStorage(), str(store), commitlog_segments(LocalStorage(), str(store)))
+    found = estimate_start(open_store(str(store)), open_store(str(store)).segments)
     assert found is not None
     return found
 
@@ -41,7 +41,7 @@ def test_after_a_clean_shutdown_the_file_that_queues_reach_is_read(store: Path) 
 
 def test_after_a_kill_the_recovery_begins_at_the_checkpoint(store: Path) -> None:
     (store / "abort").touch()
-    segments = commitlog_segments(LocalStorage(), str(store))
+    segments = open_store(str(store)).segments
     times = [first_store_timestamp_ms(LocalStorage(), segment) or 0 for segment in segments]
     assert times[0] == FIRST_MS
     assert estimate(store).files == len(segments)

@@ -35,7 +35,7 @@ from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.variants.controller import decode_epochs, encode_epochs
 from rmq_formats.codecs.variants.dledger import INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.codecs.variants.rocksdb_config import decode_offset, decode_offset_key
-from tests.commitlog_walk_oracle import Blank, walk
+from tests.support.oracles.commitlog_walk import Blank, walk
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted((DOCS / "formats").glob("*.md"))}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rmq_core.cli.main import COMMANDS
+from rmq_cli.main import COMMANDS
 from tests.docs.pages import BLOCK, ROOT, Reader, words
 
 PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from rmq_core.cli.main import COMMANDS
-from rmq_formats.verify import finding_kinds
+from rmq_cli.main import COMMANDS
+from rmq_offline.verify import finding_kinds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "field-guide.md").read_text()
 

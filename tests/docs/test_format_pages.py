@@ -23,9 +23,9 @@ from rmq_formats.codecs.variants import dledger
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
-from tests.consumequeue_oracle import dispatch_tags_code
 from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Golden, property_fields, says
-from tests.index_oracle import build_index, find_key
+from tests.support.oracles.consumequeue import dispatch_tags_code
+from tests.support.oracles.index import build_index, find_key
 
 FILE_TYPES = [
     "batchconsumequeue",

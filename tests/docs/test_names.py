@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("benchmarks", "jobs", "notebooks", "rmq_core", "rmq_formats", "spark_udfs", "tests", "tools")
+PACKAGES = (
+    "benchmarks", "jobs", "notebooks", "rmq_cli", "rmq_core", "rmq_formats", "rmq_lakehouse", "rmq_offline",
+    "spark_udfs", "tests", "tools",
+)  # fmt: skip
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 OTHERS = [ROOT / "Makefile", ROOT / "pyproject.toml", *sorted((ROOT / "conf").iterdir())]

@@ -26,19 +26,18 @@ from tests.ha.test_replication import fill, stored
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import free_port
 from tests.store.derived_from_log import check_derived
+from tests.support.processes.broker_processes import PATIENT
 
 pytestmark = [
     pytest.mark.peer, pytest.mark.xdist_group("ha_against_java"), pytest.mark.usefixtures("each_release"),
 ]  # fmt: skip
 LONG_S = 150  # a Java broker may take long to start on a busy machine
 MESSAGES = 120
-SETTINGS = f"""brokerClusterName=DefaultCluster
+SETTINGS = f"""{PATIENT}brokerClusterName=DefaultCluster
 brokerName=broker-a
 brokerIP1=127.0.0.1
 brokerIP2=127.0.0.1
 slaveReadEnable=true
-brokerFastFailureEnable=false
-osPageCacheBusyTimeOutMills=60000
 mappedFileSizeCommitLog={FILE_BYTES}
 mappedFileSizeConsumeQueue=2000
 maxHashSlotNum=500

@@ -13,9 +13,9 @@ from rmq_core.broker.config import load_config
 from tests.broker.conftest import Asker, eventually
 from tests.broker.test_commands import conf
 from tests.broker.test_kill import LONGEST_LOAD_S, QUEUES, ROUNDS, Ledger, load, stored
-from tests.forked_masters import Masters, masters
 from tests.ha.conftest import port_for_long, running, written
 from tests.store.derived_from_log import check_derived
+from tests.support.processes.forked_masters import Masters, masters
 
 LONGEST_START_S = 120  # a machine may be busy
 

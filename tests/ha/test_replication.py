@@ -19,7 +19,7 @@ from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, slave_of, store_of, written
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 BODY = b"." * 3000
 

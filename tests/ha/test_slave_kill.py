@@ -12,10 +12,10 @@ import pytest
 from rmq_core.broker.config import load_config
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually
-from tests.forked_masters import Masters, masters
 from tests.ha.conftest import FILE_BYTES, port_for_long, running, written
 from tests.store.derived_from_log import check_derived
-from tests.torture import rounds
+from tests.support.processes.forked_masters import Masters, masters
+from tests.support.torture import rounds
 
 ROUNDS = rounds(8)
 PATIENCE_S = 240  # a machine may be busy

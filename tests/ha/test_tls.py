@@ -13,9 +13,9 @@ from rmq_core.broker.metrics.http import with_metrics
 from rmq_core.ha.settings import HaSettings
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import small_store
-from tests.certificates import Authority
 from tests.ha.conftest import caught_up, running, slave_of, store_of
 from tests.ha.test_replication import fill
+from tests.support.certificates import Authority
 
 
 def tls_file(directory: Path, authority: Authority, trusted: Authority) -> str:

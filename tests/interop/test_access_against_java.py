@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from rmq_core.cli.main import app
+from rmq_cli.main import app
 from rmq_core.client import (
     Admin,
     BrokerError,
@@ -41,13 +41,13 @@ from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import request
 from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError
-from tests.broker_processes import standalone
-from tests.certificates import Authority
 from tests.cli.conftest import one_line
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES, free_port, java
 from tests.jobs.replayed_messages import expected_messages, replay_store
 from tests.spark.live.scenarios import fresh, run_stream
+from tests.support.certificates import Authority
+from tests.support.processes.broker_processes import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer, pytest.mark.xdist_group("spark")]
 

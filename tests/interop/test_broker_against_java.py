@@ -13,11 +13,11 @@ import pytest
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.message_id import encode_message_id
 from tests.broker.transaction.conftest import HALF, OP
-from tests.broker_processes import Standalone, standalone
 from tests.cli.admin.conftest import Cluster
 from tests.cli.admin.test_groups import client, connections
 from tests.interop import peer
-from tests.store_files import tree
+from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.stores.store_files import tree
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_processes import standalone
 from tests.cli.admin.conftest import Cluster
 from tests.interop import peer
+from tests.support.processes.broker_processes import standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("client_of_4")]
 

@@ -11,9 +11,9 @@ import pytest
 
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from tests.broker_processes import configured, standalone
-from tests.certificates import Authority
 from tests.interop import go_peer
+from tests.support.certificates import Authority
+from tests.support.processes.broker_processes import configured, standalone
 
 pytestmark = [
     pytest.mark.peer,

@@ -14,10 +14,10 @@ import pytest
 from rmq_core.client import Admin, ClientOptions, Credentials, Tls
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
-from tests import warm_processes
-from tests.broker_processes import COMMAND, configured
-from tests.certificates import Authority
 from tests.interop import go_peer, peer
+from tests.support.certificates import Authority
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import COMMAND, configured
 
 PROGRAM = Path(__file__).parent / "grpc" / "py5.py"
 FLOWS = ("simple", "push", "fifo", "delay", "tran")

@@ -25,7 +25,7 @@ from tests.broker.test_light_queues import light_store
 from tests.broker.timer.test_against_java import START_S, JavaAsker
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES, free_port, java
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("lite_against_java")]
 NAME = "broker-a"

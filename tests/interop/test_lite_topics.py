@@ -12,13 +12,13 @@ from rmq_core.client import Admin
 from rmq_core.proxy.server import Proxy
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
-from tests.broker_processes import configured
 from tests.interop import peer
 from tests.interop.test_grpc_clients import played
 from tests.interop.test_namesrv_against_java import SMALL_FILES, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running
 from tests.proxy.lite_parents import Make, parents_at
 from tests.proxy.lite_scenarios import *  # noqa: F403 # the tests themselves
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("lite_topics")]
 LIGHT = "enableLmq=true\nenableMultiDispatch=true\n"

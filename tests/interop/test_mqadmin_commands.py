@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 
-from tests.broker_processes import Standalone, standalone
 from tests.cli.admin.test_groups import client
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES
 from tests.interop.test_users_against_java import SETTINGS as WITH_USERS
+from tests.support.processes.broker_processes import Standalone, standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("mqadmin_commands")]
 

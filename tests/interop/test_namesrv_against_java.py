@@ -26,10 +26,11 @@ from rmq_core.remoting.header import RemotingCommand, request
 from rmq_formats.codecs import config_json
 from tests.interop import peer
 from tests.namesrv.test_command import running
+from tests.support.processes.broker_processes import PATIENT
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("namesrv_against_java")]
 
-SMALL_FILES = """
+SMALL_FILES = f"""{PATIENT}
 brokerClusterName=InteropCluster
 brokerId=0
 brokerIP1=127.0.0.1

@@ -21,9 +21,9 @@ from tests.broker.conftest import Asker
 from tests.broker.pop.conftest import Popped, Popper
 from tests.broker.pop.test_pop import sent
 from tests.broker.timer.test_against_java import FILE_BYTES, SETTINGS, JavaAsker
-from tests.broker_processes import standalone
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import free_port, java
+from tests.support.processes.broker_processes import standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("timers_against_java")]
 TOPIC = "PopT"

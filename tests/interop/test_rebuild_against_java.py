@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rmq_core.cli.main import app
+from rmq_cli.main import app
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.interop import peer
-from tests.odd_queue_offsets import interleaved
 from tests.store.small_stores import config_of, start_without
-from tests.store_files import tree, write_commitlog
-from tests.verified_stores import patch
+from tests.support.stores.odd_queue_offsets import interleaved
+from tests.support.stores.store_files import tree, write_commitlog
+from tests.support.stores.verified_stores import patch
 
 pytestmark = pytest.mark.peer
 

@@ -3,23 +3,29 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
-from rmq_formats.repair.config import repair_config
-from rmq_formats.repair.job import repair_store
-from rmq_formats.repair.report import RepairReport
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.repair.config import repair_config
+from rmq_offline.repair.job import repair_store
+from rmq_offline.repair.report import RepairReport
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.findings import Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
-from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.interop import peer
 from tests.repair.damaged_logs import is_written_by_repair, sound_messages, sound_records
-from tests.store_files import tree
-from tests.verified_stores import patch
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import patch
 
 pytestmark = pytest.mark.peer
 
@@ -151,6 +157,72 @@ def test_java_s_consumers_get_the_same_before_and_after_a_repair_of_one_queue(
     report = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
     assert (report.is_clean, report.disturbed, report.outcome.taken) == (True, (), [])
     assert consumed(store, "mixed") == sound
+
+
+@pytest.mark.usefixtures("each_release")
+def test_java_and_a_repair_leave_a_queue_whose_last_units_are_lost_and_a_rebuild_restores_them(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """No broker adds what stands in the log before the last message that another queue names."""
+    store = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
+    sound = consumed(shutil.copytree(store, tmp_path / "sound"), "mixed")
+    path = sorted((store / "consumequeue/Orders/1").iterdir())[-1]
+    units = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(units[: (len(units) // 20 - 3) * 20].ljust(path.stat().st_size, b"\0"))
+    before = files_with_data(store)
+    left = shutil.copytree(store, tmp_path / "left")
+    assert len(consumed(left, "mixed")) == len(sound) - 3
+    assert files_with_data(left) == before
+    counts = verify_store(str(store), VerifyOptions(), ProcessRunner(1)).counts
+    faults = {kind.code: count for kind, count in counts.items() if kind.severity is not Severity.INFO}
+    assert faults == {"consumequeue.unit.not_added": 3}
+    report = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
+    assert (report.steps, len(report.left)) == ((), 1)
+    assert files_with_data(store) == before
+    settings = GOLDEN_SETTINGS["mixed"]
+    sizes = StoreSizes(settings.commitlog_file_bytes, settings.consumequeue_file_bytes)
+    rebuild_store(str(store), None, RebuildOptions(consumequeue=True, index=False, sizes=sizes), ProcessRunner(1))
+    assert consumed(store, "mixed") == sound
+
+
+@pytest.mark.usefixtures("each_release")
+def test_java_s_consumers_get_new_messages_of_queues_that_lost_all_or_their_last_ones(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of queues that the broker itself consumes, lost messages have no placeholder in the log."""
+    store = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
+    files = sorted((store / "commitlog").iterdir())
+    junk_over_two_files(files)
+    half_units = (store / "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0/00000000000000000000").read_bytes()
+    last_half_message = int.from_bytes(half_units[15 * 20 :][:8], "big") - 2 * MIB
+    patch(files[2], last_half_message, random.Random(5).randbytes(488))
+    planned = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=False).outcome.planned
+    assert planned is not None
+    assert planned.needing_accept() == []
+    assert repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True).is_clean
+    ends = {"SCHEDULE_TOPIC_XXXX": 4, "rmq_sys_wheel_timer": 4, "RMQ_SYS_TRANS_HALF_TOPIC": 16}
+    before = consumed(shutil.copytree(store, tmp_path / "before"), "mixed")
+    for _ in range(2):
+        put_messages(store, "mixed", ends, tmp_path / "script")
+    new = consumed(store, "mixed") - before
+    assert new == {(topic, 0, end + number) for topic, end in ends.items() for number in range(10)}
+
+
+def put_messages(store: Path, name: str, topics: Iterable[str], script: Path) -> None:
+    """Start Java's broker core, and put five messages in queue 0 of each topic."""
+    settings = [f"{key}={value}" for key, value in settings_of(name).items()]
+    steps = [["open", str(store), *settings], *(["put", topic, "0", "5", "20"] for topic in topics), ["close"]]
+    script.write_text("\n".join("\t".join(words) for words in steps))
+    peer.build()
+    answer = subprocess.run(
+        ["bash", peer.SCRIPT, "lives", "1"],
+        input=f"{script}\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert answer.stdout == f"{script}\tok\n"
 
 
 def test_java_opens_topics_and_groups_that_were_made_anew(golden: Callable[[str], Path], tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from rmq_core.client import (
     reply_to,
 )
 from rmq_core.remoting.loop import run
-from tests.broker_processes import standalone
 from tests.interop import peer
+from tests.support.processes.broker_processes import standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("requests_against_java")]
 

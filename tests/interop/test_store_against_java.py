@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rmq_core.cli.dump.json_lines import message_line
+from rmq_cli.dump.json_lines import message_line
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_PREPARED
 from rmq_formats.codecs.record import decode_record
-from tests.index_oracle import find_key, index_keys
 from tests.interop import peer
 from tests.store import small_stores
 from tests.store.derived_from_log import check_derived, found
 from tests.store.killed_writer import write_until_killed
 from tests.store.small_stores import cut_log, fill, log_records, opened, put, read_all
+from tests.support.oracles.index import find_key, index_keys
 
 pytestmark = pytest.mark.peer
 

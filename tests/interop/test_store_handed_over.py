@@ -17,18 +17,17 @@ from rmq_core.remoting.loop import run
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.record import StoredMessage
 from tests.broker.test_kill import Ledger, load_and_kill
-from tests.broker_processes import Standalone, standalone
 from tests.interop import peer
 from tests.interop.test_broker_against_java import SETTINGS
 from tests.interop.test_namesrv_against_java import ask, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running as running_namesrv
 from tests.store.derived_from_log import check_keys, records
+from tests.support.processes.broker_processes import PATIENT, Standalone, standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("store_handed_over")]
 
 TOPICS = ("Kinds", "T")  # of our producer, and of the load
 DELAYED = "SCHEDULE_TOPIC_XXXX"
-PATIENT = "waitTimeMillsInSendQueue=60000\nosPageCacheBusyTimeOutMills=60000\n"  # of Java, on a machine that is busy
 LOAD_S = 0.5
 WAIT_S = 120
 Place = tuple[str, int, int, int]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_processes import Standalone, standalone
-from tests.certificates import Authority
 from tests.cli.conftest import Rmq, one_line, rmq
 from tests.interop import peer
+from tests.support.certificates import Authority
+from tests.support.processes.broker_processes import Standalone, standalone
 
 __all__ = ["rmq"]  # a fixture
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("tls_against_java")]

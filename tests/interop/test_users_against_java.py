@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_processes import Standalone, standalone
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES
+from tests.support.processes.broker_processes import Standalone, standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("users_against_java")]
 SETTINGS = f"""{SMALL_FILES}authenticationEnabled=true

@@ -8,11 +8,11 @@ import pytest
 
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
-from tests.broker_processes import Standalone
 from tests.interop import peer
 from tests.interop.test_store_handed_over import HandedOver
-from tests.light_queues_oracle import light_places
 from tests.store.derived_from_log import check_derived, records
+from tests.support.oracles.light_queues import light_places
+from tests.support.processes.broker_processes import Standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("variants_against_java")]
 

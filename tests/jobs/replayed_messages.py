@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from jobs import replay
-from rmq_core.replay.choice import USER_TOPICS
-from rmq_core.replay.outgoing import ORIGIN
 from rmq_formats.arrow.messages import SET_BY_BROKERS
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
 from rmq_formats.read.query import Query
-from rmq_formats.spark.live.source import ClusterSource
+from rmq_lakehouse.live.source import ClusterSource
+from rmq_offline.replay.choice import USER_TOPICS
+from rmq_offline.replay.outgoing import ORIGIN
 from tests.spark.live.scenarios import make_topic
 
 Queue = tuple[str, int]

@@ -14,18 +14,17 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.table import DeltaTableLog
-from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
-from tests.store_files import flip
-from tests.store_lives import recovered_log
+from rmq_lakehouse.delta.table import DeltaTableLog
+from rmq_lakehouse.spark_table import SparkExactlyOnceTable
+from tests.support.stores.store_files import flip
+from tests.support.stores.store_lives import recovered_log
 
 pytestmark = pytest.mark.spark
 
 
 def export(spark: SparkSession, store: Path, table: Path, *arguments: str) -> tuple[dict[str, Any], int]:
     parsed = export_delta.parser().parse_args(["--store", str(store), "--table", str(table), *arguments])
-    export_delta.check(parsed)
-    return export_delta.main(parsed, spark)
+    return export_delta.main(export_delta.check(parsed), spark)
 
 
 def records(directory: Path, *, system: bool = False) -> list[dict[str, Any]]:
@@ -50,7 +49,7 @@ def test_files_that_tasks_write_have_the_rows_that_spark_writes(
 ) -> None:
     source = (golden(store) / "store", "--system-topics", "--partition-by", "topic,queue_id,date")
     by_tasks, _ = export(spark, source[0], tmp_path / "ours", *source[1:])
-    monkeypatch.setattr(ExactlyOnceTable, "layout", lambda *_: None)
+    monkeypatch.setattr(SparkExactlyOnceTable, "layout", lambda *_: None)
     by_spark, _ = export(spark, source[0], tmp_path / "theirs", *source[1:])
     same = ("messages", "bytes", "damaged", "files", "exports")
     assert [by_tasks[name] for name in same] == [by_spark[name] for name in same]

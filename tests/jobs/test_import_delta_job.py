@@ -1,8 +1,10 @@
 """``jobs/import_delta.py``: a table that was exported gives the store's records again; what does not fit is named."""
 
+import base64
 import json
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta, import_delta
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_ZLIB
+from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.errors import RmqError
+from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import built
-from tests.written_stores import lines, write
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import HOST, plain
+from tests.lakehouse.small_stores import write as write_log
+from tests.support.stores.rebuilt_stores import built
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.written_stores import lines, write
 
 pytestmark = pytest.mark.spark
 
@@ -25,8 +34,7 @@ def table(spark: SparkSession, golden: Callable[[str], Path], tmp_path_factory: 
     path = tmp_path_factory.mktemp("tables") / "mixed"
     arguments = ["--store", str(golden("mixed") / "store"), "--table", str(path), "--system-topics"]
     parsed = export_delta.parser().parse_args(arguments)
-    export_delta.check(parsed)
-    export_delta.main(parsed, spark)
+    export_delta.main(export_delta.check(parsed), spark)
     return path
 
 
@@ -85,7 +93,7 @@ def test_some_of_the_messages_are_added_to_a_store(
     ("columns", "arguments", "told"),
     [
         ("'T' topic", [], "needs the column 'body'"),
-        ("'T' topic, 'x' body", [], "column 'body' is string, not binary"),
+        ("'T' topic, 1 body", [], "column 'body' is int, not binary"),
         ("'T' topic, X'00' body", ["--keep-offsets"], "needs the column 'physical_offset'"),
         ("'T' topic, X'00' body", ["--starting-timestamp", "0"], "needs the column 'store_timestamp'"),
     ],
@@ -97,6 +105,48 @@ def test_a_table_that_does_not_fit_is_refused(
     with pytest.raises(RmqError, match=told):
         run(spark, tmp_path / "table", tmp_path / "store", *arguments)
     assert not (tmp_path / "store").exists()
+
+
+def test_bodies_may_be_texts_and_integers_wider_or_narrower(spark: SparkSession, tmp_path: Path) -> None:
+    columns = "'T' topic, 'zwölf' body, 3L queue_id, 7L flag, CAST(5 AS SMALLINT) reconsume_times"
+    spark.sql(f"SELECT {columns}").write.format("delta").save(str(tmp_path / "table"))
+    run(spark, tmp_path / "table", tmp_path / "store", "--commitlog-file-bytes", "65536")
+    (record,) = map(json.loads, lines(tmp_path / "store"))
+    assert base64.b64decode(record["body_base64"]).decode() == "zwölf"
+    assert (record["queue_id"], record["flag"], record["reconsume_times"]) == (3, 7, 5)
+
+
+def test_an_integer_that_a_store_cannot_hold_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 'T' topic, 'x' body, 4294967296L flag").write.format("delta").save(str(tmp_path / "table"))
+    with pytest.raises(Exception, match="column flag: 4294967296 is no int"):
+        run(spark, tmp_path / "table", tmp_path / "store")
+
+
+def test_an_iceberg_table_is_imported_without_what_its_delete_files_hide(spark: SparkSession, tmp_path: Path) -> None:
+    write_log(tmp_path / "source", plain(6))
+    Exporter(spark, tmp_path / "source", tmp_path).run("--format", "iceberg")
+    table = IcebergLocation(str(tmp_path / "table"), {}).load()
+    assert table is not None
+    table.delete(delete_filter="topic = 'Odd'")
+    report, code = run(
+        spark, tmp_path / "table", tmp_path / "store", "--format", "iceberg", "--commitlog-file-bytes", "65536"
+    )
+    assert (code, report["messages"]) == (0, 3)
+    assert [json.loads(line)["topic"] for line in lines(tmp_path / "store")] == ["Even"] * 3
+    with pytest.raises(RmqError, match="none: no Iceberg table"):
+        run(spark, tmp_path / "none", tmp_path / "other", "--format", "iceberg")
+
+
+def test_compressed_bodies_of_a_raw_table_are_imported_with_their_flag(spark: SparkSession, tmp_path: Path) -> None:
+    flag, body = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB, zlib.compress(b"large " * 100)
+    message = MessageToStore(
+        topic="T", queue_id=0, body=body, sys_flag=flag, born_timestamp_ms=1, born_host=HOST, store_host=HOST
+    )
+    write_commitlog(tmp_path / "source", [message], 65536)
+    Exporter(spark, tmp_path / "source", tmp_path).run("--columns", "topic,queue_id,body")
+    run(spark, tmp_path / "table", tmp_path / "store", "--commitlog-file-bytes", "65536")
+    (record,) = map(json.loads, lines(tmp_path / "store"))
+    assert (base64.b64decode(record["body_base64"]), record["sys_flag"]) == (body, flag)
 
 
 def test_a_topic_that_the_table_lacks_is_named(spark: SparkSession, table: Path, tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import rebuild, verify
-from rmq_formats.spark.job import EXIT_FAILED, job_parser, run_job
-from tests import warm_processes
-from tests.store_files import tree
+from rmq_offline.job_arguments import EXIT_FAILED, job_parser
+from rmq_offline.spark.job import run_job
+from tests.support.processes import warm_processes
+from tests.support.stores.store_files import tree
 
 JOB = Path(__file__).parents[2] / "jobs" / "rebuild.py"
 

@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import replay
-from rmq_core.replay import run
-from rmq_core.replay.checkpoint import ReplayCheckpoint
-from rmq_core.replay.outgoing import ORIGIN
 from rmq_formats.errors import ClusterError, OptionError, RmqError
-from tests.broker_processes import configured
+from rmq_offline.replay import run
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.replay.outgoing import ORIGIN
 from tests.jobs.replayed_messages import (
     QUEUES,
     Messages,
@@ -28,8 +27,9 @@ from tests.jobs.replayed_messages import (
     sent_messages,
 )
 from tests.spark.live.scenarios import fresh, make_topic
-from tests.store_files import flip
-from tests.torture import rounds
+from tests.support.processes.broker_processes import configured
+from tests.support.stores.store_files import flip
+from tests.support.torture import rounds
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 _CONF = "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"

@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
-from rmq_formats.spark import job
-from rmq_formats.spark.runner import SparkRunner
-from tests.warm_processes import Popen
+from rmq_offline.job_arguments import job_parser
+from rmq_offline.spark import job
+from rmq_offline.spark.runner import SparkRunner
+from tests.support.processes.warm_processes import Popen
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +36,8 @@ class Unstopped:
 SLEEPS = """
 import sys, time, uuid
 from pathlib import Path
-from rmq_formats.spark import job
+from rmq_offline.job_arguments import job_parser
+from rmq_offline.spark import job
 
 where = sys.argv[1]
 
@@ -45,16 +47,17 @@ def body(given, spark):
         time.sleep(60)
     spark.sparkContext.parallelize(range(2), 2).foreach(sleep)
 
-job.run_job(job.job_parser("try", "Sleeps."), body, arguments=[])
+job.run_job(job_parser("try", "Sleeps."), body, arguments=[])
 """
 
 # A job whose Ctrl-C comes while the process forks to start Spark's JVM.
 FORKS = """
 import os, signal
-from rmq_formats.spark import job
+from rmq_offline.job_arguments import job_parser
+from rmq_offline.spark import job
 
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
-job.run_job(job.job_parser("try", "Forks."), lambda given, spark: ({"ran": True}, 0), arguments=[])
+job.run_job(job_parser("try", "Forks."), lambda given, spark: ({"ran": True}, 0), arguments=[])
 """
 
 
@@ -90,7 +93,7 @@ def test_a_failed_task_is_reported_in_a_line_with_exit_code_2(
         return {"done": SparkRunner(running).map(task, range(2))}, 0
 
     with pytest.raises(SystemExit) as ended:
-        job.run_job(job.job_parser("try", "Fails."), body, arguments=[])
+        job.run_job(job_parser("try", "Fails."), body, arguments=[])
     assert ended.value.code == job.EXIT_FAILED
     out, err = capsys.readouterr()
     assert out == ""

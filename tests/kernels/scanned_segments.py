@@ -9,9 +9,9 @@ from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from tests.commitlog_walk_oracle import walk
-from tests.files_in_memory import InMemory
-from tests.record_strategies import encode_segment, messages
+from tests.support.oracles.commitlog_walk import walk
+from tests.support.stores.record_strategies import encode_segment, messages
+from tests.support.stores.store_files import InMemory
 
 FILE_OFFSET = 5 << 30
 Item = tuple[str, int, int, int]  # kind, position in the file, size, damage code

@@ -21,15 +21,15 @@ from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan import dispatch
 from rmq_formats.scan.dispatch import Dispatcher
-from tests.commitlog_walk_oracle import Frame, walk
-from tests.consumequeue_oracle import dispatch_tags_code, goes_to_consumequeue
-from tests.index_oracle import index_keys
 from tests.kernels.scanned_segments import FILE_OFFSET, batches
 from tests.kernels.test_text import blocks
-from tests.light_queues_oracle import light_places
-from tests.light_records import message as light_message
-from tests.light_records import odd_records
-from tests.record_strategies import encode_segment, messages, plain_message
+from tests.support.oracles.commitlog_walk import Frame, walk
+from tests.support.oracles.consumequeue import dispatch_tags_code, goes_to_consumequeue
+from tests.support.oracles.index import index_keys
+from tests.support.oracles.light_queues import light_places
+from tests.support.stores.light_records import message as light_message
+from tests.support.stores.light_records import odd_records
+from tests.support.stores.record_strategies import encode_segment, messages, plain_message
 
 LEVELS = (1000, 5000, 10_000)
 Rows = list[tuple[Any, ...]]

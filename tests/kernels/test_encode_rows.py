@@ -14,8 +14,8 @@ from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.kernels.encode import place
 from rmq_formats.kernels.encode import rows as kernel
 from tests.kernels.guarded_memory import guarded
-from tests.record_strategies import messages_of
-from tests.written_stores import rows
+from tests.support.stores.record_strategies import messages_of
+from tests.support.stores.written_stores import rows
 
 # Texts of hosts have ports of 16 bits, and IPv4 for what an IPv6 address only maps.
 host_addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16).filter(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmq_formats.codecs.index import IndexBound, entry_position
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.scan.derived_images import IndexBuilder
-from tests.index_oracle import build_index
+from tests.support.oracles.index import build_index
 
 hashes = st.one_of(st.integers(0, 10), st.integers(0, (1 << 31) - 1))
 times = st.one_of(st.integers(0, 20_000), st.integers(1_700_000_000_000, 1_700_000_009_999), st.just(1 << 60))

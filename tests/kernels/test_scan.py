@@ -17,7 +17,6 @@ from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
-from tests.files_in_memory import InMemory
 from tests.kernels.guarded_memory import guarded
 from tests.kernels.scanned_segments import (
     FILE_OFFSET,
@@ -31,7 +30,8 @@ from tests.kernels.scanned_segments import (
     walked,
     windows,
 )
-from tests.record_strategies import encode_segment, plain_message
+from tests.support.stores.record_strategies import encode_segment, plain_message
+from tests.support.stores.store_files import InMemory
 
 
 @cache

@@ -9,8 +9,8 @@ from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.kernels import text as kernel
-from tests.consumequeue_oracle import tags_code_of
 from tests.kernels.guarded_memory import guarded
+from tests.support.oracles.consumequeue import tags_code_of
 
 NAMES = {
     "TAGS": kernel.TAGS, "KEYS": kernel.KEYS, "UNIQ_KEY": kernel.UNIQ_KEY, "DELAY": kernel.DELAY,

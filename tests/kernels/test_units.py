@@ -11,7 +11,7 @@ from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan import derived_images
-from tests.consumequeue_oracle import build_consumequeue, build_consumequeue_ext
+from tests.support.oracles.consumequeue import build_consumequeue, build_consumequeue_ext
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)

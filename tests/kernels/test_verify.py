@@ -11,8 +11,8 @@ from rmq_formats.codecs.index import IndexEntry, entry_position
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, INDEX_HEADER_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
-from tests.index_oracle import build_index
 from tests.kernels.guarded_memory import guarded
+from tests.support.oracles.index import build_index
 
 
 def as_array(data: bytes) -> np.ndarray:

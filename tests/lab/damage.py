@@ -14,14 +14,14 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.errors import RmqError
 from rmq_formats.store import Store
-from rmq_formats.verify.findings import Severity
-from tests.commitlog_walk_oracle import Blank, Frame, walk
+from rmq_offline.verify.findings import Severity
 from tests.lab.judged_store import Files, below, files_of
 from tests.lab.rounds import Round
 from tests.lab.run import memory
 from tests.lab.stepped_store import SteppedStore
 from tests.store.small_stores import QuickDisk, read_all
-from tests.verified_stores import FILE_BYTES, FIRST_MS, flip_at, sound_store, verify
+from tests.support.oracles.commitlog_walk import Blank, Frame, walk
+from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, flip_at, sound_store, verify
 from tests.verify.test_header_coverage import fields, published
 
 _FLIPS = 12  # in a round

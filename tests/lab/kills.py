@@ -12,11 +12,11 @@ from rmq_core.broker.config import load_config
 from rmq_core.store.config import FlushDiskType
 from tests.broker.test_commands import conf
 from tests.broker.test_kill import LONGEST_LOAD_S, QUEUES, Ledger, load_and_kill, stored
-from tests.broker_processes import standalone
 from tests.lab.rounds import Round
 from tests.store.derived_from_log import check_derived
 from tests.store.killed_writer import Model, write_until_killed
 from tests.store.small_stores import config_of, log_records, opened
+from tests.support.processes.broker_processes import standalone
 
 _BROKERS = 3  # killed in a round
 _WRITERS = 12  # killed in a round

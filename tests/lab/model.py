@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from tests.consumequeue_oracle import goes_to_consumequeue
-from tests.index_oracle import index_keys
 from tests.lab.judged_store import Records
 from tests.lab.rounds import Round
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.oracles.index import index_keys
 
 Place = tuple[str, int]
 

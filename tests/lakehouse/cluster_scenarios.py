@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_core.client import Message
-from rmq_formats.spark.live.client import ClusterLink
+from rmq_lakehouse.live.client import ClusterLink
 from tests.interop.test_namesrv_against_java import wait_for
 from tests.spark.live.scenarios import fresh, make_topic, send
 
@@ -42,8 +42,7 @@ class ClusterExporter:
         given = export_delta.parser().parse_args(
             [*arguments, "--table", str(self.table), "--topics", self.topic, "--partition-by", "topic"]
         )
-        export_delta.check(given)
-        return export_delta.main(given, self.spark)
+        return export_delta.main(export_delta.check(given), self.spark)
 
     def rows(self) -> list[Any]:
         """The table's rows, by their bodies."""

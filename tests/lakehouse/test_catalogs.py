@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.comments import COMMENTS
 from rmq_formats.spark.options import schemas
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.comments import COMMENTS
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,12 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.changes import MergeRows, key_columns
-from rmq_formats.lakehouse.spec import TypedTopic, load_spec
-from tests.lakehouse.exported_stores import FILE_BYTES, HOST, Exporter
+from rmq_lakehouse.changes import MergeRows, key_columns
+from rmq_lakehouse.spec import TypedTopic, load_spec
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import FILE_BYTES, HOST
 from tests.lakehouse.test_iceberg import table_of
-from tests.store_files import write_commitlog
+from tests.support.stores.store_files import write_commitlog
 
 ROW = StructType([StructField("id", LongType()), StructField("name", StringType())])
 ENVELOPE = StructType([StructField("before", ROW), StructField("after", ROW), StructField("op", StringType())])

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from rmq_formats.lakehouse.exactly_once import with_high_watermark
-from rmq_formats.lakehouse.progress import ExportProgress, TableCommit, read_progress
-from rmq_formats.lakehouse.table_log import CommitAttempt
+from rmq_lakehouse.exactly_once import with_high_watermark
+from rmq_lakehouse.progress import ExportProgress, TableCommit, read_progress
+from rmq_lakehouse.table_log import CommitAttempt
 
 APP = "rmq-export:store:0"
 OTHER = TableCommit("SET TBLPROPERTIES", None, {}, None)
@@ -16,7 +16,7 @@ class Log:
     def __init__(self, first: int, commits: dict[int, TableCommit]) -> None:
         self._first, self._commits = first, commits
 
-    def commit(self, version: int) -> TableCommit | None:
+    def read_commit(self, version: int) -> TableCommit | None:
         return None if version < self._first else self._commits.get(version, OTHER)
 
 

@@ -15,16 +15,17 @@ from jobs import export_delta
 from rmq_core.client import Admin, Message
 from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError, OptionError, StoreError
-from rmq_formats.lakehouse.cluster.queues import PendingQueueMessages
-from rmq_formats.lakehouse.cluster.run import ClusterRun
-from rmq_formats.lakehouse.delta.table import DeltaTransaction
-from rmq_formats.spark.live.client import ClusterLink
-from tests.broker_processes import Standalone, configured, standalone
+from rmq_lakehouse.cluster.queues import PendingQueueMessages
+from rmq_lakehouse.delta.table import DeltaTransaction
+from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.message_source import ExportLoop
 from tests.interop.test_namesrv_against_java import wait_for
 from tests.lakehouse.cluster_scenarios import *  # noqa: F403 # tests that Java's cluster passes too
 from tests.lakehouse.cluster_scenarios import ClusterExporter
 from tests.spark.live.scenarios import make_topic, send
 from tests.spark.live.two_brokers import second_broker
+from tests.support.processes.broker_processes import Standalone, configured, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 _CONF = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\ndiskMaxUsedSpaceRatio=99\n"
@@ -85,18 +86,18 @@ def test_rounds_end_with_what_was_there_and_streams_with_a_signal(
     exporter.send(0, 12)
     report, _ = exporter.run("--mode", "available-now", "--max-messages-per-trigger", "5")
     assert (report["messages"], report["batches"]) == (12, 3)
-    land, rounds = ClusterRun.export_round, []
+    export_round, rounds = ExportLoop.export_round, []
 
-    def one_more(self: ClusterRun) -> bool:
-        is_more = land(self)
-        rounds.append(self.total.messages)
-        if self.total.messages == 8:
+    def one_more(self: ExportLoop[Any, Any]) -> tuple[ExportCounts, bool]:
+        outcome = export_round(self)
+        rounds.append(sum(part.total.messages for part in self.source.parts))
+        if rounds[-1] == 8:
             signal.raise_signal(signal.SIGTERM)
         elif len(rounds) == 1:
             exporter.send(12, 20)
-        return is_more
+        return outcome
 
-    monkeypatch.setattr(ClusterRun, "export_round", one_more)
+    monkeypatch.setattr(ExportLoop, "export_round", one_more)
     assert threading.current_thread() is threading.main_thread()
     report, code = exporter.run("--mode", "stream", "--trigger-interval", "1 millisecond")
     assert (report["messages"], code) == (8, 0)
@@ -143,12 +144,11 @@ def test_messages_that_java_wrote_and_the_broker_deleted_are_an_error_or_counted
 
     def export(namesrv: str, *arguments: str) -> tuple[dict[str, Any], int]:
         given = export_delta.parser().parse_args(["--namesrv", namesrv, *table, *arguments])
-        export_delta.check(given)
-        return export_delta.main(given, spark)
+        return export_delta.main(export_delta.check(given), spark)
 
-    land = ClusterRun.export_round
+    export_round = ExportLoop.export_round
     with configured(tmp_path, _CONF) as running, monkeypatch.context() as patch:
-        patch.setattr(ClusterRun, "export_round", lambda self: land(self) and False)  # one round
+        patch.setattr(ExportLoop, "export_round", lambda self: (export_round(self)[0], False))  # one round
         assert export(running.namesrv, *limited)[0]["messages"] == 6
     (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
     with configured(tmp_path, _CONF) as running:

@@ -7,9 +7,10 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.columns import exported_columns, former_columns, physical_columns
-from rmq_formats.lakehouse.evolution import current_columns
-from tests.lakehouse.exported_stores import Exporter, write
+from rmq_lakehouse.delta.columns import exported_columns, former_columns, physical_columns
+from rmq_lakehouse.evolution import current_columns
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import table_of
 
 

@@ -12,16 +12,17 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.lakehouse.delta import commit_lock as module
-from rmq_formats.lakehouse.delta import table as delta
-from rmq_formats.lakehouse.delta.commit_lock import LOCK_NAME, commit_lock
-from tests.lakehouse.exported_stores import Exporter, write
+from rmq_lakehouse.delta import commit_lock as module
+from rmq_lakehouse.delta import table as delta
+from rmq_lakehouse.delta.commit_lock import LOCK_NAME, commit_lock
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_standing import orders, spec
 
 HOLDER = """
 import sys
 from pathlib import Path
-from rmq_formats.lakehouse.delta.commit_lock import commit_lock
+from rmq_lakehouse.delta.commit_lock import commit_lock
 with commit_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -5,9 +5,10 @@ import pytest
 from rmq_formats.codecs.compression import Compression, compress
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.errors import OptionError
-from tests.lakehouse.exported_stores import FILE_BYTES, HOST, Exporter
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import FILE_BYTES, HOST
 from tests.lakehouse.test_iceberg import table_of
-from tests.store_files import write_commitlog
+from tests.support.stores.store_files import write_commitlog
 
 
 def write(exporter: Exporter) -> list[bytes]:

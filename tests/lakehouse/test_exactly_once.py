@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta import table as delta
-from rmq_formats.lakehouse.delta.table import DeltaTransaction
-from rmq_formats.lakehouse.run import ExportRun
-from rmq_formats.lakehouse.selection import ExportSelection
-from tests.lakehouse.exported_stores import Exporter, plain, write
-from tests.torture import rounds
+from rmq_lakehouse.delta import table as delta
+from rmq_lakehouse.delta.table import DeltaTransaction
+from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.message_source import ExportLoop
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.stores import StoreLogs
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
+from tests.support.torture import rounds
 
 pytestmark = pytest.mark.spark
 
@@ -101,15 +104,16 @@ def test_files_are_forced_before_the_commit_that_names_them(
 @contextmanager
 def dying_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the export within die after its first commit."""
-    land = ExportRun.export_up_to
+    export_round = ExportLoop.export_round
 
-    def die(self: ExportRun, log: Any, end: int) -> None:
-        land(self, log, end)
-        if self.progress.batches:
+    def die(self: ExportLoop[Any, Any]) -> tuple[ExportCounts, bool]:
+        outcome = export_round(self)
+        if self.source.rounds:
             raise StoreError("killed")
+        return outcome
 
     with monkeypatch.context() as patch:
-        patch.setattr(ExportRun, "export_up_to", die)
+        patch.setattr(ExportLoop, "export_round", die)
         with pytest.raises(Exception, match="killed"):
             yield
 
@@ -172,15 +176,15 @@ def test_one_that_began_before_the_log_grew_is_not_refused_where_another_has_lan
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(exporter.store, plain(10))
-    prepare, placed = ExportRun.prepare, []
+    prepare, placed = StoreLogs.prepare, []
 
-    def with_another(self: ExportRun) -> None:
+    def with_another(self: StoreLogs[Any, Any]) -> None:
         prepare(self)
         if not placed:
             placed.extend(write(exporter.store, plain(20)))
             assert exporter.run()[0]["messages"] == 20
 
-    monkeypatch.setattr(ExportRun, "prepare", with_another)
+    monkeypatch.setattr(StoreLogs, "prepare", with_another)
     report, code = exporter.run(*mode)
     assert (report["messages"], code) == (0, 0)
     assert exporter.offsets() == placed
@@ -197,6 +201,7 @@ def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYSPARK_SUBMIT_ARGS": patient},
+            start_new_session=True,
         )
 
     def wait_for_commit(process: subprocess.Popen[str], version: int) -> None:
@@ -209,7 +214,7 @@ def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter
         try:
             wait_for_commit(killed, 1)  # 0 makes the table
         finally:
-            killed.kill()
+            os.killpg(killed.pid, signal.SIGKILL)  # its JVM, too, which would plan a batch while messages are written
     placed = write(exporter.store, plain(50))
     with start() as stopped:
         try:

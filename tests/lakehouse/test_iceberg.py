@@ -16,10 +16,11 @@ from pyiceberg.types import NestedField, StringType
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse.iceberg import table as iceberg
-from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
-from rmq_formats.lakehouse.iceberg.table import IcebergTransaction
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.iceberg import table as iceberg
+from rmq_lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
+from rmq_lakehouse.iceberg.table import IcebergTransaction
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_exactly_once import dying_after_a_commit, meanwhile
 
 ICEBERG = ("--format", "iceberg")
@@ -177,7 +178,7 @@ class TestRaw:
     ) -> None:
         placed = write(exporter.store, plain(30))
         exporter.run(*ICEBERG, "--ending-physical-offset", str(placed[10]))
-        both, append = threading.Barrier(2, timeout=60), IcebergTransaction.append_files
+        both, append = threading.Barrier(2, timeout=60), IcebergTransaction.commit
         met = threading.local()
 
         def together(self: IcebergTransaction, *arguments: Any) -> None:
@@ -186,7 +187,7 @@ class TestRaw:
                 both.wait()  # each has read where the table stands, and has written its files
             append(self, *arguments)
 
-        monkeypatch.setattr(IcebergTransaction, "append_files", together)
+        monkeypatch.setattr(IcebergTransaction, "commit", together)
         reports: list[dict[str, Any]] = []
         threads = [threading.Thread(target=lambda: reports.append(exporter.run(*ICEBERG)[0])) for _ in range(2)]
         for thread in threads:

@@ -10,10 +10,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation
-from rmq_formats.lakehouse.iceberg.snapshot import IcebergSnapshot
-from rmq_formats.lakehouse.iceberg.table import IcebergTransaction, table_layout
-from rmq_formats.lakehouse.parquet import PartitionedFiles, WrittenFile
+from rmq_lakehouse.iceberg.catalog import IcebergLocation
+from rmq_lakehouse.iceberg.snapshot import IcebergSnapshot
+from rmq_lakehouse.iceberg.table import IcebergTransaction, table_layout
+from rmq_lakehouse.parquet import PartitionedFiles, WrittenFile
 from tests.lakehouse.rest_catalog import rest_catalog
 
 SCHEMA = Schema(NestedField(1, "topic", StringType()), NestedField(2, "physical_offset", LongType()))
@@ -39,7 +39,7 @@ def written(place: IcebergLocation, offsets: list[int]) -> list[WrittenFile]:
     table = place.load()
     assert table is not None
     schema = pa.schema([("topic", pa.string()), ("physical_offset", pa.int64())])
-    files = PartitionedFiles(table_layout(table, place.table, ("topic",), "zstd"), schema)
+    files = PartitionedFiles(table_layout(table, place.table, "zstd"), schema)
     rows = [{"topic": "Odd" if offset % 2 else "Even", "physical_offset": offset} for offset in offsets]
     files.write(pa.RecordBatch.from_pylist(rows, schema))
     return files.close()
@@ -58,18 +58,18 @@ def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place:
         place.create(SCHEMA, ("topic",), {"format-version": "2"})
     assert begin(place).snapshot.version == 0
     for first, version in ((0, 1), (10, 2)):
-        files = [file.action for file in written(place, list(range(first, first + 10)))]
+        files = written(place, list(range(first, first + 10)))
         one, other = begin(place), begin(place)
-        one.append_files(files, {}, {"app": first + 10}, f"mark {first}")
+        one.commit(files, {"app": first + 10}, f"mark {first}")
         with pytest.raises(CommitFailedException):
-            other.append_files(files, {}, {"app": first + 10}, None)
+            other.commit(files, {"app": first + 10}, None)
         snapshot = begin(place).snapshot
         assert (snapshot.version, snapshot.transaction_version("app"), snapshot.app_ids()) == (
             version,
             first + 10,
             ["app"],
         )
-        commit = snapshot.commit(version)
+        commit = snapshot.read_commit(version)
         assert commit is not None
         assert (commit.versions, commit.metadata) == ({"app": first + 10}, f"mark {first}")
     assert held(place) == list(range(20))
@@ -78,9 +78,9 @@ def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place:
 def test_a_commit_without_files_is_one(place: IcebergLocation) -> None:
     place.create(SCHEMA, (), {"format-version": "2"})
     first, second = begin(place), begin(place)
-    first.append_files([], {}, {"app": 7}, None)
+    first.commit([], {"app": 7}, None)
     with pytest.raises(CommitFailedException):
-        second.append_files([], {}, {"app": 7}, None)
+        second.commit([], {"app": 7}, None)
     assert begin(place).snapshot.transaction_version("app") == 7
 
 
@@ -93,13 +93,13 @@ def test_a_catalog_that_is_away_is_told_in_a_line() -> None:
 
 def test_partitions_that_were_changed_since_the_files_were_written_are_told(place: IcebergLocation) -> None:
     place.create(SCHEMA, ("topic",), {"format-version": "2"})
-    files = [file.action for file in written(place, [1, 2])]
+    files = written(place, [1, 2])
     table = place.load()
     assert table is not None
     with table.update_spec() as update:
         update.remove_field("topic")
     with pytest.raises(StoreError, match="the table is partitioned by nothing since"):
-        begin(place).append_files(files, {}, {"app": 2}, None)
+        begin(place).commit(files, {"app": 2}, None)
     assert held(place) == []
 
 

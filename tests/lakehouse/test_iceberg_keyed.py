@@ -14,8 +14,9 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.snapshots import Operation
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg.table import IcebergTransaction
-from tests.lakehouse.exported_stores import Exporter, write
+from rmq_lakehouse.iceberg.table import IcebergTransaction
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import ICEBERG, rows, table_of
 
 pytestmark = pytest.mark.spark

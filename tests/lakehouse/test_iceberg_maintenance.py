@@ -14,10 +14,11 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg import rewrite, table
-from rmq_formats.lakehouse.iceberg.expire import expirable_snapshots
-from rmq_formats.lakehouse.iceberg.table import IcebergTransaction
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.iceberg import rewrite, table
+from rmq_lakehouse.iceberg.expire import expirable_snapshots
+from rmq_lakehouse.iceberg.table import IcebergTransaction
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_iceberg import ICEBERG, offsets, rows, table_of
 
 pytestmark = pytest.mark.spark

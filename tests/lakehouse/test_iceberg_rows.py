@@ -14,11 +14,11 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg.catalog import IcebergLocation
-from rmq_formats.lakehouse.iceberg.io import TableFileSystem
-from rmq_formats.lakehouse.iceberg.rows import FILE, FileReader
-from rmq_formats.lakehouse.iceberg.table import IcebergTransaction, table_layout
-from rmq_formats.lakehouse.parquet import PartitionedFiles
+from rmq_lakehouse.iceberg.catalog import IcebergLocation
+from rmq_lakehouse.iceberg.io import TableFileSystem
+from rmq_lakehouse.iceberg.rows import FILE, FileReader
+from rmq_lakehouse.iceberg.table import IcebergTransaction, table_layout
+from rmq_lakehouse.parquet import PartitionedFiles
 
 LINE = StructType(NestedField(4, "sku", StringType()), NestedField(5, "n", IntegerType()))
 SCHEMA = Schema(NestedField(1, "at", LongType()), NestedField(2, "lines", ListType(3, LINE, element_required=False)))
@@ -36,9 +36,9 @@ def place(tmp_path: Path) -> IcebergLocation:
     place = IcebergLocation(str(tmp_path / "table"), {})
     place.create(SCHEMA, (), {"format-version": "2"})
     table = loaded(place)
-    files = PartitionedFiles(table_layout(table, place.table, (), "zstd"), ARROW)
+    files = PartitionedFiles(table_layout(table, place.table, "zstd"), ARROW)
     files.write(pa.RecordBatch.from_pylist(ROWS, ARROW))
-    IcebergTransaction(place, table).append_files([file.action for file in files.close()], {}, {"app": 3}, None)
+    IcebergTransaction(place, table).commit(files.close(), {"app": 3}, None)
     return place
 
 

@@ -32,9 +32,10 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.spark.versions import arrow_schema
-from spark_udfs.bodies import decoded
-from spark_udfs.json_body import decoder
-from spark_udfs.times import TimeUnits, in_range, text_days, text_us
+from rmq_lakehouse.decode.bodies import decoded
+from rmq_lakehouse.decode.json_body import decoder
+from rmq_lakehouse.decode.spark import arrow_columns_of_json
+from rmq_lakehouse.decode.times import TimeUnits, in_range, text_days, text_us
 
 NOV_14 = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
 
@@ -47,11 +48,8 @@ def attempt(
         kind if isinstance(kind, StructType) and "w" in kind.fieldNames() else StructType([StructField("v", kind)])
     )
     raw = body.encode() if isinstance(body, str) else body
-    found = decoded(
-        pa.array([raw], pa.binary()),
-        decoder(columns, units or TimeUnits(), zone),
-        pa.struct(list(arrow_schema(columns))),
-    )
+    arrow_columns = pa.struct(list(arrow_schema(columns)))
+    found = decoded(pa.array([raw], pa.binary()), decoder(arrow_columns, units or TimeUnits(), zone), arrow_columns)
     (row,) = found.to_pylist()
     value = row["value"]
     return (value if value is None or columns is kind else value["v"]), row["reason"]
@@ -240,7 +238,7 @@ def test_an_object_within_a_column_needs_a_known_member_as_well() -> None:
 def test_types_that_json_has_nothing_for_are_refused() -> None:
     for kind in (VariantType(), MapType(IntegerType(), StringType())):
         with pytest.raises(ValueError, match="column v is"):
-            decoder(StructType([StructField("v", kind)]), TimeUnits(), "UTC")
+            decoder(pa.struct(list(arrow_columns_of_json(StructType([StructField("v", kind)])))), TimeUnits(), "UTC")
 
 
 @given(st.datetimes(timezones=st.just(datetime.UTC)))

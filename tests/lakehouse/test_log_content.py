@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from rmq_formats.errors import StoreError
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 pytestmark = pytest.mark.spark
 

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.spec import TypedTopic, load_spec, read_writer_schemas
-from spark_udfs import avro, json_body, protobuf
-from spark_udfs.mismatch import Mismatch
-from spark_udfs.times import TimeUnits
+from rmq_lakehouse.decode import avro, json_body, protobuf
+from rmq_lakehouse.decode.mismatch import Mismatch
+from rmq_lakehouse.decode.times import TimeUnits
+from rmq_lakehouse.spec import TypedTopic, load_spec, read_writer_schemas
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.test_bodies import DOUBLE, INT64, STRING, message_class
 from tests.lakehouse.test_changes import write
 from tests.lakehouse.test_iceberg import table_of
 
 MS = 1_700_000_000_000
-INNER = StructType([StructField("at", TimestampType()), StructField("list", ArrayType(IntegerType()))])
-COLUMNS = StructType([StructField("id", LongType()), StructField("name", StringType()), StructField("in", INNER)])
+INNER = pa.struct([("at", pa.timestamp("us", "UTC")), ("list", pa.list_(pa.int32()))])
+COLUMNS = pa.struct([("id", pa.int64()), ("name", pa.string()), ("in", INNER)])
 
 
 def json_row(body: str, on_mismatch: str) -> dict[str, Any]:

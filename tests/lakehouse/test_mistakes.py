@@ -8,10 +8,11 @@ from pyspark.errors import PySparkException
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError, StoreError
-from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.delta.files import newest_files
-from rmq_formats.spark.job import spark_cause
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.checkpoint import ExportCheckpoint
+from rmq_lakehouse.delta.files import newest_files
+from rmq_offline.spark.job import spark_cause
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 ONCE = ("--mode", "available-now")
 
@@ -32,7 +33,6 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--starting-physical-offset", "-1"], "--starting-physical-offset -1"),
         (["--table", "t", "--mode", "stream", "--trigger-interval", "often"], "--trigger-interval 'often'"),
         (["--table", "t", *ONCE, "--max-bytes-per-trigger", "much"], "--max-bytes-per-trigger 'much'"),
-        (["--table", "t", "--dlq-table", "d"], "--dlq-table needs --typed"),
         (["--typed", "spec.toml", "--topics", "A"], "--topics needs --table"),
         (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--table", "t", "--retention", "0"], "--retention 0"),
@@ -55,8 +55,7 @@ def test_a_batch_may_have_a_checkpoint_and_offsets_in_words(tmp_path: Path) -> N
     arguments = ["--store", str(tmp_path / "store"), "--table", "t"]
     more = ["--checkpoint", "c", "--starting-offsets", "earliest", "--ending-offsets", "latest"]
     plainly, wordily = (export_delta.parser().parse_args([*arguments, *words]) for words in ([], more))
-    export_delta.check(wordily)
-    assert export_delta.selection(wordily) == export_delta.selection(plainly)
+    assert export_delta.check(wordily).selection == export_delta.check(plainly).selection
 
 
 def test_a_spec_is_done_as_it_was_checked(tmp_path: Path) -> None:
@@ -65,10 +64,9 @@ def test_a_spec_is_done_as_it_was_checked(tmp_path: Path) -> None:
     spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "odd"\nformat = "json"\nschema = "n int"\n')
     bounds = ["--starting-offsets", '{"Odd":{"0":0}}']
     given = export_delta.parser().parse_args(["--store", str(tmp_path / "store"), "--typed", str(spec), *bounds])
-    export_delta.check(given)
+    options = export_delta.check(given)
     spec.unlink()
-    export_delta.check(given)
-    assert [topic.topic for topic in given.typed_topics] == ["Odd"]
+    assert options.requested_topics == ("Odd",)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.directories import iceberg_uuid, table_around, table_within
-from rmq_formats.lakehouse.iceberg import table as iceberg
-from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
-from rmq_formats.lakehouse.iceberg.table import IcebergTableLog
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.directories import iceberg_uuid, table_around, table_within
+from rmq_lakehouse.iceberg import table as iceberg
+from rmq_lakehouse.iceberg.catalog import CATALOG_FILE, IcebergLocation
+from rmq_lakehouse.iceberg.table import IcebergTableLog
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 SCHEMA = Schema(NestedField(1, "offset", LongType()))
 ROWS = pa.table({"offset": pa.array([1, 2, 3], pa.int64())})

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.files import DeltaFiles
-from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.delta.files import DeltaFiles
+from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 
 SCHEMA = pa.schema(
     [("topic", pa.string()), ("queue_id", pa.int32()), ("uniq_key", pa.string()), ("body", pa.binary()),

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta import table as delta
-from rmq_formats.lakehouse.delta import torn_commits
-from rmq_formats.lakehouse.delta.torn_commits import is_whole, quarantine_torn_commits
+from rmq_lakehouse.delta import table as delta
+from rmq_lakehouse.delta import torn_commits
+from rmq_lakehouse.delta.torn_commits import is_whole, quarantine_torn_commits
 from tests.lab.tables.model import forget
-from tests.lakehouse.exported_stores import Exporter, write
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_standing import orders, spec
 
 TABLES = ("table", "orders", "dead")
@@ -146,6 +147,20 @@ def files(table: Path) -> dict[str, int]:
 def newest(table: Path) -> Path:
     """The newest commit."""
     return max(path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit())
+
+
+@pytest.mark.spark
+def test_a_commit_of_spark_s_writer_without_rows_is_whole_without_its_checksum(exporter: Exporter) -> None:
+    arguments = ("--topics", "Even", "--table-property", "delta.enableChangeDataFeed=true")
+    write(exporter.store, plain(4))
+    exporter.run(*arguments)
+    write(exporter.store, [*plain(4), ("Odd", b"of no row")])
+    exporter.run(*arguments)
+    commit = newest(exporter.table)
+    assert commit.stem.endswith("2")
+    assert is_whole(commit)
+    commit.with_name(f".{commit.name}.crc").unlink()
+    assert is_whole(commit)
 
 
 @pytest.mark.spark

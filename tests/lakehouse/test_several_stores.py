@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse.command.several import StoresRun
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.message_source import ExportLoop
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 pytestmark = pytest.mark.spark
 
@@ -26,8 +28,7 @@ def export(spark: SparkSession, work: Path, *arguments: str) -> tuple[dict[str, 
     """Export ``broker-*/store`` into ``table``."""
     stores = ["--store", str(work / "broker-*" / "store"), *NAMED]
     given = export_delta.parser().parse_args([*stores, "--table", str(work / "table"), *arguments])
-    export_delta.check(given)
-    return export_delta.main(given, spark)
+    return export_delta.main(export_delta.check(given), spark)
 
 
 def places(spark: SparkSession, work: Path) -> list[tuple[str, str, int]]:
@@ -74,26 +75,26 @@ def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_ap
     for letter in "ab":
         write(tmp_path / f"broker-{letter}" / "store", plain(6))
     stream = ("--mode", "stream", "--trigger-interval", "1 millisecond", "--max-bytes-per-trigger", "400")
-    follow, rounds = StoresRun.follow_round, []
+    export_round, rounds = ExportLoop.export_round, []
 
-    def killed(self: StoresRun, limit: int | None) -> bool:
-        follow(self, limit)
+    def killed(self: ExportLoop[Any, Any]) -> tuple[ExportCounts, bool]:
+        export_round(self)
         raise StoreError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoresRun, "follow_round", killed)
+        patch.setattr(ExportLoop, "export_round", killed)
         with pytest.raises(StoreError, match="killed"):
             export(spark, tmp_path, *stream)
     landed = places(spark, tmp_path)
     assert 0 < len(landed) < 12
     broken = tmp_path / "broker-b" / "store" / "commitlog"
 
-    def changing(self: StoresRun, limit: int | None) -> bool:
+    def changing(self: ExportLoop[Any, Any]) -> tuple[ExportCounts, bool]:
         """Once all is landed, a store breaks and another comes; then the first one is mended, and grows."""
-        is_more = follow(self, limit)
+        added, is_more = export_round(self)
         if is_more:
-            return True
-        rounds.append([part.error for part in self.parts])
+            return added, True
+        rounds.append([part.error for part in self.source.parts])
         if len(rounds) == 1:
             broken.rename(broken.with_name("away"))
             write(tmp_path / "broker-a" / "store", plain(8))
@@ -103,9 +104,9 @@ def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_ap
             write(tmp_path / "broker-b" / "store", plain(9))
         else:
             signal.raise_signal(signal.SIGTERM)
-        return False
+        return added, False
 
-    monkeypatch.setattr(StoresRun, "follow_round", changing)
+    monkeypatch.setattr(ExportLoop, "export_round", changing)
     report, code = export(spark, tmp_path, *stream)
     assert [[error is None for error in each] for each in rounds] == [
         [True, True], [True, False, True], [True, True, True],

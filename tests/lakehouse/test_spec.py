@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.spec import load_spec
-from rmq_formats.lakehouse.table_name import placed
+from rmq_lakehouse.spec import load_spec
+from rmq_lakehouse.table_name import placed
 
 TOPIC = 'topic = "Orders"\nformat = "json"\nschema = "id STRING"\ntable = "orders"\n'
 

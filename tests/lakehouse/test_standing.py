@@ -10,7 +10,8 @@ import pytest
 
 from rmq_formats.errors import OptionError, StoreError
 from tests.lab.tables.model import forget
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 
 pytestmark = pytest.mark.spark
 

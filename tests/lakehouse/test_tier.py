@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats import Store
 from rmq_formats.errors import ClusterError, OptionError, RmqError, StoreError
-from rmq_formats.lakehouse.cluster.run import ClusterRun
+from rmq_lakehouse.message_source import ExportLoop
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 BROKER = "1cfb8c9b_GoldenCluster/golden-a"
@@ -40,8 +40,7 @@ class TierExporter:
         """Export."""
         own = ["--tier", str(self.store / "tiered")] if tier else []
         given = export_delta.parser().parse_args(["--store", str(self.store), "--table", str(self.table), *own, *more])
-        export_delta.check(given)
-        return export_delta.main(given, self.spark)
+        return export_delta.main(export_delta.check(given), self.spark)
 
     def places(self) -> list[Place]:
         """What the table has."""
@@ -69,9 +68,9 @@ def test_each_message_lands_once_also_when_it_has_moved_to_the_tier(
     exporter: TierExporter, sent: list[Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter.expire(1)
-    land = ClusterRun.export_round
+    export_round = ExportLoop.export_round
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterRun, "export_round", lambda self: land(self) and False)  # one round
+        patch.setattr(ExportLoop, "export_round", lambda self: (export_round(self)[0], False))  # one round
         report, code = exporter.run("--mode", "available-now", "--max-messages-per-trigger", "300")
     assert (code, report["messages"]) == (0, 300)
     exporter.expire(1)  # so that some of what is left is in the tier alone now

@@ -10,12 +10,13 @@ import pytest
 
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse.delta import location as delta_location
-from rmq_formats.lakehouse.evolution import quoted
-from tests.lakehouse.exported_stores import FILE_BYTES, Exporter, write
+from rmq_lakehouse.delta import location as delta_location
+from rmq_lakehouse.evolution import quoted
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import FILE_BYTES, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
 from tests.lakehouse.test_iceberg import table_of
-from tests.store_files import flip
+from tests.support.stores.store_files import flip
 
 pytestmark = pytest.mark.spark
 

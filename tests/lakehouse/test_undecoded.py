@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.constraints import table_constraints
-from tests.lakehouse.exported_stores import Exporter, write
+from rmq_lakehouse.constraints import table_constraints
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import table_of
 
 SCHEMA = "id BIGINT, ts TIMESTAMP, txt STRING, amount DECIMAL(12,2)"
@@ -85,7 +86,7 @@ def test_undecoded_messages_are_reported_until_they_are_dealt_with(
     assert run(exporter, bodies, *how, key=key)[1] == 0
     first = rows(exporter, table_format, "typed")[0]
     assert (first["txt"], first["ts"].year, first["ts"].microsecond) == ("0.10", 9999, 999_999)
-    with pytest.raises(OptionError, match="--accept-undecoded X: --typed names no such topic"):
+    with pytest.raises(OptionError, match="--accept-undecoded X: --typed names no such topic, and --table is another"):
         run(exporter, bodies, "--accept-undecoded", "X")
 
 
@@ -144,3 +145,30 @@ def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> N
     arrow = deltalake.DeltaTable(str(typed)).to_pyarrow_table().sort_by("id")
     for held in (arrow, table_of(exporter, "typed_iceberg").scan().to_arrow().sort_by("id")):
         assert [(row["id"], text(row["ts"])) for row in held.to_pylist()] == wanted
+
+
+@pytest.mark.spark
+def test_a_message_that_a_raw_table_refuses_does_not_end_the_run(exporter: Exporter) -> None:
+    def export(bodies: list[bytes], *arguments: str) -> dict[str, Any]:
+        write(exporter.store, [("T", body) for body in bodies])
+        report, code = exporter.run(*arguments)
+        assert code == (1 if report["pending_undecoded"] else 0)
+        return {name: report[name] for name in ("messages", "undecoded", "pending_undecoded")}
+
+    bodies = [b"1", b"2"]
+    assert export(bodies) == {"messages": 2, "undecoded": 0, "pending_undecoded": 0}
+    table = f"delta.`{exporter.table}`"
+    exporter.spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (octet_length(body) < 3)")
+    bodies += [b"long", b"3"]
+    assert export(bodies) == {"messages": 1, "undecoded": 1, "pending_undecoded": 1}
+    assert export(bodies) == {"messages": 0, "undecoded": 0, "pending_undecoded": 1}
+    bodies += [b"4", b"longer"]
+    assert export(bodies, "--accept-undecoded", str(exporter.table))["pending_undecoded"] == 0
+    bodies += [b"5", b"longest"]
+    dead = exporter.work / "dead"
+    assert export(bodies, "--dlq-table", str(dead)) == {"messages": 1, "undecoded": 1, "pending_undecoded": 0}
+    assert export(bodies, "--dlq-table", str(dead))["messages"] == 0
+    assert [bytes(row.body) for row in exporter.rows()] == [b"1", b"2", b"3", b"4", b"5"]
+    assert [bytes(row.body) for row in exporter.rows("dead")] == [b"long", b"longer", b"longest"]
+    reasons = {row.reason for row in exporter.rows("dead")}
+    assert reasons == {"the table's constraint small, octet_length ( body ) < 3, is not met"}

@@ -14,12 +14,12 @@ import pytest
 
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import request
-from tests import warm_processes
+from tests.support.processes import warm_processes
 
 SCRIPT = """
 import sys
-from rmq_core.cli import main
-from rmq_core.cli.servers import namesrv
+from rmq_cli import main
+from rmq_cli.servers import namesrv
 
 if "namesrv" not in main.COMMANDS:
     main.app.command("namesrv", cls=main.RmqCommand)(namesrv.namesrv)

@@ -15,7 +15,7 @@ from tests.broker.frame_fuzz import fuzz_frames
 from tests.namesrv.conftest import Asker
 from tests.namesrv.registrations import broker, topics
 from tests.namesrv.test_processor import register
-from tests.torture import TIMES, rounds
+from tests.support.torture import TIMES, rounds
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.required_permissions import RULES
+from rmq_core.proxy.required_permissions import CALLS
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.server_tls import read_tls_file
@@ -33,9 +33,10 @@ from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.server import RemotingServer
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import Clock, small_store
-from tests.certificates import KEY_PASSWORD, Authority, Signed
 from tests.namesrv.registrations import broker, topics
 from tests.proxy.conftest import Caller, named
+from tests.proxy.http2_frames import call
+from tests.support.certificates import KEY_PASSWORD, Authority, Signed
 
 ADMIN = Credentials("admin", "of-admin")
 TOPICS = ("NormalT", "SecretT")
@@ -115,10 +116,26 @@ async def test_who_does_not_sign_well_is_refused_every_call(guarded: Caller, sig
     guarded.signs = signs
     answer = await guarded.send(guarded.message())
     assert (answer.status.code, told in answer.status.message) == (v2.UNAUTHORIZED, True), answer
-    for name in RULES:
+    for name in ("QueryRoute", *CALLS):
         found = await guarded.call(name)
         first = found[0] if isinstance(found, list) else found
         assert first.status.code == v2.UNAUTHORIZED, name
+
+
+async def test_metadata_that_is_no_text_is_refused_with_one_line_in_the_log(
+    guarded: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert guarded.proxy is not None
+    host, _, port = guarded.proxy.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    metadata = [("x-mq-client-id", b"c"), ("authorization", b"\xff\xfe Credential=alice, Signature=00")]
+    writer.write(call("QueryRoute", metadata, b""))
+    answer = b""
+    async with asyncio.timeout(30):
+        while b"check signature failed" not in answer:
+            answer += await reader.read(65_536)
+    writer.close()
+    assert [record.name for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == ["rmq.proxy.audit"]
 
 
 @pytest.mark.parametrize("is_place_taken", [False, True])

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rmq_core.proxy import call_bytes, server
-from rmq_core.proxy.call_bytes import CallBytes
-from rmq_core.proxy.entries import MOST_ENTRIES, check_entries
+from rmq_core.proxy.call_bytes import MOST_ENTRIES, CallBytes, check_entries
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import rpc, v2
 from tests.proxy import test_access

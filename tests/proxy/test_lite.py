@@ -7,16 +7,13 @@ import pytest
 
 from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError
-from rmq_core.proxy import lite_subscriptions, rate
+from rmq_core.proxy import lite_subscriptions
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_lite_topic, check_lite_topics
+from rmq_core.proxy.checks import check_lite_topic, check_lite_topics, lite_quota
 from rmq_core.proxy.errors import StatusError, status_of
-from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.lite_groups import lite_quota
-from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, broker_client_id
-from rmq_core.proxy.popped import popped_lite_messages
+from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, Rate, broker_client_id
+from rmq_core.proxy.popped import Receipt, popped_lite_messages
 from rmq_core.proxy.presence import client_of
-from rmq_core.proxy.rate import Rate
 from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.sessions import Sessions
@@ -30,7 +27,7 @@ from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import encode_record
 from tests.broker.conftest import eventually
 from tests.proxy.conftest import Caller, named
-from tests.record_strategies import plain_message
+from tests.support.stores.record_strategies import plain_message
 
 PLAIN = "0 1795731541246 30000 999 0 lite-a 0 7"
 
@@ -110,7 +107,7 @@ def test_what_is_of_no_child_has_no_handle_and_what_names_one_of_another_topic_h
 
 def test_a_rate_takes_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(rate.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lite_subscriptions.time, "monotonic", lambda: now[0])
     limit = Rate(3)
     assert [limit.try_acquire() for _ in range(4)] == [True, True, True, False]
     now[0] += 0.4

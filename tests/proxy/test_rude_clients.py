@@ -14,7 +14,7 @@ from rmq_core.proxy import brokers as proxied_brokers
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.popped import Receipt
 from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.receiving import ReceiveMessageActivity
 from rmq_core.proxy.renewal import Renewal

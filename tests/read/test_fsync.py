@@ -8,8 +8,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.read.fsync import fsync_log
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
 
 FILE_BYTES = 4096
 
@@ -35,8 +34,8 @@ def forced(root: Path, begin: int, end: int, monkeypatch: pytest.MonkeyPatch, fa
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    storage, path = open_storage(str(root))
-    fsync_log(storage, commitlog_segments(storage, path), begin, end)
+    files = open_store(str(root))
+    fsync_log(files.storage, files.segments, begin, end)
     return found
 
 

@@ -11,9 +11,11 @@ from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import INDEX_ENTRIES, INDEX_SLOTS, index_file_bytes
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile, QueueSearch
+from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.segments import LocalStorage, Segment
-from tests.files_in_memory import InMemory
-from tests.index_oracle import build_index, find_key
+from tests.support.oracles.index import build_index, find_key
+from tests.support.stores.store_files import InMemory
 
 entries = st.lists(
     st.tuples(st.integers(1, 40), st.integers(0, 1 << 50), st.integers(1, 1 << 44)), min_size=1, max_size=60
@@ -88,7 +90,8 @@ def test_a_unit_that_points_nowhere_ends_the_search(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
     for offset in (500, 5000):  # where there is no record, and where there is no file
         queue.write_bytes(offset.to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(8))
-        search = QueueSearch(LocalStorage(), [Segment(str(log), 0, 1000)], [Segment(str(queue), 0, 20)], 1)
+        files = QueueFiles("T", 0, (Segment(str(queue), 0, 20),))
+        search = QueueSearch(LocalStorage(), [Segment(str(log), 0, 1000)], ConsumeQueue(LocalStorage(), files))
         with pytest.raises(FormatError):
             search.first_since(1)
 

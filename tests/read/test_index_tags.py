@@ -12,20 +12,20 @@ from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, parse_index_tags
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.errors import OptionError
 from rmq_formats.read.index_tags import IndexTags, find_index_tags
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import SMALL, message, rebuild
-from tests.store_files import with_sizes, write_commitlog
+from tests.support.stores.rebuilt_stores import SMALL, message, rebuild
+from tests.support.stores.store_files import with_sizes, write_commitlog
 
 FILE_BYTES = 4096
 VERIFY = VerifyOptions(FILE_BYTES, 400, 0, 50, 20, (1000, 5000))
 
 
 def asked(store: Path) -> IndexTags:
-    return find_index_tags(*open_storage(str(store)))
+    return find_index_tags(open_store(str(store)))
 
 
 def asked_by_broker(store: Path, index_tags: str = "auto") -> int:

@@ -15,7 +15,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.lag import plan_lag, read_lag
 from rmq_formats.read.query import Query
-from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
 
 Row = dict[str, Any]
 Golden = Callable[[str], Path]
@@ -24,8 +24,8 @@ EVERY_TOPIC = Query()
 
 def lag(store: Path, groups: frozenset[str] | None = None, query: Query = EVERY_TOPIC) -> list[Row]:
     """The rows, store times in ms."""
-    storage, root = open_storage(str(store))
-    rows = [row for task in plan_lag(storage, root, groups, query) for row in read_lag(root, task).to_pylist()]
+    files = open_store(str(store))
+    rows = [row for task in plan_lag(files, groups, query) for row in read_lag(files.root, task).to_pylist()]
     for row in rows:
         for name in ("next_timestamp", "max_timestamp"):
             row[name] = None if row[name] is None else round(row[name].timestamp() * 1000)

@@ -11,18 +11,18 @@ from rmq_formats.errors import OptionError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import ANY_QUEUE, AccessPath, Include, Query, QueueBounds, ReadOptions
 from rmq_formats.read.task import read_task
-from rmq_formats.storage.segments import open_storage
-from tests.store_lives import FIRST_MS, LogWriter, recovered_log
+from rmq_formats.storage.store_files import open_store
+from tests.support.stores.store_lives import FIRST_MS, LogWriter, recovered_log
 
 ORDERS = frozenset(["Orders"])
 WAYS = [AccessPath.AUTO, AccessPath.SCAN, AccessPath.CONSUMEQUEUE]
 
 
 def bodies(root: Path, query: Query, way: AccessPath = AccessPath.AUTO) -> list[str]:
-    storage, path = open_storage(str(root))
-    plan = plan_read(storage, path, query, access_path=way, split_bytes=4096)
+    files = open_store(str(root))
+    plan = plan_read(files, query, access_path=way, split_bytes=4096)
     options = ReadOptions(("body",), query)
-    batches = [batch for task in plan.tasks for batch in read_task(path, task, options)]
+    batches = [batch for task in plan.tasks for batch in read_task(files.root, task, options)]
     return [body.decode() for batch in batches for body in batch["body"].to_pylist()]
 
 

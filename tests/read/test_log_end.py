@@ -6,21 +6,20 @@ import pytest
 
 from rmq_formats import Store
 from rmq_formats.read.log_end import Leftovers, find_leftovers
-from rmq_formats.repair.job import repair_store
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.write.log_end import log_end, log_segments
-from tests.rebuilt_stores import snapshot
-from tests.store_lives import FIRST_MS, LOG_FILE_BYTES, LogWriter, recovered_log
-from tests.verified_stores import codes, flip_at, only
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.write.log_end import log_end, log_segments
+from tests.support.stores.rebuilt_stores import snapshot
+from tests.support.stores.store_lives import FIRST_MS, LOG_FILE_BYTES, LogWriter, recovered_log, save_checkpoint
+from tests.support.stores.verified_stores import codes, flip_at, only
 
 
 def leftovers(root: Path) -> Leftovers | None:
-    storage, path = open_storage(str(root))
-    return find_leftovers(storage, path, commitlog_segments(storage, path))
+    files = open_store(str(root))
+    return find_leftovers(files, files.segments)
 
 
 @pytest.fixture
@@ -169,3 +168,104 @@ def test_a_log_without_queues_is_read_whole(tmp_path: Path, log: LogWriter) -> N
     root = log.save(tmp_path / "store")
     assert leftovers(root) is None
     assert Store(str(root)).count_rows() > 80
+
+
+def log_with_named_leftovers(*, to_the_end_of_a_file: bool = False) -> LogWriter:
+    """Write a log that was cut and written anew, and whose queue still names the records after the cut."""
+    log = LogWriter(16384 if to_the_end_of_a_file else LOG_FILE_BYTES)
+    for number in range(50):
+        log.add("Orders", number, f"kept {number:03}", FIRST_MS + number)
+    cut = log.end
+    lost = [log.add("Orders", number, "LOST" * 9, FIRST_MS + number) for number in range(50, 150)]
+    log.files = {0: log.files[0]}  # a recovery deletes the files after the cut
+    former = {name: unit for name, unit in log.units.items() if cut <= unit.physical_offset < log.file_bytes}
+    log.cut(cut)
+    for number in range(50, 60):
+        log.add("Orders", number, "new", FIRST_MS + 60_000)
+    assert log.end not in lost
+    log.units = {name: unit for name, unit in former.items() if unit.physical_offset > log.end} | log.units
+    return log
+
+
+@pytest.mark.parametrize("to_the_end_of_a_file", [False, True])
+def test_a_log_ends_where_the_clock_steps_back_though_former_units_name_its_leftovers(
+    tmp_path: Path, *, to_the_end_of_a_file: bool
+) -> None:
+    log = log_with_named_leftovers(to_the_end_of_a_file=to_the_end_of_a_file)
+    root = log.save(tmp_path / "store")
+    found = leftovers(root)
+    assert found is not None
+    assert found.log_end == log.end
+    assert Store(str(root)).count_rows() == 60
+    report = verify_store(str(root), VerifyOptions(consumequeue_file_bytes=2000), ProcessRunner(1))
+    assert (report.messages, codes(report)) == (60, {"index.missing": 60})
+
+
+def log_with_half_a_leftover(leftover_bytes: int) -> LogWriter:
+    """Write a log that was cut and written anew up to some bytes before the file's end mark."""
+    log = LogWriter(16384)
+    for number in range(50):
+        log.add("Orders", number, f"kept {number:03}", FIRST_MS + number)
+    cut = log.end
+    for number in range(50, 150):
+        last = log.end
+        log.add("Orders", number, "LOST" * 9, FIRST_MS + number)
+        if log.end > log.file_bytes:
+            break
+    log.files = {0: log.files[0]}
+    log.cut(cut)
+    number = 50
+    while log.end < last - 400:
+        log.add("Orders", number, "new", FIRST_MS + 60_000)
+        number += 1
+    size = log.add("Orders", number, "", FIRST_MS + 60_000)
+    rest = last - leftover_bytes - log.end
+    assert rest > 0 < size
+    log.add("Orders", number + 1, "x" * (rest - (log.end - size)), FIRST_MS + 60_000)
+    assert log.end == last - leftover_bytes
+    return log
+
+
+@pytest.mark.parametrize("leftover_bytes", [1, 78, 120])
+def test_a_log_ends_before_half_a_leftover_and_the_end_mark_of_a_file_that_none_follows(
+    tmp_path: Path, leftover_bytes: int
+) -> None:
+    log = log_with_half_a_leftover(leftover_bytes)
+    root = log.save(tmp_path / "store")
+    found = leftovers(root)
+    assert found is not None
+    assert found.log_end == log.end
+    report = verify_store(str(root), VerifyOptions(consumequeue_file_bytes=2000), ProcessRunner(1))
+    assert codes(report) == {"index.missing": report.messages}
+    assert Store(str(root)).count_rows() == report.messages == len(log.units)
+
+
+def test_a_last_record_before_the_end_mark_that_a_unit_names_is_damage(tmp_path: Path) -> None:
+    log = log_with_half_a_leftover(78)
+    last = max(unit.physical_offset for unit in log.units.values())
+    log.write(last + 4, b"\0\0\0\0")
+    root = log.save(tmp_path / "store")
+    assert leftovers(root) is None
+    assert codes(verify_store(str(root), VerifyOptions(), ProcessRunner(1)))["commitlog.magic"] == 1
+
+
+def test_a_record_that_a_unit_names_is_damage_though_the_clock_steps_back(tmp_path: Path) -> None:
+    log = LogWriter()
+    times = [FIRST_MS + (10_000 if number <= 20 else number) for number in range(60)]
+    placed = [log.add("Orders", number, f"order {number:03}", time_ms) for number, time_ms in enumerate(times)]
+    log.write(placed[20] + 4, b"\0\0\0\0")
+    root = log.save(tmp_path / "store")
+    assert leftovers(root) is None
+    assert codes(verify_store(str(root), VerifyOptions(), ProcessRunner(1)))["commitlog.magic"] == 1
+
+
+def test_leftovers_that_fill_the_logs_tail_are_known_by_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_formats.read.log_end._TAIL_BYTES", 1000)
+    log = log_with_named_leftovers()
+    root = log.save(tmp_path / "store")
+    save_checkpoint(root, FIRST_MS + 60_000)
+    found = leftovers(root)
+    assert found is not None
+    assert found.log_end == log.end

@@ -23,15 +23,16 @@ from rmq_formats.read import task as reading
 from rmq_formats.read.plan import PointReadTask, QueuesTask, ReadPlan, ScanTask, Task, plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds, ReadOptions, parse_tags
 from rmq_formats.read.task import read_task
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.storage.segments import ArrowStorage, open_storage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
-from tests import warm_processes
-from tests.consumequeue_oracle import goes_to_consumequeue
-from tests.record_strategies import plain_message
-from tests.store_files import flip, write_commitlog
+from rmq_formats.storage.segments import ArrowStorage
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.processes import warm_processes
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import flip, write_commitlog
 
 Row = dict[str, Any]
 FIRST_MS = 1_700_000_000_000
@@ -39,8 +40,8 @@ FILE_BYTES = 65536
 
 
 def plan_for(root: Path, query: Query, access_path: AccessPath = AccessPath.AUTO, **options: Any) -> ReadPlan:
-    storage, path = open_storage(str(root))
-    return plan_read(storage, path, query, access_path=access_path, **options)
+    files = open_store(str(root))
+    return plan_read(files, query, access_path=access_path, **options)
 
 
 def rows_of(root: Path, plan: ReadPlan, query: Query, mode: Mode = Mode.PERMISSIVE) -> list[Row]:
@@ -461,13 +462,13 @@ def test_a_store_behind_an_arrow_file_system_gives_the_same_rows(small: Path, mo
     queries = [Query(), rare, Query(topics=frozenset(["Rare"]), key="key-50")]
     expected = [read(small, query) for query in queries]
     uri = small.as_uri()
-    monkeypatch.setattr(reading, "open_storage", lambda root: (ArrowStorage(root), root))
+    monkeypatch.setattr(reading, "open_store", lambda root: StoreFiles(ArrowStorage(root), root))
     for query, rows in zip(queries, expected, strict=True):
         for way in (AccessPath.AUTO, AccessPath.CONSUMEQUEUE if query.reads_queues else AccessPath.SCAN):
-            plan = plan_read(ArrowStorage(uri), uri, query, access_path=way)
+            plan = plan_read(StoreFiles(ArrowStorage(uri), uri), query, access_path=way)
             found = [row for task in plan.tasks for row in rows_of_task(uri, task, query)]
             assert sorted(found, key=lambda row: row["physical_offset"]) == rows
-    assert "not local" in plan_read(ArrowStorage(uri), uri, rare).reason
+    assert "not local" in plan_read(StoreFiles(ArrowStorage(uri), uri), rare).reason
 
 
 def test_a_store_that_is_none_is_named(tmp_path: Path) -> None:

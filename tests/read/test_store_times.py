@@ -11,9 +11,8 @@ from rmq_formats.read import store_times
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query
 from rmq_formats.read.store_times import SegmentTimes, ascends, time_ranges, times_of
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import open_storage
-from tests.store_lives import FIRST_MS, LogWriter
+from rmq_formats.storage.store_files import open_store
+from tests.support.stores.store_lives import FIRST_MS, LogWriter
 
 IN_2010 = 1_262_304_000_000
 IN_2066 = 3_029_529_600_000
@@ -63,34 +62,33 @@ def test_a_look_up_by_time_finds_the_queues_first_message_since(jumped: Path) ->
 
 
 def test_a_read_skips_segments_without_records_of_its_times(jumped: Path) -> None:
-    storage, root = open_storage(str(jumped))
+    store = open_store(str(jumped))
     query = Query(first_ms=IN_2010, end_ms=IN_2010 + 120_000)
-    plan, whole = (plan_read(storage, root, query, access_path=way) for way in (AccessPath.AUTO, AccessPath.SCAN))
+    plan, whole = (plan_read(store, query, access_path=way) for way in (AccessPath.AUTO, AccessPath.SCAN))
     assert plan.scanned_bytes < whole.scanned_bytes / 2
 
 
 def test_least_and_largest_times_are_known_and_remembered(
     jumped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, root = open_storage(str(jumped))
-    segments = commitlog_segments(storage, root)
-    times = times_of(storage, segments)
+    store = open_store(str(jumped))
+    segments = store.segments
+    times = times_of(store.storage, segments)
     assert len(times) > 3
     assert min(item.least_ms for item in times if item) == IN_2010
     assert max(item.largest_ms for item in times if item) == IN_2066 + 119_000
-    assert not ascends(storage, segments)
+    assert not ascends(store.storage, segments)
     monkeypatch.setattr(store_times, "_walk", None)  # nothing is walked again
-    assert times_of(storage, segments) == times
-    assert time_ranges(storage, segments, 0, 1) == []
+    assert times_of(store.storage, segments) == times
+    assert time_ranges(store.storage, segments, 0, 1) == []
 
 
 def test_a_log_of_a_sound_clock_ascends(tmp_path: Path) -> None:
     root = rising(tmp_path / "store")
-    storage, path = open_storage(str(root))
-    segments = commitlog_segments(storage, path)
-    assert ascends(storage, segments)
+    files = open_store(str(root))
+    assert ascends(files.storage, files.segments)
     assert Store(str(root)).query(topic="Orders", time=FIRST_MS + 30_500)[0].queue_offset == 31
-    assert len(time_ranges(storage, segments, FIRST_MS + 30_000, FIRST_MS + 31_000)) == 1
+    assert len(time_ranges(files.storage, files.segments, FIRST_MS + 30_000, FIRST_MS + 31_000)) == 1
 
 
 def test_a_segment_without_records_overlaps_nothing() -> None:

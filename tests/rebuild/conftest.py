@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_formats.tasks import publish
+from rmq_offline.tasks import publish
 
 
 @pytest.fixture(autouse=True)

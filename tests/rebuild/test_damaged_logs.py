@@ -14,11 +14,11 @@ from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import MAGIC_BLANK, UNIT_BYTES
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import encode_record
-from rmq_formats.rebuild.report import RebuildReport
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import Finding, Kind
+from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding, Kind
 from tests.conftest import GOLDEN_SETTINGS
-from tests.rebuilt_stores import (
+from tests.support.stores.rebuilt_stores import (
     SMALL,
     Splits,
     built,
@@ -31,7 +31,7 @@ from tests.rebuilt_stores import (
     small_store,
     stored_messages,
 )
-from tests.store_files import tree, write_commitlog
+from tests.support.stores.store_files import tree, write_commitlog
 
 EXOTIC = golden_options(GOLDEN_SETTINGS["exotic"])
 FILE_BYTES = GOLDEN_SETTINGS["exotic"].commitlog_file_bytes

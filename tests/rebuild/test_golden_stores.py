@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.tasks.runner import ProcessRunner, Runner
+from rmq_offline.tasks.runner import ProcessRunner, Runner
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import Splits, built, commitlog_only, copy_of, golden_options, rebuild, snapshot
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import (
+    Splits,
+    built,
+    commitlog_only,
+    copy_of,
+    golden_options,
+    rebuild,
+    snapshot,
+)
+from tests.support.stores.store_files import tree
 
 RUNNERS = {
     "one process": ProcessRunner(1),

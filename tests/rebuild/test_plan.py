@@ -12,22 +12,22 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
 from rmq_formats.errors import NotAcceptedError, OptionError
-from rmq_formats.rebuild.changes import QueueChange, compare_views
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.rebuild.publication import Terms, terms_from_arguments
-from rmq_formats.rebuild.queue_views import QueueName, QueueView, Units, opened_tree, view
-from rmq_formats.rebuild.record_heads import RecordHeads
-from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.storage.segments import LocalStorage, list_segments
-from rmq_formats.tasks.former_files import FormerFiles
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.tasks.store_sizes import StoreSizes
-from tests import warm_processes
+from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild.changes import QueueChange, compare_views
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.publication import Terms, terms_from_arguments
+from rmq_offline.rebuild.queue_views import QueueName, QueueView, Units, opened_tree, view
+from rmq_offline.rebuild.record_heads import RecordHeads
+from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.tasks.former_files import FormerFiles
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.rebuilt_stores import SMALL, built, live, rebuild, small_store
-from tests.store_files import tree
+from tests.support.processes import warm_processes
+from tests.support.stores.rebuilt_stores import SMALL, built, live, rebuild, small_store
+from tests.support.stores.store_files import tree
 
 NO_TOPIC2 = live(SMALL, "Topic0", "Topic1")
 
@@ -107,15 +107,23 @@ def test_what_is_accepted_is_done_and_the_former_files_come_back(store: Path, na
     assert built(store) == before
 
 
-def test_a_disturbed_publication_is_reported(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def clear_first_unit(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(bytes(20) + data[20:])
+
+
+@pytest.mark.parametrize("disturb", [Path.unlink, clear_first_unit])
+def test_a_disturbed_publication_is_reported(
+    store: Path, monkeypatch: pytest.MonkeyPatch, disturb: Callable[[Path], None]
+) -> None:
     """The second comparison looks at the store, not at what was planned."""
     retain = FormerFiles.retain
 
-    def and_lose_a_file(self: FormerFiles, replaced: Path) -> None:
+    def and_disturb_a_file(self: FormerFiles, replaced: Path) -> None:
         retain(self, replaced)
-        next((store / "consumequeue" / "Topic0" / "1").iterdir()).unlink()
+        disturb(min((store / "consumequeue" / "Topic0" / "1").iterdir()))
 
-    monkeypatch.setattr(FormerFiles, "retain", and_lose_a_file)
+    monkeypatch.setattr(FormerFiles, "retain", and_disturb_a_file)
     report = accepting(store, SMALL)
     assert not report.is_clean
     assert report.to_dict()["taken_unaccepted"] == ["Topic0/1"]
@@ -123,7 +131,7 @@ def test_a_disturbed_publication_is_reported(store: Path, monkeypatch: pytest.Mo
 
 
 def test_a_locked_store_is_refused_by_a_plan(store: Path) -> None:
-    run = "from rmq_core.cli.main import main; main()"
+    run = "from rmq_cli.main import main; main()"
     sizes = ["--consumequeue-file-bytes", "400", "--index-slots", "50", "--index-entries", "20"]
     arguments = [sys.executable, "-c", run, "rebuild", str(store), "--plan", *sizes]
     with store_lock(str(store)):  # which does not hold against its own process

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rebuilt_stores import SMALL, Splits, built, rebuild, small_store, stored_messages
-from tests.torture import rounds
+from tests.support.stores.rebuilt_stores import SMALL, Splits, built, rebuild, small_store, stored_messages
+from tests.support.torture import rounds
 
 
 def damage(store: Path, chance: random.Random) -> None:

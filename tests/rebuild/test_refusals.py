@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError, StoreSizeError
-from rmq_formats.rebuild import tasks
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import options_from_arguments
-from rmq_formats.tasks.progress import Progress
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests import warm_processes
-from tests.rebuilt_stores import SMALL, Splits, built, by_codecs, live, rebuild, small_store, snapshot
-from tests.store_files import tree, with_sizes
+from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild import tasks
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.tasks.runner import ProcessRunner, Progress
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.processes import warm_processes
+from tests.support.stores.rebuilt_stores import SMALL, Splits, built, by_codecs, live, rebuild, small_store, snapshot
+from tests.support.stores.store_files import tree, with_sizes
 
 HOLD_THE_LOCK = """
 import fcntl, sys

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.rebuilt_stores import patch, rebuild, small_store
+from tests.support.stores.rebuilt_stores import patch, rebuild, small_store
 
 
 def test_a_notebook_shows_what_was_made(tmp_path: Path) -> None:

@@ -10,14 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.rebuild import job
-from rmq_formats.tasks import publish
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.waves import WORK_DIRECTORY
-from tests.dying_processes import NoExchange, run_and_die
-from tests.rebuilt_stores import SMALL, Built, Splits, built, by_codecs, patch, rebuild, small_store, stored_messages
-from tests.store_files import tree, with_sizes
-from tests.torture import TIMES, rounds
+from rmq_offline.rebuild import job
+from rmq_offline.tasks import publish
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.waves import WORK_DIRECTORY
+from tests.support.processes.dying_processes import NoExchange, run_and_die
+from tests.support.stores.rebuilt_stores import (
+    SMALL,
+    Built,
+    Splits,
+    built,
+    by_codecs,
+    patch,
+    rebuild,
+    small_store,
+    stored_messages,
+)
+from tests.support.stores.store_files import tree, with_sizes
+from tests.support.torture import TIMES, rounds
 
 OLD = {"consumequeue/Old/3/" + "0" * 20: b"q" * 400, "index/20200101000000000": b"i" * 640}
 RUNNER = Splits(4)

@@ -10,12 +10,12 @@ from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.runner import ProcessRunner
-from tests.store_files import tree, write_commitlog
-from tests.store_with_queues import write_config, write_log, write_queue
-from tests.verified_stores import FILE_BYTES, FIRST_MS, REBUILT, log_path, message, patch
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from tests.support.stores.store_files import tree, write_commitlog
+from tests.support.stores.store_with_queues import write_config, write_log, write_queue
+from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, REBUILT, log_path, message, patch
 
 
 def rebuild(store: Path, out: Path | None = None, options: RebuildOptions = REBUILT) -> dict[str, int]:
@@ -42,21 +42,23 @@ def lives() -> list[tuple[str, Callable[[Path], None]]]:
         write_queue(store, dict(enumerate(write_log(store, range(90)))))
         sorted((store / "commitlog").iterdir())[0].unlink()
 
-    def former_delay(store: Path) -> None:
-        messages = [
-            message(n, topic="SCHEDULE_TOPIC_XXXX", queue_id=0, properties_bytes=b"DELAY\x012\x02") for n in range(40)
-        ]
-        units = []
-        for number, physical_offset in enumerate(write_commitlog(store, messages, FILE_BYTES, FIRST_MS)):
-            path, position = log_path(store, physical_offset)
-            size = int.from_bytes(path.read_bytes()[position : position + 4], "big")
-            units.append(Unit(physical_offset, size, FIRST_MS + number + (8000 if number < 15 else 5000)))
-        write_queue(store, dict(enumerate(units)), "SCHEDULE_TOPIC_XXXX")
-
     def former_tags(store: Path) -> None:
         write_queue(store, dict(enumerate(former_hash(write_log(store, range(60)), 20))))
 
     return [(made.__name__, made) for made in (made_again, gap, passed_over, expired, former_delay, former_tags)]
+
+
+def former_delay(store: Path) -> None:
+    """A queue of delayed messages: 15 with a delay of 8 s, and 25 with that of now, 5 s."""
+    messages = [
+        message(n, topic="SCHEDULE_TOPIC_XXXX", queue_id=0, properties_bytes=b"DELAY\x012\x02") for n in range(40)
+    ]
+    units = []
+    for number, physical_offset in enumerate(write_commitlog(store, messages, FILE_BYTES, FIRST_MS)):
+        path, position = log_path(store, physical_offset)
+        size = int.from_bytes(path.read_bytes()[position : position + 4], "big")
+        units.append(Unit(physical_offset, size, FIRST_MS + number + (8000 if number < 15 else 5000)))
+    write_queue(store, dict(enumerate(units)), "SCHEDULE_TOPIC_XXXX")
 
 
 def former_hash(units: Sequence[Unit], end: int) -> list[Unit]:
@@ -94,6 +96,24 @@ def test_bad_units_are_made_again_and_the_others_stay(tmp_path: Path, numbers: S
         patch(queue_path(tmp_path, number // 20 * 400), number % 20 * UNIT_BYTES, Unit(77, 99, 1).encode())
     assert rebuild(tmp_path) == {}
     assert tree(tmp_path / "consumequeue") == before
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_restored"), [([7], True), ([5, 6, 7], True), ([30], True), ([14, 15], False), ([0], False)]
+)
+@pytest.mark.parametrize("unit", [Unit(77, 99, 1), None], ids=["whole", "delivery time"])
+def test_damaged_units_between_two_of_one_former_delay_have_that_delay_again(
+    tmp_path: Path, numbers: Sequence[int], is_restored: bool, unit: Unit | None
+) -> None:
+    former_delay(tmp_path)
+    write_config(tmp_path)
+    before = tree(tmp_path / "consumequeue")
+    for number in numbers:
+        path = tmp_path / "consumequeue/SCHEDULE_TOPIC_XXXX/0" / f"{number // 20 * 400:020d}"
+        at = number % 20 * UNIT_BYTES
+        patch(path, at if unit else at + 18, unit.encode() if unit else b"\x77")
+    assert rebuild(tmp_path) == {}
+    assert (tree(tmp_path / "consumequeue") == before) == is_restored
 
 
 def test_tags_codes_of_a_former_hash_stay_where_a_unit_of_their_queue_is_wrong(tmp_path: Path) -> None:

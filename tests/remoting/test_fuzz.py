@@ -12,7 +12,7 @@ from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError
 from tests.remoting import test_bodies as bodies
 from tests.remoting.mutated_protocol import BODIES, FRAMES, PROPERTIES, read_body, read_frames
-from tests.torture import rounds
+from tests.support.torture import rounds
 
 pytestmark = pytest.mark.torture
 

@@ -20,8 +20,8 @@ from rmq_core.remoting.frames import encode_frame
 from rmq_core.remoting.header import request
 from rmq_core.remoting.server import ServerLimits
 from rmq_formats.errors import OptionError
-from tests.certificates import KEY_PASSWORD, Authority, Signed
 from tests.remoting.conftest import ECHO, Serve
+from tests.support.certificates import KEY_PASSWORD, Authority, Signed
 
 
 @pytest.fixture(scope="module")

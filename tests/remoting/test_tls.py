@@ -14,8 +14,8 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import ConnectError, TransportError
 from rmq_core.remoting.header import request
 from rmq_formats.errors import OptionError
-from tests.certificates import KEY_PASSWORD, Authority, Signed
 from tests.remoting.conftest import ECHO, Serve
+from tests.support.certificates import KEY_PASSWORD, Authority, Signed
 
 
 @pytest.fixture(scope="module")

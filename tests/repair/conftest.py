@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.repair import checkpoint, journal
-from rmq_formats.tasks import publish
-from tests.verified_stores import sound_store
+from rmq_offline.repair import checkpoint, journal
+from rmq_offline.tasks import publish
+from tests.support.stores.verified_stores import sound_store
 
 
 @pytest.fixture(autouse=True)

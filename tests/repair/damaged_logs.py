@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.repair.filler import TOPIC
-from rmq_formats.verify.log import topic_fault
-from tests.commitlog_walk_oracle import Frame, walk
-from tests.verified_stores import patch
+from rmq_offline.repair.filler import TOPIC
+from rmq_offline.verify.log import topic_fault
+from tests.support.oracles.commitlog_walk import Frame, walk
+from tests.support.stores.verified_stores import patch
 
 
 def is_text(raw: bytes) -> bool:

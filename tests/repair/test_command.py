@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from rmq_core.cli import main
+from rmq_cli import main
 from rmq_formats import Store
 from tests.repair.damaged_logs import many_faults
-from tests.store_files import tree
-from tests.verified_stores import log_path, patch, sound_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import log_path, patch, sound_store
 
 Rmq = Callable[..., Result]
 

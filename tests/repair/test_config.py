@@ -8,10 +8,10 @@ import pytest
 
 from rmq_formats.errors import StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.broker_config import stored_batch_topics, stored_groups, stored_topics
-from rmq_formats.repair.config import repair_config
-from rmq_formats.storage.segments import LocalStorage
-from tests.store_files import tree
-from tests.verified_stores import message, sound_store
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.repair.config import repair_config
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import message, sound_store
 
 OFFSETS = {"Orders@Billing": {"0": 3, "3": 1}, "%RETRY%Billing@Billing": {"0": 0}}
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def queue_numbers(store: Path) -> dict[str, tuple[int, int]]:
-    topics = stored_topics(LocalStorage(), str(store))
+    topics = stored_topics(open_store(str(store)))
     assert topics is not None
     return {name: (config.read_queue_nums, config.write_queue_nums) for name, config in topics.items()}
 
@@ -50,7 +50,7 @@ def test_topics_have_the_queues_that_occur_and_groups_are_those_that_consume(sto
     report = repair_config(str(store), apply=True)
     assert (report.is_clean, report.directory) == (True, None)
     assert queue_numbers(store) == EXPECTED
-    assert set(stored_groups(LocalStorage(), str(store))) == {"Billing", "Shipping"}
+    assert set(stored_groups(open_store(str(store)))) == {"Billing", "Shipping"}
     assert repair_config(str(store), apply=False).steps == ()
 
 
@@ -105,10 +105,10 @@ def test_a_link_in_place_of_the_directory_is_not_followed(store: Path, tmp_path:
 def test_batch_topics_have_their_attribute(golden: object, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("bcq") / "store", store)  # type: ignore[operator]
-    topics = stored_topics(LocalStorage(), str(store))
+    topics = stored_topics(open_store(str(store)))
     assert topics is not None
     before = {name for name, config in topics.items() if config.has_batch_queues}
     for path in (store / "config").glob("topics.json*"):
         path.unlink()
     repair_config(str(store), apply=True)
-    assert stored_batch_topics(LocalStorage(), str(store)) >= before != set()
+    assert stored_batch_topics(open_store(str(store))) >= before != set()

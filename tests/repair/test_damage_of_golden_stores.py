@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.repair.damaged_logs import remove_claims, sound_records
 from tests.repair.test_damage import (
@@ -23,8 +23,8 @@ from tests.repair.test_damage import (
     short,
     short_at_the_end,
 )
-from tests.torture import TIMES
-from tests.verified_stores import codes, copied, flip_at, patch, verify
+from tests.support.stores.verified_stores import codes, copied, flip_at, patch, verify
+from tests.support.torture import TIMES
 
 Damage = Callable[[Path], None]
 _BLANK: Final = b"\xcb\xd4\x31\x94"

@@ -10,18 +10,18 @@ import pytest
 
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.errors import StoreLayoutError
-from rmq_formats.repair import entry_index
-from rmq_formats.repair.job import repair_store
-from rmq_formats.repair.report import RepairReport
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.repair import entry_index
+from rmq_offline.repair.job import repair_store
+from rmq_offline.repair.report import RepairReport
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.dying_processes import run_and_die
 from tests.interop import peer
-from tests.torture import TIMES
+from tests.support.processes.dying_processes import run_and_die
+from tests.support.stores.verified_stores import flip_at, patch
+from tests.support.torture import TIMES
 from tests.variants.conftest import Untouched, fingerprint, refusal, untouched, variant
-from tests.verified_stores import flip_at, patch
 
 __all__ = ["rmq", "untouched", "variant"]
 OWN = "dledger-n0"

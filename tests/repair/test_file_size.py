@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.repair.plan import log_file_bytes
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.repair.plan import log_file_bytes
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
-from tests.store_files import tree
-from tests.verified_stores import FILE_BYTES, sound_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import FILE_BYTES, sound_store
 
 S = 1 << 20
 _STRAYS = (2, 100, 128, 4096, S // 4, S // 2, S - 128, S - 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
-from rmq_formats.repair.filler import (
+from rmq_offline.repair.filler import (
     MAX_BYTES,
     MIN_BYTES,
     TOPIC,
@@ -21,9 +21,9 @@ from rmq_formats.repair.filler import (
     placeholder,
     placeholder_bytes,
 )
-from tests.commitlog_walk_oracle import Blank, Frame, verify_crc_property, walk
-from tests.consumequeue_oracle import goes_to_consumequeue
-from tests.index_oracle import index_keys
+from tests.support.oracles.commitlog_walk import Blank, Frame, verify_crc_property, walk
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.oracles.index import index_keys
 
 
 def build_range(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> LogRange:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.repair.job import repair_store
-from rmq_formats.tasks.runner import ProcessRunner
-from tests.dying_processes import run_and_die
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
 from tests.repair.damaged_logs import many_faults
-from tests.store_files import tree
-from tests.torture import TIMES, rounds
-from tests.verified_stores import SIZES, copied, patch, sound_store
+from tests.support.processes.dying_processes import run_and_die
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import SIZES, copied, patch, sound_store
+from tests.support.torture import TIMES, rounds
 
 
 @pytest.fixture

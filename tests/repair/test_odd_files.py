@@ -9,18 +9,18 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rmq_core.cli.output import json_line
+from rmq_cli.output import json_line
 from rmq_formats.errors import StoreError
-from rmq_formats.repair import plan
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import Severity
-from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.not_repaired import NOT_REPAIRED
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.repair import plan
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Severity
+from rmq_offline.verify.html.outputs import VerifyOutputs
+from rmq_offline.verify.not_repaired import NOT_REPAIRED
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
-from tests.store_files import tree
-from tests.verified_stores import codes, patch, sound_store, verify
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import codes, patch, sound_store, verify
 
 Change = Callable[[Path], object]
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,15 +11,15 @@ import pytest
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import MAGIC_V1
 from rmq_formats.errors import NotAcceptedError
-from rmq_formats.rebuild import job as rebuild_job
-from rmq_formats.repair import job as repair_job
-from rmq_formats.repair.job import repair_store
-from rmq_formats.repair.plan import RepairPlan
-from rmq_formats.repair.report import RepairReport
 from rmq_formats.scan.splits import Split
-from rmq_formats.tasks.runner import ProcessRunner
-from tests.store_files import tree
-from tests.verified_stores import REBUILT, SIZES, log_path, patch
+from rmq_offline.rebuild import job as rebuild_job
+from rmq_offline.repair import job as repair_job
+from rmq_offline.repair.job import repair_store
+from rmq_offline.repair.plan import RepairPlan
+from rmq_offline.repair.report import RepairReport
+from rmq_offline.tasks.runner import ProcessRunner
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import REBUILT, SIZES, log_path, patch, rebuild
 
 
 def repair(store: Path, *accept: str, apply: bool = True) -> RepairReport:
@@ -79,6 +79,21 @@ def test_a_damaged_message_touches_its_own_queue_and_the_index_of_its_keys(store
     changed = {str(Path(name).parent) for name in before if before[name] != after.get(name)}
     assert len(changed - {"index"}) == 1
     assert replaced(store) == changed
+
+
+def test_units_that_no_broker_adds_come_back_by_a_rebuild_and_not_by_the_repair_of_another_queue(store: Path) -> None:
+    whole = tree(store)["consumequeue/Clicks/0/00000000000000000400"]
+    path = store / "consumequeue/Clicks/0" / f"{400:020d}"
+    patch(path, 160, bytes(40))  # the last two; other queues name later messages
+    before = identities(store)
+    flip_a_unit(store)
+    report = repair(store)
+    assert [finding.kind.code for finding in report.left] == ["consumequeue.unit.not_added"]
+    assert [step.path for step in report.steps] == ["consumequeue/Orders/1", "checkpoint"]
+    after = identities(store)
+    assert {name: data for name, (_, _, data) in after.items()} == {name: data for name, (_, _, data) in before.items()}
+    rebuild(store)
+    assert tree(store)["consumequeue/Clicks/0/00000000000000000400"] == whole
 
 
 def test_the_command_of_the_report_brings_the_former_queues_back(store: Path) -> None:

@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.repair import journal
+from rmq_offline.repair import journal
 from tests.repair.test_damage import flip, foreign, junk, log_files, long, repair, torn_tail
-from tests.store_files import tree
-from tests.verified_stores import FILE_BYTES, patch
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import FILE_BYTES, patch
 
 _MOVED = {"commitlog/notes.txt": b"mine\n", "consumequeue/Orders/notes.txt": b"mine too\n"}
 

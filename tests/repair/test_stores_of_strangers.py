@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_formats.errors import StoreError
-from rmq_formats.generate import generate_store
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.repair import journal
-from rmq_formats.repair.job import repair_store
-from rmq_formats.tasks import origin
-from rmq_formats.tasks.origin import Leftover
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.write.derived import begin_derived, commit_derived
-from tests import foreign_notes as plants
-from tests.dying_processes import run_and_die
-from tests.foreign_notes import Plant, house, inventory, link, note, pipe, text
-from tests.store_files import tree
-from tests.verified_stores import FILE_BYTES, REBUILT, SIZES, patch, sound_store
-from tests.written_stores import rows, write
+from rmq_offline.generate import generate_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.repair import journal
+from rmq_offline.repair.job import repair_store
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
+from rmq_offline.tasks import origin
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.write.derived import begin_derived, commit_derived
+from tests.support.processes.dying_processes import run_and_die
+from tests.support.stores import foreign_notes as plants
+from tests.support.stores.foreign_notes import Plant, house, inventory, link, note, pipe, text
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import FILE_BYTES, REBUILT, SIZES, patch, sound_store
+from tests.support.stores.written_stores import rows, write
 
 Action = Callable[[Path, Leftover], Any]
 WORDS = [Leftover.REFUSE, Leftover.RESUME]

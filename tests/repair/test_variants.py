@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.store import Store
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.cli.conftest import Rmq, rmq
 from tests.conftest import MIXED_DELAY_LEVELS
 from tests.interop import peer
-from tests.rebuilt_stores import built
+from tests.support.stores.rebuilt_stores import built
 from tests.variants.conftest import Untouched, held, refusal, untouched, variant
 from tests.variants.test_rocksdb_rebuild import pairs
 from tests.variants.test_sources import rows_of

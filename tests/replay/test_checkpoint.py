@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_formats.errors import StoreError
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 
 
 @pytest.mark.parametrize(

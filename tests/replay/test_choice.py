@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_core.broker.tables import names
-from rmq_core.replay.choice import USER_TOPICS, Choice, build_choice, filter_rows
-from rmq_core.replay.outgoing import COLUMNS, ORIGIN, Origin, encode_rows
 from rmq_formats.arrow.schema import COMMITLOG, schema_of
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from rmq_formats.codecs.properties import decode_properties
-from rmq_formats.codecs.topics import SYSTEM_TOPICS
+from rmq_formats.codecs.topics import SYSTEM_TOPICS, TEMPLATE_TOPIC
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Query
 from rmq_formats.sql92 import compile_expression
+from rmq_offline.replay.choice import USER_TOPICS, Choice, build_choice, filter_rows
+from rmq_offline.replay.outgoing import COLUMNS, ORIGIN, Origin, encode_rows
 
 _SQL = (
     "a > 3 AND b = 'x'", "a BETWEEN 2 AND 7 OR c IS NULL", "NOT (b IN ('x', 'a > 3'))", "b CONTAINS 'y' AND a <> 5",
@@ -52,7 +52,7 @@ def test_without_topics_it_is_all_that_are_users_own(topic: str, is_wanted: bool
 
 def test_system_topics_are_those_of_the_broker() -> None:
     """The names that the broker has constants for, and two that it has none for."""
-    of_the_broker = names.NOT_FOR_CLIENTS | {names.TEMPLATE_TOPIC, names.BENCHMARK_TOPIC}
+    of_the_broker = names.NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, names.BENCHMARK_TOPIC}
     assert of_the_broker | {"RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"} == SYSTEM_TOPICS
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from jobs import replay
-from rmq_core.replay.run import count, read_chosen, read_plan
 from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_offline.replay.run import count, read_chosen, read_plan
 
 Golden = Callable[[str], Path]
 Place = tuple[str, int, int]

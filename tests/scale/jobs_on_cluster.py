@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError
-from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.spark import session
-from rmq_formats.spark.runner import SparkRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
-from tests.rebuilt_stores import Splits, golden_options
+from tests.support.stores.rebuilt_stores import Splits, golden_options
 
 ROOT = Path(__file__).parents[2]
 MASTER = "local-cluster[2,1,1024]"  # executors, processors of each, MiB of each
@@ -151,7 +151,7 @@ def run_all(spark: SparkSession, store: str, settings: str, out: Path, s3: str) 
     killer = KillWhenItWorks(spark)
     killer.start()
     given = export_delta.parser().parse_args(["--store", store, "--table", table, "--system-topics"])
-    exported, code = export_delta.main(given, spark)
+    exported, code = export_delta.main(export_delta.check(given), spark)
     killer.stop()
     rows = spark.read.format("delta").load(table).select("physical_offset").collect()
     offsets = sorted(row.physical_offset for row in rows)

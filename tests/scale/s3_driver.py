@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta.table import DeltaTransaction
 from rmq_formats.spark import session
+from rmq_lakehouse.delta.table import DeltaTransaction
 from tests.lakehouse.exported_stores import Exporter
 
 

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from jobs import import_delta
 from rmq_formats.errors import StoreLockedError
 from rmq_formats.spark import session
-from tests.lakehouse.exported_stores import Exporter, plain, write
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_exactly_once import meanwhile
 
 

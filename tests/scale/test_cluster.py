@@ -13,14 +13,14 @@ from typing import Any
 import pyspark
 import pytest
 
-from rmq_formats.tasks.object_workspace import MANIFEST
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.rebuilt_stores import built
+from rmq_offline.tasks.object_workspace import MANIFEST
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.scale.conftest import Bucket, new_bucket
 from tests.scale.jobs_on_cluster import ROOT
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import built
+from tests.support.stores.store_files import tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]  # its run is made once
 

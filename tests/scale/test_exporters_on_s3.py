@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.tables.delta_files import rows
-from tests.lakehouse.exported_stores import plain, write
+from tests.lakehouse.small_stores import plain, write
 from tests.scale.conftest import AWS, ROOT, Bucket
-from tests.torture import rounds
+from tests.support.torture import rounds
 
 POM = Path(__file__).parent / "s3a" / "pom.xml"
 

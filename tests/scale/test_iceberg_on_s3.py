@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg import table as iceberg
-from rmq_formats.lakehouse.iceberg.rows import rows_of
-from rmq_formats.lakehouse.iceberg.table import table_layout
-from tests.lakehouse.exported_stores import plain, write
+from rmq_lakehouse.iceberg import table as iceberg
+from rmq_lakehouse.iceberg.rows import rows_of
+from rmq_lakehouse.iceberg.table import table_layout
 from tests.lakehouse.rest_catalog import rest_catalog
+from tests.lakehouse.small_stores import plain, write
 from tests.lakehouse.test_exactly_once import meanwhile
 from tests.scale.conftest import AWS, Bucket
 
@@ -48,8 +48,7 @@ class Lake:
         given = export_delta.parser().parse_args(
             ["--store", self._store, "--store-id", "shop", "--format", "iceberg", *where, *options, *arguments]
         )
-        export_delta.check(given)
-        return export_delta.main(given, self.spark)[0]
+        return export_delta.main(export_delta.check(given), self.spark)[0]
 
     def table(self, name: str = "messages") -> Table:
         return load_catalog("lake", **self.options).load_table(f"sales.{name}")
@@ -96,7 +95,7 @@ def test_a_store_there_is_exported_there_and_two_readers_find_it(
     held = {task.file.file_path for task in lake.table().scan().plan_files()}
     assert held == {f"s3://{lake.bucket.name}/wh/sales/messages/data/{name}" for name in files}
     frame = rows_of(lake.spark, lake.table(), list(lake.table().scan().plan_files()))
-    plan = frame._jdf.queryExecution().toString() + repr(table_layout(lake.table(), "messages", (), "zstd"))
+    plan = frame._jdf.queryExecution().toString() + repr(table_layout(lake.table(), "messages", "zstd"))
     assert "MapInArrow" in plan
     assert SECRET not in json.dumps(report) + plan + caplog.text + "".join(capfd.readouterr())
 

@@ -9,15 +9,15 @@ import pytest
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAX_BODY_BYTES
 from rmq_formats.codecs.record import encode_record, record_bytes
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.repair.job import repair_store
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.torture import TIMES
-from tests.verified_stores import FIRST_MS, codes, flip_at, message, only, patch
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.verified_stores import FIRST_MS, codes, flip_at, message, only, patch
+from tests.support.torture import TIMES
 
 FILE_BYTES: Final = COMMITLOG_FILE_BYTES
 DERIVED: Final = RebuildOptions(True, True, StoreSizes(1 << 30, 4000, 0, 50, 1200, (1000,)))

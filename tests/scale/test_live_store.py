@@ -14,19 +14,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan.splits import plan_splits
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests import warm_processes
-from tests.rebuilt_stores import Splits, message, small_store, stored_messages
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.scale.jobs_on_cluster import ROOT
-from tests.store_files import tree, write_commitlog
+from tests.support.processes import warm_processes
+from tests.support.stores.rebuilt_stores import Splits, message, small_store, stored_messages
+from tests.support.stores.store_files import tree, write_commitlog
 
 FILE_BYTES = 1 << 20
 OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 20_000, 0, 50, 4000, (1000, 5000)))
@@ -126,9 +126,9 @@ def test_exports_land_each_message_once(tmp_path: Path, spark: SparkSession) -> 
     arguments = ["--store", str(store), "--table", table, "--partition-by", "topic", "--system-topics"]
     given = export_delta.parser().parse_args(arguments)
     with writing(store):
-        first, code = export_delta.main(given, spark)
+        first, code = export_delta.main(export_delta.check(given), spark)
         assert code == 0
-    second, code = export_delta.main(given, spark)
+    second, code = export_delta.main(export_delta.check(given), spark)
     offsets = [record.physical_offset for record in stored_messages(store)]
     assert (code, second["starting_physical_offset"]) == (0, first["ending_physical_offset"])
     assert first["messages"] >= 2000
@@ -144,7 +144,7 @@ def test_a_record_in_flight_is_behind_the_bound_and_a_torn_one_before_it(tmp_pat
     last = list(stored_messages(store))[-1]
     torn = whole[: last.physical_offset + 60].ljust(len(whole), b"\0")
     path.write_bytes(torn)
-    segments = commitlog_segments(LocalStorage(), str(store))
+    segments = open_store(str(store)).segments
     assert [split.data_end for split in plan_splits(LocalStorage(), segments)] == [len(torn.rstrip(b"\0"))]
 
     def append() -> None:

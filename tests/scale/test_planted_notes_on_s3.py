@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.tasks.object_workspace import ObjectArea
-from rmq_formats.tasks.origin import Leftover
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.together import run_alone
-from rmq_formats.write.commitlog import end_killed
+from rmq_offline.tasks.object_workspace import ObjectArea
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.together import run_alone
+from rmq_offline.write.commitlog import end_killed
 from tests.scale.conftest import Bucket
 
 WORDS = [Leftover.REFUSE, Leftover.RESUME]

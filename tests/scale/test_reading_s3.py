@@ -12,17 +12,18 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage, split_query
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests import warm_processes
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
-from tests.rebuilt_stores import Splits, built, golden_options
 from tests.scale.conftest import AWS, Bucket
+from tests.support.processes import warm_processes
+from tests.support.stores.rebuilt_stores import Splits, built, golden_options
 
 OnS3 = Callable[[str], str]
 Golden = Callable[[str], Path]
@@ -51,20 +52,20 @@ def test_a_store_is_found_by_query_or_environment(
     if not query:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{bucket.server}")
     for slash in ("", "/"):
-        storage, root = open_storage(
-            f"s3://{bucket.name}/stores/exotic{slash}?{query.format(bucket.server)}".rstrip("?")
-        )
+        store = open_store(f"s3://{bucket.name}/stores/exotic{slash}?{query.format(bucket.server)}".rstrip("?"))
         for name in ("commitlog", "consumequeue", "consumequeue/%RETRY%exotic", ""):
             here = sorted((golden("exotic") / "store" / name).glob("*"))
-            assert [entry.name for entry in storage.entries(f"{root}/{name}".rstrip("/"))] == [p.name for p in here]
-        again, path = open_storage(f"{root}/commitlog/{0:020d}")
+            assert [entry.name for entry in store.storage.entries(f"{store.root}/{name}".rstrip("/"))] == [
+                p.name for p in here
+            ]
+        again, path = open_storage(f"{store.root}/commitlog/{0:020d}")
         assert again.read_bytes(path) == (golden("exotic") / "store/commitlog" / f"{0:020d}").read_bytes()
 
 
 def test_a_server_that_does_not_answer_is_told_in_a_line() -> None:
-    storage, root = open_storage("s3://b/store?endpoint_override=127.0.0.1:1&scheme=http")
+    store = open_store("s3://b/store?endpoint_override=127.0.0.1:1&scheme=http")
     with pytest.raises(StoreError, match="cannot be looked up"):
-        storage.exists(root)
+        store.storage.exists(store.root)
 
 
 @pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
@@ -133,14 +134,13 @@ def test_export_lands_each_message_once(
 ) -> None:
     arguments = ["--store", golden_on_s3("mixed"), "--table", str(tmp_path / "table"), "--system-topics"]
     given = export_delta.parser().parse_args(arguments)
-    export_delta.check(given)
-    report, code = export_delta.main(given, spark)
+    report, code = export_delta.main(export_delta.check(given), spark)
     lines = (golden("mixed") / "expected" / "messages.jsonl").read_text().splitlines()
     expected: list[Any] = [json.loads(line)["physical_offset"] for line in lines]
     rows = spark.read.format("delta").load(str(tmp_path / "table")).select("physical_offset").collect()
     assert (code, report["messages"]) == (0, len(expected))
     assert sorted(row.physical_offset for row in rows) == expected
-    again, _ = export_delta.main(given, spark)
+    again, _ = export_delta.main(export_delta.check(given), spark)
     assert again["messages"] == 0
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS, UNIT_BYTES
-from rmq_formats.generate import generate_store
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.rebuilt_stores import SMALL, built, by_codecs
+from rmq_offline.generate import generate_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.rebuilt_stores import SMALL, built, by_codecs
 
 SIZES = replace(
     SMALL.sizes, consumequeue_file_bytes=6_000_000, index_slots=1000, index_entries=300_000,

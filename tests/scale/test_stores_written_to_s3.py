@@ -15,23 +15,23 @@ from pyspark.sql import Row, SparkSession
 from jobs import export_delta, import_delta
 from rmq_formats import Store
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, open_storage
-from rmq_formats.tasks import object_lease
-from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.findings import Severity
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write, end_killed
+from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.tasks import object_lease
+from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.findings import Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write, end_killed
 from tests.conftest import GOLDEN_SETTINGS
-from tests.lakehouse.exported_stores import plain
-from tests.lakehouse.exported_stores import write as write_log
-from tests.rebuilt_stores import rebuild, small_store
+from tests.lakehouse.small_stores import plain
+from tests.lakehouse.small_stores import write as write_log
 from tests.scale.conftest import Bucket
-from tests.store_files import tree
-from tests.torture import rounds
-from tests.written_stores import SMALL_DISPATCH, batches_of, dispatch_of, rows, write
+from tests.support.stores.rebuilt_stores import rebuild, small_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.written_stores import SMALL_DISPATCH, batches_of, dispatch_of, rows, write
+from tests.support.torture import rounds
 
 TIME_US = 1_800_000_000_000_000  # else it would be that of the write, and no two logs the same
 NEW = rows(
@@ -147,11 +147,11 @@ def test_killed_before_any_change_it_is_old_or_new_or_told(bucket: Bucket, tmp_p
         found = parts(bucket.tree("store"))
         if noted < at <= ended:
             with pytest.raises(StoreError, match="a write into this store has not ended"):
-                commitlog_segments(*open_storage(uri))
+                open_store(uri).require_log()
             with pytest.raises(StoreError, match="a write into this store has not ended"):
                 faults(uri)
         else:
-            commitlog_segments(*open_storage(uri))
+            open_store(uri).require_log()
             assert found == old if at <= noted else {name: found[name] for name in log} == log
         assert end_killed(uri, ProcessRunner(1)) == (noted < at < len(changes) - 1)
         assert parts(bucket.tree("store")) == (old if at <= noted else new)
@@ -178,7 +178,7 @@ def test_of_two_writes_the_later_one_counts_and_one_publishes_at_a_time(bucket: 
 def test_a_table_is_imported_there_and_exported_again(bucket: Bucket, tmp_path: Path, spark: SparkSession) -> None:
     def export(store: str, table: str) -> list[Row]:
         given = export_delta.parser().parse_args(["--store", store, "--table", str(tmp_path / table)])
-        export_delta.main(given, spark)
+        export_delta.main(export_delta.check(given), spark)
         frame = spark.read.format("delta").load(str(tmp_path / table))
         return frame.drop("size", "msg_id", "physical_offset").orderBy("topic", "queue_offset").collect()
 

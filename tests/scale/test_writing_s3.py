@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.spark.runner import SparkRunner
-from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
-from rmq_formats.tasks.runner import ProcessRunner, Runner
-from rmq_formats.tasks.waves import WORK_DIRECTORY
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.spark.runner import SparkRunner
+from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_offline.tasks.runner import ProcessRunner, Runner
+from rmq_offline.tasks.waves import WORK_DIRECTORY
 from tests.conftest import GOLDEN_SETTINGS
-from tests.rebuilt_stores import SMALL, Splits, golden_options, rebuild, small_store
 from tests.scale.conftest import Bucket
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import SMALL, Splits, golden_options, rebuild, small_store
+from tests.support.stores.store_files import tree
 
 OLD = {"consumequeue/Old/3/" + "0" * 20: b"q" * 400, "index/20200101000000000": b"i" * 640, "notes.txt": b"mine"}
 

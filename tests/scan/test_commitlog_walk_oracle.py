@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import MAX_FRAME_BYTES
-from tests.commitlog_walk_oracle import Blank, Frame, walk
-from tests.record_strategies import encode_segment, messages, plain_message
+from tests.support.oracles.commitlog_walk import Blank, Frame, walk
+from tests.support.stores.record_strategies import encode_segment, messages, plain_message
 
 FILE_OFFSET = 5 << 30
 BODIES = [b"first", b"second record", b"", b"the fourth", b"five"]

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, frozen_end, plan_splits
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage, Segment
-from tests.rebuilt_stores import message, patch, small_store, stored_messages
-from tests.store_files import write_commitlog
+from rmq_formats.storage.store_files import open_store
+from tests.support.stores.rebuilt_stores import message, patch, small_store, stored_messages
+from tests.support.stores.store_files import write_commitlog
 
 
 def segments_of(store: Path) -> list[Segment]:
-    return commitlog_segments(LocalStorage(), str(store))
+    return open_store(str(store)).segments
 
 
 @pytest.mark.parametrize("split_bytes", [1000, 4096, DEFAULT_SPLIT_BYTES])

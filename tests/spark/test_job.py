@@ -8,9 +8,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.delta.location import first_line
-from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.session import check_class, delta_package
+from rmq_lakehouse.delta.location import first_line
+from rmq_offline.spark.job import spark_cause
 
 
 def test_a_library_that_does_not_fit_this_spark_is_told(spark: SparkSession) -> None:

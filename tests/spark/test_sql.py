@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS
 from rmq_formats.pending_timers import pending_timers
 from rmq_formats.spark import create_views
-from rmq_formats.spark.live.options import ACCESS_OPTIONS
-from rmq_formats.spark.metadata.options import OFFSETS_OPTIONS
 from rmq_formats.spark.tables.transactions import transactions
 from rmq_formats.spark.views import VIEWS
 from rmq_formats.store import Store
-from tests.light_queues_oracle import light_places
+from rmq_lakehouse.live.options import ACCESS_OPTIONS
+from rmq_lakehouse.metadata.options import OFFSETS_OPTIONS
 from tests.read.test_lag import commit, lag
 from tests.spark.live.test_pages import first_cells
+from tests.support.oracles.light_queues import light_places
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,9 @@ def test_the_page_runs(spark: SparkSession, store: Path) -> None:
         else:
             assert language == "sql"
             answers.append(spark.sql(here).collect())
-    behind, nexts, states, topics, created, late, described = answers
+    sums, behind, nexts, states, topics, created, late, described = answers
+    assert {row.topic: row.messages for row in sums}["Orders"] > 0
+    assert [row.bytes for row in sums] == sorted((row.bytes for row in sums), reverse=True)
     rows = [row for row in lag(store) if row["lag_messages"]]
     assert [tuple(row) for row in behind] == [
         ("golden_cg_ok", "Orders", sum(row["lag_messages"] for row in rows), max(row["lag_seconds"] for row in rows))
@@ -130,3 +132,14 @@ def test_sql_tells_in_which_light_queues_a_message_stands(spark: SparkSession, g
     messages = [message for message in Store(golden("lmq") / "store").messages() if message.sys_flag & 12 in {0, 8}]
     expected = {one.physical_offset: {(name, place) for name, _, place in light_places(one)} for one in messages}
     assert found == {offset: places for offset, places in expected.items() if places}
+
+
+def test_narrow_views_read_no_bodies(spark: SparkSession, golden: Callable[[str], Path]) -> None:
+    create_views(spark, str(golden("mixed") / "store"), prefix="narrow_")
+    whole, headers = spark.table("narrow_messages"), spark.table("narrow_message_headers")
+    assert set(whole.columns) - set(headers.columns) == {"body", "properties"}
+    positions = spark.table("narrow_message_positions")
+    assert positions.columns == ["topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp"]
+    (size,) = positions.agg({"size": "sum"}).collect()
+    assert size[0] > 0
+    assert whole.agg({"size": "sum"}).collect() == [size]

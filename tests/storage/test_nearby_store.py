@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreNotFoundError
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import open_store
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Path:
 
 def refusal(path: Path) -> str:
     with pytest.raises(StoreNotFoundError) as refused:
-        commitlog_segments(LocalStorage(), str(path))
+        open_store(str(path)).require_log()
     assert no_store_error(LocalStorage(), str(path)) == str(refused.value)
     return str(refused.value).replace(str(path), "X")
 
@@ -78,5 +78,5 @@ def test_what_has_no_part_of_a_store_says_so(tmp_path: Path) -> None:
 
 def refusal_of_log(store: Path) -> str:
     with pytest.raises(StoreNotFoundError) as refused:
-        commitlog_segments(LocalStorage(), str(store))
+        open_store(str(store)).require_log()
     return str(refused.value)

@@ -13,7 +13,7 @@ import pytest
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage, open_storage
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 Golden = Callable[[str], Path]
 DATABASES = {  # of golden stores, with what Java lists of them

@@ -10,9 +10,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from rmq_formats.errors import StoreError, StoreNotFoundError, without_secrets
-from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.storage import segments
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import (
     ArrowStorage,
     Entry,
@@ -23,8 +21,10 @@ from rmq_formats.storage.segments import (
     opened,
     read_range,
 )
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.rebuild.job import rebuild_store
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import Splits, built, golden_options, rebuild
+from tests.support.stores.rebuilt_stores import Splits, built, golden_options, rebuild
 
 
 @pytest.fixture(params=["local", "arrow"])
@@ -159,7 +159,7 @@ def test_segments_are_listed_in_the_order_of_their_offsets(place: tuple[Storage,
         (tmp_path / "commitlog" / f"{offset:020d}").write_bytes(bytes(4096))
     for foreign in ("1", "x" * 20):
         (tmp_path / "commitlog" / foreign).write_bytes(b"")
-    found = commitlog_segments(storage, root)
+    found = StoreFiles(storage, root).segments
     assert [(found_one.start_offset, found_one.end_offset) for found_one in found] == [
         (0, 4096), (4096, 8192), (1 << 40, (1 << 40) + 4096),
     ]  # fmt: skip

@@ -13,11 +13,11 @@ from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
 from rmq_formats.codecs.variants.inner_batch import is_inner_batch
-from tests.commitlog_walk_oracle import Frame, walk
-from tests.consumequeue_oracle import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
-from tests.index_oracle import build_index, index_keys
-from tests.light_queues_oracle import light_places
-from tests.store_files import tree
+from tests.support.oracles.commitlog_walk import Frame, walk
+from tests.support.oracles.consumequeue import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
+from tests.support.oracles.index import build_index, index_keys
+from tests.support.oracles.light_queues import light_places
+from tests.support.stores.store_files import tree
 
 Expected = tuple[dict[str, bytes], list[bytes]]
 

@@ -29,6 +29,7 @@ def config_of(root: Any, **changes: Any) -> StoreConfig:
     settings: dict[str, Any] = {
         "root": str(root), "commitlog_file_bytes": 16_384, "consumequeue_file_bytes": 400, "index_slots": 50,
         "index_entries": 100, "delay_levels": "1s 5s", "flush_disk_type": FlushDiskType.ASYNC,
+        "delete_log_interval_ms": 0,
     }  # fmt: skip
     return StoreConfig(**{**settings, **changes})
 

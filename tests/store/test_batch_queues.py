@@ -33,7 +33,7 @@ from tests.store.small_stores import (
     start_without,
 )
 from tests.store.test_golden_stores import config_for
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 TOPIC, FILE_BYTES = BATCH_TOPIC, 230
 UNWRAPPED = ("INNER_NUM", "INNER_BASE")

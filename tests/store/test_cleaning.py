@@ -75,7 +75,7 @@ def check_readable(store: MessageStore) -> None:
 
 
 def test_old_files_go_at_their_hour_with_queues_and_index(open_store: Opener) -> None:
-    store = filled(open_store)
+    store = filled(open_store, destroy_forcibly_interval_ms=0)
     aged(store, [73, 73, 73, 71, 73])
     starts = [file.start for file in store._log.files]
     held = store.read_log_range(0, 100)
@@ -274,3 +274,80 @@ def test_a_file_that_cannot_be_deleted_is_tried_again_after_its_interval(open_st
     store._background._remove_at -= 3601
     store._background._turn()
     assert len(tries) == 2
+
+
+def log_file_count(store: MessageStore) -> int:
+    return len(list(Path(store.config.commitlog_path).iterdir()))
+
+
+def queue_file_count(store: MessageStore) -> int:
+    return sum(path.is_file() for path in (Path(store.config.root) / "consumequeue").rglob("*"))
+
+
+def test_a_file_that_somebody_reads_stays_until_it_is_free_or_its_time_is_over(open_store: Opener) -> None:
+    store = filled(open_store, threads=NoThreads(), destroy_forcibly_interval_ms=3_600_000, file_reserved_hours=1)
+    aged(store, [2.0] * 2)
+    before = log_file_count(store)
+    first, second = (store.read_log_range(offset, 100) for offset in (0, store.config.commitlog_file_bytes))
+    assert first is not None
+    assert second is not None
+    assert store.clean(NOW_S * 1000).log_files == 2
+    store._background._turn()
+    assert log_file_count(store) == before
+    del first
+    store._background._turn()
+    assert log_file_count(store) == before - 1
+    store._background._to_remove[0].forced_at -= 3601
+    store._background._turn()
+    assert log_file_count(store) == before - 2
+    assert len(bytes(second)) == 100
+    assert store.shutdown()
+
+
+def test_a_shutdown_waits_for_no_reader(open_store: Opener) -> None:
+    store = filled(open_store, threads=NoThreads(), file_reserved_hours=1)
+    aged(store, [2.0])
+    before = log_file_count(store)
+    held = store.read_log_range(0, 100)
+    assert store.clean(NOW_S * 1000).log_files == 1
+    store._background._is_stopping = True
+    store._background._turn()
+    assert log_file_count(store) == before - 1
+    assert held is not None
+    assert store.shutdown()
+
+
+def test_expired_queue_files_are_deleted_by_the_thread_with_a_pause_after_each_queue(open_store: Opener) -> None:
+    store = filled(open_store, threads=NoThreads(), delete_queue_interval_ms=3_600_000, delete_batch=1000)
+    aged(store, [1000] * 100)
+    before = queue_file_count(store)
+    report = store.clean(NOW_S * 1000)
+    assert report.queue_files > 2
+    assert queue_file_count(store) == before, "the caller of clean deletes none"
+    store._background._turn()
+    after_first = queue_file_count(store)
+    assert before - report.queue_files < after_first < before
+    store._background._turn()  # an hour early
+    assert queue_file_count(store) == after_first
+    store._background._is_stopping = True
+    store._background._turn()
+    assert queue_file_count(store) == before - report.queue_files
+    check_readable(store)
+    assert store.shutdown()
+
+
+def test_a_topic_made_again_keeps_its_new_file_where_an_expired_one_waits(open_store: Opener) -> None:
+    store = filled(open_store, threads=NoThreads(), delete_batch=1000)
+    aged(store, [1000] * 100)
+    assert store.clean(NOW_S * 1000).queue_files > 2
+    store.delete_topics(["Orders"])
+    for _ in range(30):
+        put(store, "Orders")
+    store.dispatch()
+    assert not store.remove_deleted(1)
+    store._background._is_stopping = True
+    store._background._turn()
+    assert (store.min_offset("Orders", 0), store.max_offset("Orders", 0)) == (0, 30)
+    assert store.get("Orders", 0, 0, 30).status is GetStatus.FOUND
+    assert (Path(store.config.root) / "consumequeue" / "Orders" / "0" / f"{0:020d}").is_file()
+    assert store.shutdown()

@@ -10,8 +10,8 @@ import pytest
 from rmq_core.store.store import MessageStore
 from tests.store.conftest import Opener
 from tests.store.small_stores import put
-from tests.store_files import tree
-from tests.torture import rounds
+from tests.support.stores.store_files import tree
+from tests.support.torture import rounds
 
 pytestmark = pytest.mark.torture
 

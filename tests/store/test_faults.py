@@ -18,7 +18,7 @@ from rmq_formats.errors import RmqError
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived
 from tests.store.small_stores import QuickDisk, config_of, cut_log, fill, log_records, opened, put, read_all
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 
 NOBODY = 65534
 
@@ -139,6 +139,22 @@ def test_a_crash_between_the_files_of_ext_and_of_the_queue_does_not_stop_the_nex
     again = open_store(consumequeue_ext_enabled=True)
     assert len(read_all(again)) == 1
     assert again.shutdown()
+
+
+def test_a_queue_whose_first_file_could_not_be_written_begins_where_its_first_message_is(open_store: Opener) -> None:
+    disk = FailingDisk()
+    store = open_store(disk=disk)
+    queue = store.appender.queue("T", 0)
+    assert queue is not None
+    queue.next_offset = 7  # those before it are no longer in the log
+    put(store)
+    disk.error, disk.places, disk.kinds = errno.ENOSPC, ("consumequeue/",), ("write",)
+    assert not store.dispatch()
+    disk.error = None
+    assert store.dispatch()
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (7, 8)
+    assert store.shutdown()
+    check_derived(store.config)
 
 
 class LateDisk(QuickDisk):

@@ -1,6 +1,7 @@
 """The stores that the original wrote, opened here: all is served, and what is derived is what it would rebuild."""
 
 import json
+import random
 import shutil
 from base64 import b64decode
 from collections.abc import Callable
@@ -12,14 +13,20 @@ import pytest
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import ALL_TAGS
-from rmq_formats.codecs.layout import EXT_FILE_BYTES
+from rmq_formats.codecs.layout import EXT_FILE_BYTES, LOST_UNIT_SIZE, UNIT_BYTES
 from rmq_formats.codecs.record import decode_record
-from tests.conftest import GoldenSettings
-from tests.consumequeue_oracle import goes_to_consumequeue
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.conftest import GOLDEN_SETTINGS, GoldenSettings
 from tests.store.derived_from_log import first_difference, found
-from tests.store.small_stores import log_records, opened, read_all
-from tests.store_files import tree
+from tests.store.small_stores import log_records, opened, put, read_all
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import patch
 
 
 def config_for(root: Path, settings: GoldenSettings) -> StoreConfig:
@@ -116,6 +123,31 @@ def test_the_same_messages_at_the_same_times_become_the_same_files(
     assert first_difference_of(tree(Path(ours.commitlog_path)), tree(Path(config.commitlog_path))) is None
     assert opened(config).shutdown()  # the original forces and dispatches what was left when it was killed
     assert found(ours) == found(config)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_new_messages_follow_units_of_lost_messages(
+    golden: Callable[[str], Path], tmp_path: Path, is_killed: bool
+) -> None:
+    root = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
+    directory = root / "consumequeue/SCHEDULE_TOPIC_XXXX/0"
+    units = (directory / paths.segment_name(0)).read_bytes()[: 4 * UNIT_BYTES]
+    log = sorted((root / "commitlog").iterdir())[1]
+    begin = int.from_bytes(units[:8], "big") - int(log.name)
+    patch(log, begin, random.Random(5).randbytes(4000))
+    assert repair_store(str(root), VerifyOptions(), ProcessRunner(1), apply=True).is_clean
+    lost_units = (directory / paths.segment_name(0)).read_bytes()[: 4 * UNIT_BYTES]
+    assert [Unit.decode(lost_units, at).size for at in range(0, len(lost_units), UNIT_BYTES)] == [LOST_UNIT_SIZE] * 4
+    for start in range(2):
+        if is_killed:
+            (root / "abort").write_text("1")
+        store = opened(config_for(root, GOLDEN_SETTINGS["mixed"]))
+        assert put(store, "SCHEDULE_TOPIC_XXXX", 0, b"new").queue_offset == 4 + start
+        store.dispatch()
+        bodies = [decode_record(record).body for record in read_all(store, "SCHEDULE_TOPIC_XXXX")]
+        assert bodies.count(b"new") == start + 1
+        assert store.shutdown()
+    assert (directory / paths.segment_name(0)).read_bytes().startswith(lost_units)
 
 
 def first_difference_of(ours: dict[str, bytes], theirs: dict[str, bytes]) -> tuple[str, int] | None:

@@ -10,7 +10,7 @@ from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived
 from tests.store.killed_writer import Model, write_until_killed
 from tests.store.small_stores import KINDS, batch_topics_of, config_of, config_of_kind, log_records
-from tests.torture import rounds
+from tests.support.torture import rounds
 
 pytestmark = pytest.mark.torture
 

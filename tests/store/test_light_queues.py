@@ -17,15 +17,15 @@ from rmq_formats.codecs.layout import CRC_PROPERTY_BYTES, SCHEDULE_TOPIC
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.errors import OptionError, StoreLayoutError
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.conftest import VARIANTS
-from tests.rebuilt_stores import rebuild
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, found
 from tests.store.small_stores import HOST, NOW_MS, batch_of, config_of, log_records, opened, put, start_without
 from tests.store.test_golden_stores import config_for, first_difference_of
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import rebuild
+from tests.support.stores.store_files import tree
 
 NAMES, PLACES = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 LIGHT: dict[str, Any] = {"lmq_enabled": True, "multi_dispatch_enabled": True}

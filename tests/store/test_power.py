@@ -29,8 +29,8 @@ from tests.store.small_stores import (
     put,
     put_any,
 )
-from tests.store_files import tree
-from tests.torture import rounds
+from tests.support.stores.store_files import tree
+from tests.support.torture import rounds
 
 pytestmark = pytest.mark.torture
 

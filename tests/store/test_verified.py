@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.store.small_stores import KINDS, config_of_kind, fill, opened
 
 

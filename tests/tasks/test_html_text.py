@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from rmq_formats.tasks.html_text import bytes_text, card, card_findings, counted, safe
+from rmq_formats.html_text import bytes_text, card, card_findings, counted, safe
 
 
 class _Tags(HTMLParser):

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreLockedError
-from rmq_formats.storage import file_locks
-from rmq_formats.tasks import open_logs
-from rmq_formats.tasks.store_lock import store_lock
-from tests.rebuilt_stores import rebuild, small_store
-from tests.store_files import tree
+from rmq_formats.storage import file_locks, open_logs
+from rmq_formats.storage.store_lock import store_lock
+from tests.support.stores.rebuilt_stores import rebuild, small_store
+from tests.support.stores.store_files import tree
 
 Hold = Callable[[Path], Any]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.tasks import publish
-from rmq_formats.tasks.contained import root_directory
-from tests.dying_processes import NoExchange
-from tests.torture import rounds
+from rmq_formats.storage.contained import root_directory
+from rmq_offline.tasks import publish
+from tests.support.processes.dying_processes import NoExchange
+from tests.support.torture import rounds
 
 NAMES = ("commitlog", "consumequeue", "index")
 RETIRED = ("checkpoint", "index")

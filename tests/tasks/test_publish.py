@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.tasks import publish
-from tests.dying_processes import NoExchange
+from rmq_offline.tasks import publish
+from tests.support.processes.dying_processes import NoExchange
 
 
 @pytest.fixture

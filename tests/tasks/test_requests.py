@@ -3,7 +3,7 @@
 import threading
 
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, request_all
+from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
 
 
 class Far(LocalStorage):

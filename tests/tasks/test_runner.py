@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from rmq_formats.tasks.runner import ProcessRunner
+from rmq_offline.tasks.runner import ProcessRunner
 
 
 def slow_square(number: int) -> int:

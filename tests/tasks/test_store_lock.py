@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.tasks import object_lease
-from rmq_formats.tasks.object_lease import lease
-from rmq_formats.tasks.store_lock import LOCK_NAME, directory_lock
-from tests.rebuilt_stores import rebuild, small_store
+from rmq_formats.storage.store_lock import LOCK_NAME, directory_lock
+from rmq_offline.tasks import object_lease
+from rmq_offline.tasks.object_lease import lease
+from tests.support.stores.rebuilt_stores import rebuild, small_store
 
 
 class Directory:

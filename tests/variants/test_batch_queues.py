@@ -12,15 +12,15 @@ import pytest
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
 from rmq_formats.errors import StoreLayoutError, StoreSizeError
-from rmq_formats.rebuild.options import options_from_arguments
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.report import VerifyReport
+from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
-from tests.rebuilt_stores import Splits, built, golden_options, rebuild
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import Splits, built, golden_options, rebuild
+from tests.support.stores.store_files import tree
 from tests.variants.conftest import refusal
 
 Variant = Callable[[str], Path]
@@ -155,6 +155,23 @@ def test_files_that_are_missing_cut_or_foreign_are_told(variant: Variant) -> Non
     files[2].unlink()
     files[2].with_name("notes.txt").write_bytes(b"x")
     assert "consumequeue.foreign" in codes(store)
+
+
+def test_a_queue_that_begins_late_came_back_after_its_topic_was_deleted(variant: Variant) -> None:
+    store = variant("bcq")
+    files = sorted((store / FILE).parent.iterdir())
+    size = files[0].stat().st_size
+    units = b"".join(file.read_bytes() for file in files)[5 * BATCH_UNIT_BYTES :].ljust(size * len(files), b"\0")
+    for number, file in enumerate(files):
+        file.write_bytes(units[number * size : (number + 1) * size])
+    assert codes(store) == {"consumequeue.begins_late"}
+    topics = json.loads((store / "config" / "topics.json").read_text())
+    del topics["topicConfigTable"]["BatchOrders"]
+    (store / "config" / "topics.json").write_text(json.dumps(topics))
+    found = {item.kind.code: item.count for item in verify(store).findings if item.queue_id == 1}
+    assert found == {"consumequeue.topic.deleted": 5}
+    change(store / FILE, 3, b"\x01")
+    assert "consumequeue.unit.missing" in codes(store)
 
 
 def test_messages_lost_in_the_log_are_told_by_their_units(variant: Variant) -> None:

@@ -12,9 +12,9 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
 from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
-from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.store import Store
+from rmq_offline.spark.commitlog_source import CommitLogSource
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.read.test_lag import lag
 from tests.variants.test_sources import rows_of
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.variants.controller import Epoch, encode_epochs
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.findings import Finding, Severity
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.findings import Finding, Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 
 Variant = Callable[[str], Path]
 SECOND = 93229  # where the second epoch of the golden store begins

@@ -10,13 +10,13 @@ import pytest
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import LocalStorage, opened
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.entries import mended_terms
-from rmq_formats.verify.findings import Finding, FindingList
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.log import LogCheck
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.report import VerifyReport
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.entries import mended_terms
+from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.log import LogCheck
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
 
 Variant = Callable[[str], Path]
 DATA = f"dledger-n0/data/{0:020d}"

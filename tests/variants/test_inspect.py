@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
 from rmq_formats.storage.store_variants import Variant as Layout
 from rmq_formats.store import Store
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched, refusal
 from tests.variants.test_sources import rows_of

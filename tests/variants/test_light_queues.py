@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.properties import encode_properties
-from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_offline.rebuild.tasks import RebuildOptions
+from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.conftest import VARIANTS
-from tests.light_records import LightQueues, message, odd_records
-from tests.rebuilt_stores import (
+from tests.support.stores.light_records import LightQueues, message, odd_records
+from tests.support.stores.rebuilt_stores import (
     SMALL,
     Splits,
     built,
@@ -25,8 +25,8 @@ from tests.rebuilt_stores import (
     live,
     rebuild,
 )
-from tests.record_strategies import plain_message
-from tests.store_files import tree, write_commitlog
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import tree, write_commitlog
 
 ODD = RebuildOptions(True, True, StoreSizes(65536, 400, 0, 50, 200, (1000,)))
 Variant = Callable[[str], Path]

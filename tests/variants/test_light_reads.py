@@ -12,15 +12,15 @@ from rmq_formats.read.lag import plan_lag, read_lag
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds, ReadOptions
 from rmq_formats.read.task import read_task
-from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
-from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
+from rmq_offline.spark.commitlog_source import CommitLogSource
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.cli.conftest import Rmq
-from tests.light_queues_oracle import light_places
-from tests.light_records import LightQueues
-from tests.rebuilt_stores import rebuild
-from tests.store_files import write_commitlog
+from tests.support.oracles.light_queues import light_places
+from tests.support.stores.light_records import LightQueues
+from tests.support.stores.rebuilt_stores import rebuild
+from tests.support.stores.store_files import write_commitlog
 from tests.variants.test_sources import rows_of
 
 Variant = Callable[[str], Path]
@@ -35,7 +35,7 @@ def units(store: Path, name: str) -> list[int]:
 
 
 def physical_offsets(store: Path, query: Query, access_path: AccessPath) -> list[int]:
-    plan = plan_read(LocalStorage(), str(store), query, access_path=access_path)
+    plan = plan_read(open_store(str(store)), query, access_path=access_path)
     batches: Iterator = (
         batch for task in plan.tasks for batch in read_task(str(store), task, ReadOptions(("physical_offset",), query))
     )
@@ -101,7 +101,7 @@ def test_times_are_looked_up_without_queues_too(golden: Variant, variant: Varian
 def test_the_index_is_not_asked_for_light_queues(golden: Variant) -> None:
     query = Query(topics=frozenset([DEVICE]), key="k")
     with pytest.raises(OptionError, match="the Index has no keys of light queues"):
-        plan_read(LocalStorage(), str(golden("lmq") / "store"), query, access_path=AccessPath.INDEX)
+        plan_read(open_store(str(golden("lmq") / "store")), query, access_path=AccessPath.INDEX)
 
 
 def test_topics_and_light_queues_are_read_together(golden: Variant) -> None:
@@ -156,7 +156,7 @@ def test_a_log_of_many_light_queues_is_filtered_by_one(tmp_path: Path) -> None:
 
 
 def lag(store: Path) -> dict[tuple[str, str, int], dict]:
-    tasks = plan_lag(LocalStorage(), str(store), None, Query())
+    tasks = plan_lag(open_store(str(store)), None, Query())
     rows = [row for task in tasks for row in read_lag(str(store), task).to_pylist()]
     return {(row["group"], row["topic"], row["queue_id"]): row for row in rows}
 

@@ -9,14 +9,14 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import PRE_BLANK
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.report import VerifyReport
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
 from tests.conftest import VARIANTS
-from tests.light_records import LightQueues, message
-from tests.rebuilt_stores import SMALL, Splits, golden_options, live, rebuild
-from tests.store_files import write_commitlog
-from tests.verified_stores import codes, flip_at, only, patch, verify_with
+from tests.support.stores.light_records import LightQueues, message
+from tests.support.stores.rebuilt_stores import SMALL, Splits, golden_options, live, rebuild
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import codes, flip_at, only, patch, verify_with
 
 Variant = Callable[[str], Path]
 DEVICE = "%LMQ%device0"

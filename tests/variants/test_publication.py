@@ -7,7 +7,6 @@ import pytest
 
 from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreLayoutError
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_variants import (
@@ -16,8 +15,9 @@ from rmq_formats.storage.store_variants import (
     dledger_directories,
     write_refusal,
 )
-from rmq_formats.tasks.workspace import LocalArea
-from tests.rebuilt_stores import rebuild, small_store
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
+from rmq_offline.tasks.workspace import LocalArea
+from tests.support.stores.rebuilt_stores import rebuild, small_store
 from tests.variants.conftest import Untouched
 
 

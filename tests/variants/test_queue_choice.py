@@ -15,11 +15,11 @@ from rmq_formats.read.query import Query
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants import queue_choice
 from rmq_formats.read.variants.queue_choice import QueueChoice, choose_queues
-from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_variants import detect_layouts
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
+from rmq_offline.spark.commitlog_source import CommitLogSource
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.variants.conftest import Untouched, held
 from tests.variants.test_rocksdb_reads import listed
 from tests.variants.test_sources import rows_of
@@ -67,13 +67,11 @@ def middle(units: list[tuple]) -> int:
 
 
 def choice(store: Path, *, wants_light: bool = False) -> QueueChoice:
-    return choose_queues(
-        LocalStorage(), str(store), detect_layouts(LocalStorage(), str(store)), wants_light=wants_light
-    )
+    return choose_queues(open_store(str(store)), wants_light=wants_light)
 
 
 def lag(store: Path) -> list[dict]:
-    tasks = plan_lag(LocalStorage(), str(store), None, Query())
+    tasks = plan_lag(open_store(str(store)), None, Query())
     return [row for task in tasks for row in read_lag(str(store), task).to_pylist()]
 
 
@@ -105,7 +103,7 @@ def test_directories_without_files_are_no_queue_files(variant: Variant, golden: 
     store = variant("rocksdb")
     (store / "consumequeue" / "Ghost" / "0").mkdir(parents=True)
     (store / "consumequeue" / "Ghost" / "0" / "notes.txt").touch()
-    assert not detect_layouts(LocalStorage(), str(store)).has_queue_files
+    assert not open_store(str(store)).layouts.has_queue_files
     assert units_of(store) == units
     assert "Ghost" not in Store(store).topics()
     assert len(Store(store).topics()) == len(Store(golden("rocksdb") / "store").topics())

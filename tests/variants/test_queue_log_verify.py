@@ -9,10 +9,10 @@ import pytest
 
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.codecs.variants.tiered import segment_name
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.findings import Finding, Severity
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.findings import Finding, Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq
 from tests.variants.test_queue_logs import BROKER, expire, tier_file
 

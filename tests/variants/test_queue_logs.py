@@ -16,9 +16,9 @@ from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFou
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, LogKind, Logs, QueueBounds
 from rmq_formats.read.task import read_task
-from rmq_formats.spark.commitlog.source import CommitLogSource
 from rmq_formats.spark.options.read import commitlog_options, stream_only
-from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.spark.commitlog_source import CommitLogSource
 from tests.cli.conftest import Rmq
 from tests.variants.test_sources import rows_of
 
@@ -161,7 +161,7 @@ def test_an_offset_is_read_without_a_scan_of_the_queue(golden: Variant) -> None:
         bounds={("Orders", 1): QueueBounds(first_offset=150, end_offset=151)},
     )  # fmt: skip
     logs = Logs(LogKind.TIERED, str(store / "tiered"))
-    plan = plan_read(*open_storage(str(store)), query, logs=logs)
+    plan = plan_read(open_store(str(store)), query, logs=logs)
     assert plan.scanned_bytes < 1000
 
 
@@ -184,7 +184,7 @@ def test_splits_of_any_size_give_the_same_rows(split_bytes: int, golden: Variant
     store = str(golden("tiered") / "store")
     opened = Store(store, tier=f"{store}/tiered", log="tiered")
     options = opened._options
-    plan = plan_read(*open_storage(store), Query(), split_bytes=split_bytes, logs=options.logs)
+    plan = plan_read(open_store(store), Query(), split_bytes=split_bytes, logs=options.logs)
     assert (len(plan.tasks) > 100) == (split_bytes == 700)
     found = [row for task in plan.tasks for batch in read_task(store, task, options) for row in batch.to_pylist()]
     assert found == rows(opened)
@@ -379,6 +379,6 @@ def test_access_paths_of_the_log_are_refused(golden: Variant) -> None:
     store = str(golden("tiered") / "store")
     logs = Logs(LogKind.JOINED, f"{store}/tiered")
     with pytest.raises(OptionError, match="accessPath index"):
-        plan_read(*open_storage(store), Query(key="a"), access_path=AccessPath.INDEX, logs=logs)
+        plan_read(open_store(store), Query(key="a"), access_path=AccessPath.INDEX, logs=logs)
     with pytest.raises(StoreError, match="no such store"):
-        plan_read(*open_storage("/nowhere"), Query(), logs=logs)
+        plan_read(open_store("/nowhere"), Query(), logs=logs)

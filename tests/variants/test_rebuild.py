@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreLayoutError
-from rmq_formats.rebuild.options import options_from_arguments
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
-from tests.rebuilt_stores import Splits, built, golden_options, rebuild, small_store
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import Splits, built, golden_options, rebuild, small_store
+from tests.support.stores.store_files import tree
 from tests.variants.conftest import Untouched, refusal
 
 DATABASES = ("rocksdb", "rocksdb_crash", "rocksdb_lmq")  # tests/variants/test_rocksdb_rebuild.py

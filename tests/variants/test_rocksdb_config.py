@@ -13,14 +13,15 @@ from rmq_formats.errors import FormatError, StoreLayoutError
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import KINDS, stored_document
 from rmq_formats.read.lag import group_queues
-from rmq_formats.rebuild.options import options_from_arguments
-from rmq_formats.spark.metadata.sources import GroupsSource, TopicsSource
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.storage.store_files import open_store
+from rmq_lakehouse.metadata.sources import GroupsSource, TopicsSource
+from rmq_offline.rebuild.options import options_from_arguments
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched
 from tests.variants.test_sources import rows_of
@@ -42,11 +43,11 @@ def names(golden: Variant, table: str) -> set[str]:
 
 
 def tables(store: Path) -> tuple[dict, dict, dict]:
-    storage, root = LocalStorage(), str(store)
+    files = open_store(str(store))
     return (
-        broker_config.stored_topics(storage, root),
-        broker_config.stored_groups(storage, root),
-        broker_config.stored_offsets(storage, root),
+        broker_config.stored_topics(files),
+        broker_config.stored_groups(files),
+        broker_config.stored_offsets(files),
     )
 
 
@@ -64,7 +65,7 @@ def test_v1_has_what_java_lists(golden: Variant, untouched: Untouched) -> None:
 def test_v2_has_the_offsets_and_not_all_topics(name: str, golden: Variant) -> None:
     store = golden(name) / "store"
     assert tables(store) == ({}, {}, OFFSETS_OF_LMQ)
-    assert not broker_config.lists_all_topics(LocalStorage(), str(store))
+    assert not broker_config.lists_all_topics(open_store(str(store)))
     rows = list(group_queues(OFFSETS_OF_LMQ, {}, is_whole=False))
     assert [row.queue_id for row in rows] == [0] * len(OFFSETS_OF_LMQ)
     assert {row.topic for row in group_queues(OFFSETS_OF_LMQ, {})} == {
@@ -143,13 +144,13 @@ def encoded(rows: list[tuple[bytes, bytes]]) -> Iterator[Pairs]:
 
 def test_one_database_has_what_three_have(variant: Variant, rmq: Rmq, untouched: Untouched, tmp_path: Path) -> None:
     store = variant("rocksdb")
-    before, documents = tables(store), [stored_document(LocalStorage(), str(store), kind) for kind in KINDS]
+    before, documents = tables(store), [stored_document(open_store(str(store)), kind) for kind in KINDS]
     apart = store / "config" / "topics"
     shutil.copytree(apart, tmp_path / "topics")
     in_one_database(store)
     with untouched(store):
         assert tables(store) == before
-        assert [stored_document(LocalStorage(), str(store), kind) for kind in KINDS] == documents
+        assert [stored_document(open_store(str(store)), kind) for kind in KINDS] == documents
         dumped = json.loads(rmq("dump", store / "config" / "metadata", "--json").stdout)
         assert [dumped[kind.files[-1]] for kind in KINDS] == documents
         assert json.loads(rmq("inspect", store, "--json").stdout)["rocksdb_config"]["topics"] == len(before[0])

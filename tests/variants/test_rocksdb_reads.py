@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.codecs.variants import rocksdb_queue as codec
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.lag import plan_lag, read_lag
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
-from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.read.variants.queue_choice import choose_queues, opened_units
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched
+from tests.variants.test_rocksdb_verify import changed
 from tests.variants.test_sources import expected_records, rows_of
 
 Variant = Callable[[str], Path]
@@ -91,13 +94,13 @@ def test_a_message_is_looked_up_by_its_place_in_a_light_queue(golden: Variant) -
 
 def test_what_the_database_lacks_is_scanned(golden: Variant, variant: Variant) -> None:
     query = Query(topics=frozenset(["Orders"]), bounds={("Orders", 0): QueueBounds(3, 4)})
-    plan = plan_read(LocalStorage(), str(golden("rocksdb_crash") / "store"), query)
+    plan = plan_read(open_store(str(golden("rocksdb_crash") / "store")), query)
     assert plan.access_path is AccessPath.SCAN
     store = variant("rocksdb")
     shutil.rmtree(store / "consumequeue")
     (store / "consumequeue").mkdir()
     (store / "consumequeue" / "CURRENT").write_text("MANIFEST-000001\n")
-    plan = plan_read(LocalStorage(), str(store), query)
+    plan = plan_read(open_store(str(store)), query)
     assert plan.access_path is AccessPath.SCAN
     assert "a RocksDB that cannot be read" in plan.reason
 
@@ -112,9 +115,9 @@ def test_without_the_library_messages_are_scanned_for(golden: Variant, monkeypat
 
 
 def lag(store: Path) -> list[dict]:
-    storage, root = LocalStorage(), str(store)
-    tasks = plan_lag(storage, root, None, Query())
-    return [row for task in tasks for row in read_lag(root, task).to_pylist()]
+    files = open_store(str(store))
+    tasks = plan_lag(files, None, Query())
+    return [row for task in tasks for row in read_lag(files.root, task).to_pylist()]
 
 
 def test_lag_is_counted_by_the_units(golden: Variant, untouched: Untouched) -> None:
@@ -141,6 +144,24 @@ def test_lag_is_counted_by_the_units(golden: Variant, untouched: Untouched) -> N
 def test_lag_of_a_killed_broker_is_counted_by_the_log(golden: Variant) -> None:
     ends = {row["topic"]: row["max_offset"] for row in lag(golden("rocksdb_crash") / "store")}
     assert ends["RMQ_SYS_TRANS_HALF_TOPIC"] > 0
+
+
+def test_a_group_at_a_gap_waits_for_the_message_after_it(variant: Variant) -> None:
+    store = variant("rocksdb")
+    row = next(row for row in lag(store) if (row["committed_offset"] or 0) + 1 < row["max_offset"])
+    topic, queue_id, gap = row["topic"], row["queue_id"], row["committed_offset"] or 0
+    with changed(store) as (units, _):
+        stored = units[codec.unit_key(topic, queue_id, gap + 1)]
+        for offset in range(gap + 1):
+            del units[codec.unit_key(topic, queue_id, offset)]
+    files = open_store(str(store))
+    with opened_units(files, choose_queues(files)) as queues:
+        queue = queues.units_of(topic, queue_id)
+        message = queue.first_message(gap, gap + 2)
+        assert message.queue_offset == gap + 1
+        assert message.physical_offset == int.from_bytes(stored[:8], "big")
+        assert queue.first_message(gap, gap + 1) is None
+        assert queue.max_offset(message.physical_offset) == 0
 
 
 def test_inspect_has_a_row_for_each_queue(golden: Variant, rmq: Rmq, untouched: Untouched) -> None:

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
-from rmq_formats.rebuild import queue_database
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.verify.findings import Severity
+from rmq_offline.rebuild import queue_database
+from rmq_offline.verify.findings import Severity
 from tests.cli.conftest import Rmq
-from tests.commitlog_walk_oracle import Frame, walk
 from tests.conftest import VARIANTS
 from tests.interop import peer
-from tests.rebuilt_stores import built, golden_options, rebuild
-from tests.store_with_queues import write_log
+from tests.support.oracles.commitlog_walk import Frame, walk
+from tests.support.stores.rebuilt_stores import built, golden_options, rebuild
+from tests.support.stores.store_with_queues import write_log
+from tests.support.stores.verified_stores import REBUILT
 from tests.variants.conftest import Untouched, held, refusal
 from tests.variants.test_rocksdb_verify import verified
-from tests.verified_stores import REBUILT
 
 Variant = Callable[[str], Path]
 NAMES = ("rocksdb", "rocksdb_lmq", "rocksdb_crash")

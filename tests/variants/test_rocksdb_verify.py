@@ -10,13 +10,13 @@ from rocksdict import AccessType, Options, Rdict
 
 from rmq_formats.codecs.variants import rocksdb_queue as codec
 from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import Severity
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.report import VerifyReport
-from tests.rebuilt_stores import Splits
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
+from tests.support.stores.rebuilt_stores import Splits
 from tests.variants.conftest import Untouched
 
 Variant = Callable[[str], Path]

@@ -10,12 +10,12 @@ from jobs import replay
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query
-from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
-from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import open_store
 from rmq_formats.store import Store
+from rmq_offline.spark.commitlog_source import CommitLogSource
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
 from tests.conftest import VARIANTS
-from tests.store_files import tree
+from tests.support.stores.store_files import tree
 from tests.variants.conftest import Untouched
 
 Variant = Callable[[str], Path]
@@ -74,7 +74,7 @@ def test_a_stale_plain_queue_of_a_batch_topic_is_not_believed(variant: Variant) 
     store = variant("bcq")
     (store / "consumequeue" / "Orders").rename(store / "consumequeue" / "BatchOrders")
     query = Query(topics=frozenset(["BatchOrders"]))
-    plan = plan_read(LocalStorage(), str(store), query)
+    plan = plan_read(open_store(str(store)), query)
     assert plan.access_path is AccessPath.SCAN
     assert "topic BatchOrders has batch queues" in plan.reason
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.report import VerifyReport
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
 from tests.cli.conftest import Rmq
 from tests.conftest import MIXED_DELAY_LEVELS
-from tests.rebuilt_stores import rebuild, small_store
+from tests.support.stores.rebuilt_stores import rebuild, small_store
 from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail

@@ -10,11 +10,11 @@ import pytest
 from jobs import import_delta, replay
 from rmq_core.store.store import MessageStore
 from rmq_formats.errors import RmqError, StoreLayoutError
-from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.write.commitlog import WriteOptions, begin_write
-from rmq_formats.write.log_end import log_segments, queue_ends
+from rmq_offline.spark.consumequeue_source import ConsumeQueueSource
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.write.commitlog import WriteOptions, begin_write
+from rmq_offline.write.log_end import log_segments, queue_ends
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
 from tests.store.small_stores import NOW_MS, config_of

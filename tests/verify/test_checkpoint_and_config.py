@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import IndexHeader
-from tests.verified_stores import FIRST_MS, codes, copied, message, only, sound_store, verify
+from tests.support.stores.verified_stores import FIRST_MS, codes, copied, message, only, sound_store, verify
 
 COUNT = 60
 LAST_MS = FIRST_MS + COUNT - 1
@@ -32,7 +32,7 @@ def store(base: Path, tmp_path: Path) -> Path:
 
 
 def log_end(store: Path) -> int:
-    from tests.rebuilt_stores import stored_messages
+    from tests.support.stores.rebuilt_stores import stored_messages
 
     last = list(stored_messages(store))[-1]
     return last.physical_offset + last.size

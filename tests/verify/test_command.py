@@ -14,12 +14,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from jobs import verify as verify_job
-from rmq_core.cli import main, verify
+from rmq_cli import main, verify
 from rmq_formats.errors import OptionError
-from rmq_formats.verify.job import refuse_inside_store
-from tests import warm_processes
-from tests.store_files import tree
-from tests.verified_stores import copied, patch
+from rmq_offline.verify.job import refuse_inside_store
+from tests.support.processes import warm_processes
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import copied, patch
 
 JOB = Path(__file__).parents[2] / "jobs" / "verify.py"
 Golden = Callable[[str], Path]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.torture import TIMES
+from tests.support.torture import TIMES
 from tests.verify.byte_flips import Caught, caught, index_check, queue_check, unfound
 
 pytestmark = pytest.mark.torture

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import Splits
-from tests.store_files import tree
-from tests.verified_stores import codes, copied, verify, verify_with
+from tests.support.stores.rebuilt_stores import Splits
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import codes, copied, verify, verify_with
 
 
 def options(settings: GoldenSettings) -> VerifyOptions:

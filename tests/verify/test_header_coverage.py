@@ -8,9 +8,18 @@ import pytest
 
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
-from rmq_formats.verify.findings import Severity
-from tests.store_files import write_commitlog
-from tests.verified_stores import FILE_BYTES, FIRST_MS, flip_at, log_path, message, patch, rebuild, verify
+from rmq_offline.verify.findings import Severity
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import (
+    FILE_BYTES,
+    FIRST_MS,
+    flip_at,
+    log_path,
+    message,
+    patch,
+    rebuild,
+    verify,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 STEP_MS = 40  # between records: some changes of a store timestamp stay within their neighbours'

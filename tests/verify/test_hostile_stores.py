@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify import job as module
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.rebuilt_stores import Splits
-from tests.store_files import tree
-from tests.torture import TIMES
-from tests.verified_stores import codes, copied, message, patch, sound_store, verify, verify_with
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify import job as module
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.rebuilt_stores import Splits
+from tests.support.stores.store_files import tree
+from tests.support.stores.verified_stores import codes, copied, message, patch, sound_store, verify, verify_with
+from tests.support.torture import TIMES
 
 MIB = 1 << 20
 

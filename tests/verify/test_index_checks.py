@@ -13,11 +13,11 @@ import pytest
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, index_file_bytes
 from rmq_formats.errors import SpillError
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.store_files import write_commitlog
-from tests.verified_stores import (
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     SIZES,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.store_files import write_commitlog
-from tests.verified_stores import FILE_BYTES, FIRST_MS, codes, message, rebuild, verify
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, codes, message, rebuild, verify
 
 MESSAGES = [message(number) for number in range(120)]
 

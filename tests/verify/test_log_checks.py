@@ -11,12 +11,12 @@ from rmq_formats.codecs.layout import MAGIC_BLANK
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.errors import StoreLayoutError, StoreNotFoundError
-from rmq_formats.repair.job import repair_store
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.rebuilt_stores import Splits, snapshot
-from tests.store_files import write_commitlog
-from tests.verified_stores import (
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.rebuilt_stores import Splits, snapshot
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     SIZES,

@@ -6,8 +6,8 @@ import pytest
 
 from rmq_formats.codecs.index import IndexEntry, entry_position
 from rmq_formats.codecs.record_frame import body_crc
-from tests.store_files import write_commitlog
-from tests.verified_stores import (
+from tests.support.stores.store_files import write_commitlog
+from tests.support.stores.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     codes,

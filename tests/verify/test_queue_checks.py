@@ -10,9 +10,20 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.store_files import with_sizes
-from tests.verified_stores import REBUILT, SIZES, codes, copied, message, only, patch, rebuild, sound_store, verify
+from rmq_offline.verify.phases.plan import VerifyOptions
+from tests.support.stores.store_files import with_sizes
+from tests.support.stores.verified_stores import (
+    REBUILT,
+    SIZES,
+    codes,
+    copied,
+    message,
+    only,
+    patch,
+    rebuild,
+    sound_store,
+    verify,
+)
 
 COUNT = 200  # 50 units a queue, 20 a file
 
@@ -85,7 +96,15 @@ def test_units_in_a_row_are_one_finding_with_a_count(store: Path) -> None:
 
 def test_units_missing_at_the_end_are_no_zeros_in_the_middle(store: Path) -> None:
     put(queue_file(store, 800), 6, bytes(4 * UNIT_BYTES))
-    check_one(store, "consumequeue.unit.missing", 46, 4)
+    check_one(store, "consumequeue.unit.not_added", 46, 4)  # another queue names later messages
+    (store / "abort").write_text("1")
+    check_one(store, "consumequeue.unit.missing", 46, 4)  # after a kill a broker dispatches the log's last files
+
+
+def test_units_missing_at_the_end_may_reach_over_a_file_that_is_missing(store: Path) -> None:
+    queue_file(store, 800).unlink()
+    put(queue_file(store, 400), 16, bytes(4 * UNIT_BYTES))
+    assert codes(verify(store)) == {"consumequeue.unit.not_added": 14}
 
 
 def test_bytes_behind_the_last_unit_are_found_at_any_place(store: Path) -> None:
@@ -373,7 +392,7 @@ def test_missing_surplus_and_foreign_ext_files_are_found(ext_store: Path) -> Non
     put(queue_file(ext_store), 14, bytes(UNIT_BYTES))
     (ext_file(ext_store).parent / "x").write_text("")
     assert codes(verify(ext_store, EXT_SIZES)) == {
-        "consumequeue_ext.address": 5, "consumequeue.unit.missing": 1, "consumequeue_ext.foreign": 1,
+        "consumequeue_ext.address": 5, "consumequeue.unit.not_added": 1, "consumequeue_ext.foreign": 1,
     }  # fmt: skip
     os.truncate(ext_file(ext_store), 103)
     assert codes(verify(ext_store, EXT_SIZES))["consumequeue_ext.file.size"] == 1

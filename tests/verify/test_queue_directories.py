@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.storage.segments import Entry, LocalStorage
-from rmq_formats.storage.store_variants import StoreVariants
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.spill import queue_partition
-from rmq_formats.tasks.together import run_alone
-from rmq_formats.tasks.waves import MAX_PARTITIONS
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories, list_queues
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.spill import queue_partition
+from rmq_offline.tasks.together import run_alone
+from rmq_offline.tasks.waves import MAX_PARTITIONS
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories, list_queues
 
 IDS = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5)
 
@@ -54,7 +54,7 @@ class Listed(LocalStorage):
 def test_the_driver_holds_few_bytes_of_each_queue() -> None:
     tracemalloc.start()
     try:
-        found = run_alone(list_queues(Listed(), "/store", StoreVariants(), FindingList()), ProcessRunner(1))
+        found = run_alone(list_queues(StoreFiles(Listed(), "/store"), FindingList()), ProcessRunner(1))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -76,7 +76,7 @@ class Distant(Listed):
 
 def test_many_topics_at_a_distance_are_listed_by_tasks() -> None:
     findings = FindingList()
-    steps = list_queues(Distant(), "/store", StoreVariants(), findings)
+    steps = list_queues(StoreFiles(Distant(), "/store"), findings)
     wave = next(steps)
     assert len(wave.arguments) == 8
     with pytest.raises(StopIteration) as end:

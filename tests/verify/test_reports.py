@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_formats.errors import OptionError
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import Finding, FindingList, Kind, Severity
-from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.html.page import render_page
-from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.phases.scan import SegmentState
-from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, findings_table, write_findings
-from tests.verified_stores import copied, flip_at, patch, verify
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding, FindingList, Kind, Severity
+from rmq_offline.verify.html.outputs import VerifyOutputs
+from rmq_offline.verify.html.page import render_page
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.phases.scan import SegmentState
+from rmq_offline.verify.report import FINDINGS_SCHEMA, VerifyReport, findings_table, write_findings
+from tests.support.stores.verified_stores import copied, flip_at, patch, verify
 
 WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DOCS = Path(__file__).parents[2] / "docs" / "verify.md"

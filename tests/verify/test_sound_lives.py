@@ -10,9 +10,22 @@ import pytest
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import UNIT_BYTES
-from tests.store_files import write_commitlog
-from tests.store_with_queues import write_config, write_log, write_queue
-from tests.verified_stores import FILE_BYTES, FIRST_MS, SIZES, codes, log_path, message, only, patch, verify
+from tests.support.stores.store_files import with_sizes, write_commitlog
+from tests.support.stores.store_lives import save_checkpoint
+from tests.support.stores.store_with_queues import write_config, write_log, write_queue
+from tests.support.stores.verified_stores import (
+    FILE_BYTES,
+    FIRST_MS,
+    REBUILT,
+    SIZES,
+    codes,
+    log_path,
+    message,
+    only,
+    patch,
+    rebuild,
+    verify,
+)
 
 
 def faults(store: Path) -> dict[str, int]:
@@ -190,7 +203,8 @@ def test_expired_units_behind_newer_ones_are_right_and_a_single_wrong_one_is_not
 ) -> None:
     units = write_log(tmp_path, range(60))
     old = [Unit(1000 + 100 * number, 100, 7) for number in range(12)]
-    placed = [*old[:4], *old[8:10], *old[4:8]]  # 8 and 9 were written after the cut, over those that stood there
+    # 8 and 9 were written after the cut, over those that stood there; 10 after another
+    placed = [*old[:4], *old[8:10], *old[4:7], old[10], old[7]]
     live = [unit for unit in units if unit.physical_offset >= FILE_BYTES]
     sorted((tmp_path / "commitlog").iterdir())[0].unlink()
     first = units.index(live[0])
@@ -200,3 +214,101 @@ def test_expired_units_behind_newer_ones_are_right_and_a_single_wrong_one_is_not
     path = tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}"
     patch(path, 2 * UNIT_BYTES, (9999 << 40).to_bytes(8, "big"))
     assert faults(tmp_path) == {"consumequeue.unit.dangling": 1}
+
+
+@pytest.mark.parametrize("place", [35, 57], ids=["between", "at_the_end"])
+def test_expired_units_that_a_cut_left_after_live_ones_are_right(tmp_path: Path, place: int) -> None:
+    offsets = [number + 3 * (number >= place) for number in range(57)]
+    units = write_log(tmp_path, offsets)
+    assert units[place - 3].physical_offset > FILE_BYTES
+    placed = dict(zip(offsets, units, strict=True))
+    placed |= {place + number: Unit(1000 + 100 * number, 100, 7) for number in range(3)}
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    write_queue(tmp_path, placed)
+    write_config(tmp_path, "Orders")
+    assert set(faults(tmp_path)) <= {"commitlog.queue_offset.gap"}
+    path = tmp_path / "consumequeue" / "Orders" / "0" / f"{(place - 2) // 20 * 400:020d}"
+    patch(path, (place - 2) % 20 * UNIT_BYTES, (900).to_bytes(8, "big"))
+    assert faults(tmp_path)["consumequeue.unit.dangling"] == 1
+
+
+def test_expired_units_between_live_ones_are_right_though_they_are_as_many(tmp_path: Path) -> None:
+    offsets = [number + 20 * (number >= 40) for number in range(50)]
+    units = write_log(tmp_path, offsets)
+    first = next(number for number, unit in enumerate(units) if unit.physical_offset >= FILE_BYTES)
+    assert 40 - first < 20
+    placed = {place: unit for place, unit in zip(offsets, units, strict=True) if place >= first}
+    placed |= {place: Unit(50 * place, 50, 7) for place in [*range(1, first), *range(40, 60)]}
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    write_queue(tmp_path, placed)
+    write_config(tmp_path, "Orders")
+    assert set(faults(tmp_path)) <= {"commitlog.queue_offset.gap"}
+
+
+def test_units_after_the_end_of_a_log_that_was_cut_are_left_from_a_recovery(tmp_path: Path) -> None:
+    units = write_log(tmp_path, range(30))
+    end = units[-1].physical_offset + units[-1].size
+    left = [Unit(end + 40 + 90 * number, 90, 7) for number in range(3)]
+    write_queue(tmp_path, dict(enumerate([*units, *left])))
+    write_config(tmp_path, "Orders")
+    for flushed_ms in (FIRST_MS, 0):  # a broker that ran for a moment flushed the log by no thread that notes it
+        save_checkpoint(tmp_path, FIRST_MS, flushed_ms=flushed_ms)
+        assert faults(tmp_path) == {}
+        assert only(verify(tmp_path), "consumequeue.unit.cut").count == 3
+    (tmp_path / "abort").write_text("1")  # a crash may have lost the log's last pages
+    assert faults(tmp_path)["consumequeue.unit.beyond"] == 3
+    (tmp_path / "abort").unlink()
+    for flushed_ms in (FIRST_MS + 1_000_000, 0):  # the last record that was flushed or dispatched is not in the log
+        save_checkpoint(tmp_path, FIRST_MS + 1_000_000, flushed_ms=flushed_ms)
+        assert faults(tmp_path)["consumequeue.unit.beyond"] == 3
+
+
+def test_an_ext_unit_is_that_of_the_live_unit_where_an_expired_one_names_it_too(tmp_path: Path) -> None:
+    units = write_log(tmp_path, range(60))
+    ext_units = [ExtUnit(unit.tags_code, FIRST_MS + number, b"") for number, unit in enumerate(units)]
+    expired = [number for number, unit in enumerate(units) if unit.physical_offset < FILE_BYTES]
+    for number in range(60):
+        named = number + 30 if number in expired[:5] else number
+        units[number] = replace(units[number], tags_code=encode_ext_address(named * ext_units[0].size))
+    assert len(expired) < 30
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    write_queue(tmp_path, dict(enumerate(units)))
+    directory = tmp_path / "consumequeue_ext" / "Orders" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(4096, b"\0"))
+    write_config(tmp_path, "Orders")
+    sizes = replace(SIZES, consumequeue_ext_file_bytes=4096)
+    assert set(codes(verify(tmp_path, sizes))) == {"index.missing"}
+    path = tmp_path / "consumequeue" / "Orders" / "0" / f"{800:020d}"
+    patch(path, 12, encode_ext_address(41 * ext_units[0].size).to_bytes(8, "big", signed=True))
+    assert codes(verify(tmp_path, sizes))["consumequeue_ext.address"] == 1
+
+
+def test_ext_units_that_a_broker_gave_again_after_a_cut_are_a_warning(tmp_path: Path) -> None:
+    """What a cut in memory left at 35 to 37 was the queue's end at the next start, which cut its ext files there."""
+    offsets = [number + 3 * (number >= 35) for number in range(57)]
+    units = write_log(tmp_path, offsets)
+    first = next(number for number, unit in enumerate(units) if unit.physical_offset >= FILE_BYTES)
+    assert 23 < first < 33
+    owners = [*range(23), *range(35, 57)]
+    ext_units = [ExtUnit(units[number].tags_code, FIRST_MS + number, b"") for number in owners]
+    placed = dict(zip(offsets, units, strict=True))
+    placed |= {35 + number: Unit(1000 + 100 * number, 100, 7) for number in range(3)}
+    for place in placed:
+        address = encode_ext_address((place if place < 35 else place - 15) * ext_units[0].size)
+        placed[place] = replace(placed[place], tags_code=address)
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    write_queue(tmp_path, placed)
+    directory = tmp_path / "consumequeue_ext" / "Orders" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(4096, b"\0"))
+    write_config(tmp_path, "Orders")
+    sizes = replace(SIZES, consumequeue_ext_file_bytes=4096)
+    found = codes(verify(tmp_path, sizes))
+    assert found.pop("consumequeue_ext.reused") == 35 - first
+    assert set(found) <= {"index.missing", "commitlog.queue_offset.gap"}
+    path = tmp_path / "consumequeue" / "Orders" / "0" / f"{800:020d}"
+    patch(path, 12, encode_ext_address(26 * ext_units[0].size).to_bytes(8, "big", signed=True))
+    assert codes(verify(tmp_path, sizes))["consumequeue_ext.address"] == 1
+    rebuild(tmp_path, replace(with_sizes(REBUILT, consumequeue_ext_file_bytes=4096), index=False))
+    assert set(codes(verify(tmp_path, sizes))) <= {"index.missing", "commitlog.queue_offset.gap"}

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.findings import Finding, Kind
-from rmq_formats.verify.timestamps import TimeCheck, check_boundary
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding, Kind
+from rmq_offline.verify.timestamps import TimeCheck, check_boundary
 
 
 def findings(times: list[int], cuts: set[int], batches: set[int]) -> list[tuple[int | None, Kind]]:

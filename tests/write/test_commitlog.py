@@ -18,14 +18,22 @@ from rmq_formats.codecs.record import StoredMessage, encode_record
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreSizeError
 from rmq_formats.kernels.encode.rows import CRC_ALWAYS, CRC_NEVER
 from rmq_formats.storage.segments import WRITE_DIRECTORY
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
-from rmq_formats.write.piece import write_pieces
-from tests import warm_processes
-from tests.rebuilt_stores import built, by_codecs, commitlog_only, rebuild, small_store, snapshot, stored_messages
-from tests.store_files import tree
-from tests.written_stores import FILE_BYTES, SMALL_DISPATCH, batches_of, lines, rows, write
+from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write
+from rmq_offline.write.piece import write_pieces
+from tests.support.processes import warm_processes
+from tests.support.stores.rebuilt_stores import (
+    built,
+    by_codecs,
+    commitlog_only,
+    rebuild,
+    small_store,
+    snapshot,
+    stored_messages,
+)
+from tests.support.stores.store_files import tree
+from tests.support.stores.written_stores import FILE_BYTES, SMALL_DISPATCH, batches_of, lines, rows, write
 
 
 def messages_of(store: Path) -> list[StoredMessage]:
@@ -300,7 +308,7 @@ def refused(error: type[RmqError], told: str, root: Path, **options: Any) -> Non
 def test_a_store_whose_broker_runs_is_left_alone(source: Path) -> None:
     holder = warm_processes.Popen(
         [sys.executable, "-c",
-         "import sys\nfrom rmq_formats.tasks.store_lock import store_lock\n"
+         "import sys\nfrom rmq_formats.storage.store_lock import store_lock\n"
          "with store_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()", str(source)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip

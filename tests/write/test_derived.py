@@ -13,14 +13,14 @@ from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.read.derived import plan_units, read_unit_ranges
 from rmq_formats.read.query import Query
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.write.derived import begin_derived, commit_derived, write_keys, write_units
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.write.derived import begin_derived, commit_derived, write_keys, write_units
 from tests.conftest import GoldenSettings
-from tests.index_oracle import index_keys
-from tests.rebuilt_stores import built, rebuild, small_store, snapshot, stored_messages
-from tests.store_files import tree
+from tests.support.oracles.index import index_keys
+from tests.support.stores.rebuilt_stores import built, rebuild, small_store, snapshot, stored_messages
+from tests.support.stores.store_files import tree
 
 KEYS = pa.schema(
     [("topic", pa.string()), ("key", pa.string()), ("physical_offset", pa.int64()), ("store_timestamp", TIMESTAMP)]
@@ -37,11 +37,11 @@ def sizes(settings: GoldenSettings, what: RebuildOptions) -> RebuildOptions:
 
 
 def units_of(root: Path) -> list[pa.RecordBatch]:
-    storage, path = open_storage(str(root))
+    files = open_store(str(root))
     return [
         batch
-        for ranges in plan_units(storage, path, Query(), 1 << 20, 1)
-        for batch in read_unit_ranges(path, ranges, tuple(CONSUMEQUEUE.names), Mode.PERMISSIVE)
+        for ranges in plan_units(files, Query(), 1 << 20, 1)
+        for batch in read_unit_ranges(files.root, ranges, tuple(CONSUMEQUEUE.names), Mode.PERMISSIVE)
     ]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import built, stored_messages
-from tests.store_files import tree
-from tests.written_stores import batches_of, dispatch_of, lines, write
+from tests.support.stores.rebuilt_stores import built, stored_messages
+from tests.support.stores.store_files import tree
+from tests.support.stores.written_stores import batches_of, dispatch_of, lines, write
 
 # What a record's place decides.
 OF_A_PLACE = ("physical_offset", "recorded_physical_offset", "queue_offset", "msg_id")

@@ -8,18 +8,18 @@ import pytest
 
 from jobs import import_delta
 from rmq_formats.errors import StoreError
-from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import WRITE_DIRECTORY
-from rmq_formats.tasks import publish
-from rmq_formats.tasks.publish import is_publishing
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
-from rmq_formats.write.piece import write_pieces
-from tests.dying_processes import run_and_die
-from tests.rebuilt_stores import built, by_codecs, rebuild, small_store
-from tests.store_files import tree
-from tests.torture import rounds
-from tests.written_stores import SMALL_DISPATCH, batches_of, rows, write
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks import publish
+from rmq_offline.tasks.publish import is_publishing
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.write.commitlog import WriteOptions, begin_write, commit_write
+from rmq_offline.write.piece import write_pieces
+from tests.support.processes.dying_processes import run_and_die
+from tests.support.stores.rebuilt_stores import built, by_codecs, rebuild, small_store
+from tests.support.stores.store_files import tree
+from tests.support.stores.written_stores import SMALL_DISPATCH, batches_of, rows, write
+from tests.support.torture import rounds
 
 ROUNDS = len(rounds(12))
 TIME_US = 1_800_000_000_000_000  # else it would be that of the write, and no two logs the same

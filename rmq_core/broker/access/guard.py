@@ -19,8 +19,8 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.failure import not_supported
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.unsupported import not_supported
 from rmq_formats.codecs.record import StoredMessage
 
 audit = logging.getLogger("rmq.broker.audit")

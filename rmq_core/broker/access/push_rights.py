@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from rmq_core.broker.access.guard import Guard
 from rmq_core.broker.access.policies import Action, Permission, topic_permission
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.remoting.access.acl import ACCESS_KEY
 from rmq_core.remoting.connection import Connection

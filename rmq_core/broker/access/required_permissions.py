@@ -1,4 +1,7 @@
-"""Permissions that requests require: one table of request codes.
+"""Permissions that requests require: one table of request codes, for the broker and for the calls of a proxy.
+
+A rule has two halves: the names of topics and groups in a request of the remoting protocol, each with its role, and
+the permission that a name of each role requires. A proxy reads the names from its own calls.
 
 The rules are those of RocketMQ 5.3.3 where it has any (``DefaultAuthorizationContextBuilder`` and the annotations of
 header classes). RocketMQ requires only a login where this table requires a permission on the cluster, a topic or a
@@ -7,11 +10,17 @@ pulls, replies and checks of subscriptions. The message at an offset (33) may be
 end of a transaction may name no topic: both require a permission on the cluster.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from rmq_core.broker.access.policies import Action, Permission, cluster_permission, group_permission, topic_permission
-from rmq_core.broker.tables.waiters import REAL_TOPIC
+from rmq_core.broker.access.policies import (
+    Action,
+    Permission,
+    cluster_permission,
+    group_permission,
+    topic_permission,
+)
 from rmq_core.remoting.bodies import (
     CheckClientBody,
     GroupConfigList,
@@ -32,253 +41,272 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
 from rmq_core.store.commitlog.lmq_offsets import decode_lmq_names
-from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
 
+_Body = TypeVar("_Body")
+Names = Iterable[tuple[str, str]]
+"""Names of topics, groups and the cluster, each after its role."""
 Rule = Callable[[RemotingCommand, str], Iterable[Permission]]
 """Returns all permissions that a request requires; arguments are the request and the cluster's name."""
+PermissionOf = Callable[[str], Permission]
 
+TOPIC: Final = "topic"
+GROUP: Final = "group"
+CLUSTER: Final = "cluster"
+_SOURCE: Final = "source group"
+_RETRY_TOPIC: Final = "retry topic"
 _PUB: Final = (Action.PUB,)
 _SUB: Final = (Action.SUB,)
 _GET: Final = (Action.GET,)
 _UPDATE: Final = (Action.UPDATE,)
 _READ: Final = (Action.SUB, Action.GET)
 _COMMIT: Final = (Action.SUB, Action.UPDATE)
+_CREATE_OR_UPDATE: Final = (Action.CREATE, Action.UPDATE)
 
 
-def _cluster(*actions: Action) -> Rule:
-    return lambda _, cluster: (cluster_permission(cluster, *actions),)
+@dataclass(frozen=True, slots=True)
+class NamedRule:
+    """Rule of a request with names: one permission for each.
+
+    Attributes:
+        names: reads the names from a request; its second argument is the cluster's name.
+        permissions: makes the permission of a name, by role.
+    """
+
+    names: Callable[[RemotingCommand, str], Names]
+    permissions: Mapping[str, PermissionOf]
+
+    def __call__(self, request: RemotingCommand, cluster: str) -> Iterator[Permission]:
+        """Return the permissions that a request requires."""
+        return self.permissions_on(self.names(request, cluster))
+
+    def permissions_on(self, names: Names) -> Iterator[Permission]:
+        """Return the permissions on some names."""
+        return (self.permissions[role](name) for role, name in names)
 
 
-def _of(*, topic: str = "", topic_actions: Iterable[Action] = (), group: str = "", group_actions: Iterable[Action] = (),
-        is_optional: bool = False) -> Rule:  # fmt: skip
-    """Create the rule of requests with a topic, a group, or both, in fields of these names.
+def _topic(*actions: Action, role: str = TOPIC) -> dict[str, PermissionOf]:
+    return {role: lambda name: topic_permission(name, *actions)}
+
+
+def _group(*actions: Action, role: str = GROUP) -> dict[str, PermissionOf]:
+    return {role: lambda name: group_permission(name, *actions)}
+
+
+def _both(*actions: Action) -> dict[str, PermissionOf]:
+    return _topic(*actions) | _group(*actions)
+
+
+def _cluster(*actions: Action) -> dict[str, PermissionOf]:
+    return {CLUSTER: lambda name: cluster_permission(name, *actions)}
+
+
+# --- names in requests ------------------------------------------------------------------
+def _cluster_name(_: RemotingCommand, cluster: str) -> Names:
+    return ((CLUSTER, cluster),)
+
+
+def _fields(
+    *, topic: str = "", group: str = "", has_optional_topic: bool = False, has_optional_group: bool = False
+) -> Callable[[RemotingCommand, str], Names]:
+    """Read a topic, a group, or both, from the fields of these names; a missing one is the empty name.
 
     A missing optional topic means all topics of the group.
     """
-    of_topic, of_group = tuple(topic_actions), tuple(group_actions)
 
-    def list_permissions(request: RemotingCommand, _: str) -> list[Permission]:
-        fields, permissions = request.ext_fields, []
-        if (topic and (name := fields.get(topic, ""))) or (topic and not is_optional):
-            permissions.append(topic_permission(name, *of_topic))
-        if group:
-            permissions.append(group_permission(fields.get(group, ""), *of_group))
-        return permissions
+    def names(request: RemotingCommand, _: str) -> Names:
+        fields = request.ext_fields
+        if topic and (fields.get(topic) or not has_optional_topic):
+            yield TOPIC, fields.get(topic, "")
+        if group and (fields.get(group) or not has_optional_group):
+            yield GROUP, fields.get(group, "")
 
-    return list_permissions
+    return names
 
 
-def _topic(*actions: Action, field: str = "topic") -> Rule:
-    return _of(topic=field, topic_actions=actions)
+def _sent_topic(field: str) -> Callable[[RemotingCommand, str], Names]:
+    """Read the topic of a send; one to a retry topic requires Sub on its group."""
 
-
-def _group(*actions: Action, field: str) -> Rule:
-    return _of(group=field, group_actions=actions)
-
-
-def _both(actions: Iterable[Action], *, group: str, is_optional: bool = False) -> Rule:
-    actions = tuple(actions)
-    return _of(topic="topic", topic_actions=actions, group=group, group_actions=actions, is_optional=is_optional)
-
-
-def _send(field: str) -> Rule:
-    """Create the rule of sends: Pub on a topic; for a retry topic, Sub on its group."""
-
-    def list_permissions(request: RemotingCommand, _: str) -> tuple[Permission]:
+    def names(request: RemotingCommand, _: str) -> Names:
         topic = request.ext_fields.get(field, "")
-        return (topic_permission(topic, Action.SUB if topic.startswith("%RETRY%") else Action.PUB),)
+        return ((_RETRY_TOPIC if topic.startswith("%RETRY%") else TOPIC, topic),)
 
-    return list_permissions
-
-
-def _queue_units(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    yield topic_permission(request.ext_fields.get("topic", ""), *_GET)
-    if group := request.ext_fields.get("consumerGroup"):  # the response has the group's subscription
-        yield group_permission(group, *_GET)
+    return names
 
 
-def _end_transaction(request: RemotingCommand, cluster: str) -> tuple[Permission]:
+def _topic_or_cluster(request: RemotingCommand, cluster: str) -> Names:
     topic = request.ext_fields.get("topic", "")
-    return (topic_permission(topic, *_PUB) if topic else cluster_permission(cluster, *_UPDATE),)
+    return ((TOPIC, topic) if topic else (CLUSTER, cluster),)
 
 
-def _heartbeat(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for data in decode_body(request.body, HeartbeatData, is_request=True).consumer_data_set:
-        yield group_permission(data.group_name, *_SUB)
-        for subscription in data.subscription_data_set or ():
-            yield topic_permission(subscription.topic, *_SUB)
+def _popped(request: RemotingCommand, _: str) -> Names:
+    """Read the names of a pop, an acknowledgement and the like; a retry topic counts as its topic."""
+    group = request.ext_fields.get("consumerGroup", "")
+    yield GROUP, group
+    yield TOPIC, normal_topic(request.ext_fields.get("topic", ""), group)
 
 
-def _unregister(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    if group := request.ext_fields.get("consumerGroup"):
-        yield group_permission(group, *_SUB)
-
-
-def _lock(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    body = decode_body(request.body, LockBatchRequest, is_request=True)
-    yield group_permission(body.consumer_group, *_SUB)
-    for topic in {queue.topic for queue in body.mq_set}:
-        yield topic_permission(topic, *_SUB)
-
-
-def _check_client(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    yield group_permission(decode_body(request.body, CheckClientBody, is_request=True).group, *_SUB)
-
-
-def _topics(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for config in decode_body(request.body, TopicConfigList, is_request=True).topic_config_list:
-        yield topic_permission(config.topic_name, Action.CREATE)
-
-
-def _put_group(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    config = decode_body(request.body, SubscriptionGroupConfig, is_request=True)
-    yield group_permission(config.group_name, Action.CREATE, Action.UPDATE)
-
-
-def _put_groups(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for config in decode_body(request.body, GroupConfigList, is_request=True).group_config_list:
-        yield group_permission(config.group_name, Action.CREATE, Action.UPDATE)
-
-
-def _clone(request: RemotingCommand, _: str) -> Iterable[Permission]:
+def _cloned(request: RemotingCommand, _: str) -> Names:
     fields = request.ext_fields
-    yield group_permission(fields.get("srcGroup", ""), *_GET)
-    yield group_permission(fields.get("destGroup", ""), *_UPDATE)
+    yield _SOURCE, fields.get("srcGroup", "")
+    yield GROUP, fields.get("destGroup", "")
     if topic := fields.get("topic"):
-        yield topic_permission(topic, *_UPDATE)
+        yield TOPIC, topic
 
 
-def _pop(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    """Yield the permissions of a pop, an acknowledgement and the like; a retry topic counts as its topic."""
-    fields = request.ext_fields
-    group = fields.get("consumerGroup", "")
-    yield group_permission(group, *_SUB)
-    yield topic_permission(normal_topic(fields.get("topic", ""), group), *_SUB)
+def _body(body_type: type[_Body], names_of: Callable[[_Body], Names]) -> Callable[[RemotingCommand, str], Names]:
+    """Read the names from a body."""
+    return lambda request, _: names_of(decode_body(request.body, body_type, is_request=True))
 
 
-def _assignment(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    body = decode_body(request.body, QueryAssignment, is_request=True)
-    yield group_permission(body.consumer_group, *_SUB)
-    yield topic_permission(body.topic, *_SUB)
+def _members(data: HeartbeatData) -> Names:
+    for consumer in data.consumer_data_set:
+        yield GROUP, consumer.group_name
+        for subscription in consumer.subscription_data_set or ():
+            yield TOPIC, subscription.topic
 
 
-def _request_mode(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    body = decode_body(request.body, MessageRequestMode, is_request=True)
-    yield group_permission(body.consumer_group, *_UPDATE)
-    yield topic_permission(body.topic, *_UPDATE)
+def _locked(body: LockBatchRequest) -> Names:
+    yield GROUP, body.consumer_group
+    for topic in {queue.topic for queue in body.mq_set}:
+        yield TOPIC, topic
 
 
-def _ack_batch(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for ack in decode_body(request.body, BatchAcks, is_request=True).acks:
-        yield group_permission(ack.c, *_SUB)
-        yield topic_permission(ack.t, *_SUB)
+def _acknowledged(body: BatchAcks) -> Names:
+    for ack in body.acks:
+        yield GROUP, ack.c
+        yield TOPIC, ack.t
 
 
-def _subscribe_lite(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for change in decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set:
-        yield group_permission(change.group, *_SUB)
-        yield topic_permission(change.topic, *_SUB)
+def _lite_subscribed(body: LiteSubscriptions) -> Names:
+    for change in body.subscription_set:
+        yield GROUP, change.group
+        yield TOPIC, change.topic
 
 
-def _delete_topics(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for topic in decode_body(request.body, TopicList, is_request=True).topic_list:
-        yield topic_permission(topic, Action.DELETE)
+def _group_and_topic(body: QueryAssignment | MessageRequestMode) -> Names:
+    yield GROUP, body.consumer_group
+    yield TOPIC, body.topic
 
 
-def _delete_groups(request: RemotingCommand, _: str) -> Iterable[Permission]:
-    for group in decode_body(request.body, GroupsToDelete, is_request=True).group_name_list:
-        yield group_permission(group, Action.DELETE)
-
+_TOPIC_FIELD: Final = _fields(topic="topic")
+_CONSUMER: Final = _fields(topic="topic", group="consumerGroup")
+_CONSUMER_OF_ALL: Final = _fields(topic="topic", group="consumerGroup", has_optional_topic=True)
+_GROUP_FIELD: Final = _fields(group="group")
+_CONSUMER_GROUP: Final = _fields(group="consumerGroup")
+_LOCKED: Final = _body(LockBatchRequest, _locked)
+_SENT: Final = _topic(*_PUB) | _topic(*_SUB, role=_RETRY_TOPIC)
 
 _CODE = RequestCode
-RULES: Final[dict[int, Rule]] = {
-    _CODE.SEND_MESSAGE: _send("topic"),
-    _CODE.SEND_MESSAGE_V2: _send("b"),
-    _CODE.SEND_BATCH_MESSAGE: _send("b"),
-    _CODE.SEND_REPLY_MESSAGE: _send("topic"),
-    _CODE.SEND_REPLY_MESSAGE_V2: _send("b"),
-    _CODE.RECALL_MESSAGE: _topic(*_PUB),
-    _CODE.END_TRANSACTION: _end_transaction,
-    _CODE.CONSUMER_SEND_MSG_BACK: _group(*_SUB, field="group"),
-    _CODE.PULL_MESSAGE: _both(_SUB, group="consumerGroup"),
-    _CODE.LITE_PULL_MESSAGE: _both(_SUB, group="consumerGroup"),
-    **dict.fromkeys(
-        (
-            _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
-            _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
+RULES: Final[dict[int, NamedRule]] = {
+    code: NamedRule(*rule)
+    for code, rule in {
+        _CODE.SEND_MESSAGE: (_sent_topic("topic"), _SENT),
+        _CODE.SEND_MESSAGE_V2: (_sent_topic("b"), _SENT),
+        _CODE.SEND_BATCH_MESSAGE: (_sent_topic("b"), _SENT),
+        _CODE.SEND_REPLY_MESSAGE: (_sent_topic("topic"), _SENT),
+        _CODE.SEND_REPLY_MESSAGE_V2: (_sent_topic("b"), _SENT),
+        _CODE.RECALL_MESSAGE: (_TOPIC_FIELD, _topic(*_PUB)),
+        _CODE.END_TRANSACTION: (_topic_or_cluster, _topic(*_PUB) | _cluster(*_UPDATE)),
+        _CODE.CONSUMER_SEND_MSG_BACK: (_GROUP_FIELD, _both(*_SUB)),
+        _CODE.PULL_MESSAGE: (_CONSUMER, _both(*_SUB)),
+        _CODE.LITE_PULL_MESSAGE: (_CONSUMER, _both(*_SUB)),
+        **dict.fromkeys(
+            (
+                _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
+                _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
+            ),
+            (_popped, _both(*_SUB)),
         ),
-        _pop,
-    ),
-    _CODE.BATCH_ACK_MESSAGE: _ack_batch,
-    _CODE.LITE_SUBSCRIPTION_CTL: _subscribe_lite,
-    _CODE.GET_PARENT_TOPIC_INFO: _topic(*_GET),
-    _CODE.GET_LITE_TOPIC_INFO: _topic(*_GET, field="parentTopic"),
-    _CODE.GET_LITE_CLIENT_INFO: _of(topic="parentTopic", topic_actions=_GET, group="group", group_actions=_GET),
-    _CODE.GET_LITE_GROUP_INFO: _group(*_GET, field="group"),
-    _CODE.TRIGGER_LITE_DISPATCH: _group(*_UPDATE, field="group"),
-    _CODE.QUERY_ASSIGNMENT: _assignment,
-    _CODE.SET_MESSAGE_REQUEST_MODE: _request_mode,
-    _CODE.QUERY_MESSAGE: _topic(*_READ),
-    _CODE.VIEW_MESSAGE_BY_ID: _cluster(*_GET),
-    _CODE.QUERY_CONSUMER_OFFSET: _both(_READ, group="consumerGroup"),
-    _CODE.UPDATE_CONSUMER_OFFSET: _both(_COMMIT, group="consumerGroup"),
-    _CODE.SEARCH_OFFSET_BY_TIMESTAMP: _topic(*_READ),
-    _CODE.GET_MAX_OFFSET: _topic(*_READ),
-    _CODE.GET_MIN_OFFSET: _topic(*_READ),
-    _CODE.GET_EARLIEST_MSG_STORETIME: _topic(*_READ),
-    _CODE.QUERY_CONSUME_QUEUE: _queue_units,
-    _CODE.HEART_BEAT: _heartbeat,
-    _CODE.UNREGISTER_CLIENT: _unregister,
-    _CODE.GET_CONSUMER_LIST_BY_GROUP: _group(*_READ, field="consumerGroup"),
-    _CODE.LOCK_BATCH_MQ: _lock,
-    _CODE.UNLOCK_BATCH_MQ: _lock,
-    _CODE.CHECK_CLIENT_CONFIG: _check_client,
-    _CODE.UPDATE_AND_CREATE_TOPIC: _topic(Action.CREATE),
-    _CODE.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
-    _CODE.DELETE_TOPIC_IN_BROKER: _topic(Action.DELETE),
-    _CODE.DELETE_TOPIC_IN_BROKER_LIST: _delete_topics,
-    _CODE.DELETE_SUBSCRIPTION_GROUP_LIST: _delete_groups,
-    _CODE.GET_TOPIC_CONFIG: _topic(*_GET),
-    _CODE.GET_TOPIC_STATS_INFO: _topic(*_GET),
-    _CODE.QUERY_TOPIC_CONSUME_BY_WHO: _topic(*_GET),
-    _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _put_group,
-    _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _put_groups,
-    _CODE.DELETE_SUBSCRIPTIONGROUP: _group(Action.DELETE, field="groupName"),
-    _CODE.GET_SUBSCRIPTIONGROUP_CONFIG: _group(*_GET, field="group"),
-    _CODE.GET_CONSUMER_CONNECTION_LIST: _group(*_GET, field="consumerGroup"),
-    _CODE.GET_CONSUMER_RUNNING_INFO: _group(*_GET, field="consumerGroup"),
-    _CODE.CONSUME_MESSAGE_DIRECTLY: _both(_SUB, group="consumerGroup", is_optional=True),
-    _CODE.GET_CONSUME_STATS: _both(_GET, group="consumerGroup", is_optional=True),
-    _CODE.QUERY_TOPICS_BY_CONSUMER: _group(*_GET, field="group"),
-    _CODE.QUERY_SUBSCRIPTION_BY_CONSUMER: _both(_GET, group="group", is_optional=True),
-    _CODE.QUERY_CONSUME_TIME_SPAN: _both(_GET, group="group"),
-    _CODE.INVOKE_BROKER_TO_RESET_OFFSET: _both(_UPDATE, group="group"),
-    _CODE.CLONE_GROUP_OFFSET: _clone,
-    _CODE.RESUME_CHECK_HALF_MESSAGE: _cluster(*_UPDATE),  # names a message by physical offset
-    **dict.fromkeys(
-        (
-            _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
-            _CODE.DELETE_EXPIRED_COMMITLOG, _CODE.AUTH_CREATE_USER, _CODE.AUTH_UPDATE_USER, _CODE.AUTH_DELETE_USER,
-            _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
-            _CODE.PROXIED_CLIENTS,
+        _CODE.BATCH_ACK_MESSAGE: (_body(BatchAcks, _acknowledged), _both(*_SUB)),
+        _CODE.LITE_SUBSCRIPTION_CTL: (_body(LiteSubscriptions, _lite_subscribed), _both(*_SUB)),
+        _CODE.GET_PARENT_TOPIC_INFO: (_TOPIC_FIELD, _topic(*_GET)),
+        _CODE.GET_LITE_TOPIC_INFO: (_fields(topic="parentTopic"), _topic(*_GET)),
+        _CODE.GET_LITE_CLIENT_INFO: (_fields(topic="parentTopic", group="group"), _both(*_GET)),
+        _CODE.GET_LITE_GROUP_INFO: (_GROUP_FIELD, _group(*_GET)),
+        _CODE.TRIGGER_LITE_DISPATCH: (_GROUP_FIELD, _group(*_UPDATE)),
+        _CODE.QUERY_ASSIGNMENT: (_body(QueryAssignment, _group_and_topic), _both(*_SUB)),
+        _CODE.SET_MESSAGE_REQUEST_MODE: (_body(MessageRequestMode, _group_and_topic), _both(*_UPDATE)),
+        _CODE.QUERY_MESSAGE: (_TOPIC_FIELD, _topic(*_READ)),
+        _CODE.VIEW_MESSAGE_BY_ID: (_cluster_name, _cluster(*_GET)),
+        _CODE.QUERY_CONSUMER_OFFSET: (_CONSUMER, _both(*_READ)),
+        _CODE.UPDATE_CONSUMER_OFFSET: (_CONSUMER, _both(*_COMMIT)),
+        _CODE.SEARCH_OFFSET_BY_TIMESTAMP: (_TOPIC_FIELD, _topic(*_READ)),
+        _CODE.GET_MAX_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),
+        _CODE.GET_MIN_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),
+        _CODE.GET_EARLIEST_MSG_STORETIME: (_TOPIC_FIELD, _topic(*_READ)),
+        # The response has the subscription of the group, if the request names one.
+        _CODE.QUERY_CONSUME_QUEUE: (
+            _fields(topic="topic", group="consumerGroup", has_optional_group=True), _both(*_GET)
         ),
-        _cluster(*_UPDATE),
-    ),
-    **dict.fromkeys(
-        (
-            _CODE.GET_ALL_TOPIC_CONFIG, _CODE.GET_BROKER_CONFIG, _CODE.GET_BROKER_RUNTIME_INFO,
-            _CODE.GET_ALL_CONSUMER_OFFSET, _CODE.GET_ALL_DELAY_OFFSET, _CODE.GET_TIMER_CHECK_POINT,
-            _CODE.GET_TIMER_METRICS, _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _CODE.GET_PRODUCER_CONNECTION_LIST,
-            _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _CODE.VIEW_BROKER_STATS_DATA, _CODE.GET_BROKER_CONSUME_STATS,
-            _CODE.GET_ALL_PRODUCER_INFO, _CODE.GET_ALL_MESSAGE_REQUEST_MODE, _CODE.GET_BROKER_HA_STATUS,
-            _CODE.GET_BROKER_LITE_INFO,
-            _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
+        _CODE.HEART_BEAT: (_body(HeartbeatData, _members), _both(*_SUB)),
+        _CODE.UNREGISTER_CLIENT: (_fields(group="consumerGroup", has_optional_group=True), _group(*_SUB)),
+        _CODE.GET_CONSUMER_LIST_BY_GROUP: (_CONSUMER_GROUP, _group(*_READ)),
+        _CODE.LOCK_BATCH_MQ: (_LOCKED, _both(*_SUB)),
+        _CODE.UNLOCK_BATCH_MQ: (_LOCKED, _both(*_SUB)),
+        _CODE.CHECK_CLIENT_CONFIG: (_body(CheckClientBody, lambda body: ((GROUP, body.group),)), _group(*_SUB)),
+        _CODE.UPDATE_AND_CREATE_TOPIC: (_TOPIC_FIELD, _topic(Action.CREATE)),
+        _CODE.UPDATE_AND_CREATE_TOPIC_LIST: (
+            _body(TopicConfigList, lambda body: ((TOPIC, config.topic_name) for config in body.topic_config_list)),
+            _topic(Action.CREATE),
         ),
-        _cluster(*_GET),
-    ),
+        _CODE.DELETE_TOPIC_IN_BROKER: (_TOPIC_FIELD, _topic(Action.DELETE)),
+        _CODE.DELETE_TOPIC_IN_BROKER_LIST: (
+            _body(TopicList, lambda body: ((TOPIC, topic) for topic in body.topic_list)), _topic(Action.DELETE)
+        ),
+        _CODE.DELETE_SUBSCRIPTION_GROUP_LIST: (
+            _body(GroupsToDelete, lambda body: ((GROUP, group) for group in body.group_name_list)),
+            _group(Action.DELETE),
+        ),
+        _CODE.GET_TOPIC_CONFIG: (_TOPIC_FIELD, _topic(*_GET)),
+        _CODE.GET_TOPIC_STATS_INFO: (_TOPIC_FIELD, _topic(*_GET)),
+        _CODE.QUERY_TOPIC_CONSUME_BY_WHO: (_TOPIC_FIELD, _topic(*_GET)),
+        _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+            _body(SubscriptionGroupConfig, lambda body: ((GROUP, body.group_name),)), _group(*_CREATE_OR_UPDATE)
+        ),
+        _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
+            _body(GroupConfigList, lambda body: ((GROUP, config.group_name) for config in body.group_config_list)),
+            _group(*_CREATE_OR_UPDATE),
+        ),
+        _CODE.DELETE_SUBSCRIPTIONGROUP: (_fields(group="groupName"), _group(Action.DELETE)),
+        _CODE.GET_SUBSCRIPTIONGROUP_CONFIG: (_GROUP_FIELD, _group(*_GET)),
+        _CODE.GET_CONSUMER_CONNECTION_LIST: (_CONSUMER_GROUP, _group(*_GET)),
+        _CODE.GET_CONSUMER_RUNNING_INFO: (_CONSUMER_GROUP, _group(*_GET)),
+        _CODE.CONSUME_MESSAGE_DIRECTLY: (_CONSUMER_OF_ALL, _both(*_SUB)),
+        _CODE.GET_CONSUME_STATS: (_CONSUMER_OF_ALL, _both(*_GET)),
+        _CODE.QUERY_TOPICS_BY_CONSUMER: (_GROUP_FIELD, _group(*_GET)),
+        _CODE.QUERY_SUBSCRIPTION_BY_CONSUMER: (
+            _fields(topic="topic", group="group", has_optional_topic=True), _both(*_GET)
+        ),
+        _CODE.QUERY_CONSUME_TIME_SPAN: (_fields(topic="topic", group="group"), _both(*_GET)),
+        _CODE.INVOKE_BROKER_TO_RESET_OFFSET: (_fields(topic="topic", group="group"), _both(*_UPDATE)),
+        _CODE.CLONE_GROUP_OFFSET: (_cloned, _group(*_GET, role=_SOURCE) | _both(*_UPDATE)),
+        _CODE.RESUME_CHECK_HALF_MESSAGE: (_cluster_name, _cluster(*_UPDATE)),  # names a message by physical offset
+        **dict.fromkeys(
+            (
+                _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
+                _CODE.DELETE_EXPIRED_COMMITLOG, _CODE.AUTH_CREATE_USER, _CODE.AUTH_UPDATE_USER, _CODE.AUTH_DELETE_USER,
+                _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
+                _CODE.PROXIED_CLIENTS,
+            ),
+            (_cluster_name, _cluster(*_UPDATE)),
+        ),
+        **dict.fromkeys(
+            (
+                _CODE.GET_ALL_TOPIC_CONFIG, _CODE.GET_BROKER_CONFIG, _CODE.GET_BROKER_RUNTIME_INFO,
+                _CODE.GET_ALL_CONSUMER_OFFSET, _CODE.GET_ALL_DELAY_OFFSET, _CODE.GET_TIMER_CHECK_POINT,
+                _CODE.GET_TIMER_METRICS, _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _CODE.GET_PRODUCER_CONNECTION_LIST,
+                _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _CODE.VIEW_BROKER_STATS_DATA, _CODE.GET_BROKER_CONSUME_STATS,
+                _CODE.GET_ALL_PRODUCER_INFO, _CODE.GET_ALL_MESSAGE_REQUEST_MODE, _CODE.GET_BROKER_HA_STATUS,
+                _CODE.GET_BROKER_LITE_INFO,
+                _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
+            ),
+            (_cluster_name, _cluster(*_GET)),
+        ),
+    }.items()
 }  # fmt: skip
 
 CHANGES: Final = frozenset(
@@ -340,10 +368,10 @@ def rules_by_physical_offset(message_at: Callable[[int], StoredMessage | None]) 
         return list_permissions
 
     def ends(request: RemotingCommand, cluster: str) -> Iterable[Permission]:
-        yield from _end_transaction(request, cluster)
+        yield from RULES[_CODE.END_TRANSACTION](request, cluster)
         half = message_at(read_fields(request, EndTransaction).commit_log_offset)
         if half is not None:
-            yield topic_permission(half.properties.get(REAL_TOPIC, ""), *_PUB)
+            yield topic_permission(half.properties.get(PROPERTY_REAL_TOPIC, ""), *_PUB)
 
     return {
         _CODE.END_TRANSACTION: ends,

@@ -14,11 +14,10 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.table_file import log
-from rmq_core.remoting.answers import awaited, drop
 from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request

@@ -56,7 +56,6 @@ class LiteManagerProcessor:
         self._sharding = sharding
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.GET_BROKER_LITE_INFO: self.get_broker_lite_info,
             RequestCode.GET_PARENT_TOPIC_INFO: self.get_parent_topic_info,

@@ -11,7 +11,7 @@ from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.attributes import MAX_LONG
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions
@@ -41,7 +41,6 @@ class LiteSubscriptionCtlProcessor:
         self._order_lock = asyncio.Lock()  # changes apply in the order of their arrival
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.LITE_SUBSCRIPTION_CTL: self.control}
 
     def control(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:

@@ -7,16 +7,16 @@ Source: ``LiteEventDispatcher``, which rescans every ten seconds only.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from random import randrange
 from typing import Final
 
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry
-from rmq_core.broker.lite.tasks import BackgroundTasks
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.loop import work_clock
 from rmq_core.store.results import Arrival
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
@@ -27,6 +27,35 @@ _LOW_WATER: Final = 5  # a client that missed events rescans below this part of 
 _INACTIVE_MS: Final = 10_000  # without a poll, of a client with events
 _LONG_INACTIVE_MS: Final = 35_000  # of a client without events: a poll takes 30 s
 _AVOID_MS: Final = 10_000
+
+
+class BackgroundTasks:
+    """Running background tasks."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Return whether the task of a key runs."""
+        return key in self._running
+
+    def start(self, key: Hashable, work: Coroutine[None, None, None]) -> None:
+        """Start a task unless its key runs; exceptions are logged."""
+        if key in self._running:
+            work.close()
+            return
+        task = self._running[key] = asyncio.ensure_future(work)
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: Hashable, task: "asyncio.Task[None]") -> None:
+        del self._running[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work on lite topics failed: %(error)s", {"error": error}, exc_info=error)
+
+    def close(self) -> None:
+        """Cancel all tasks."""
+        for task in self._running.values():
+            task.cancel()
 
 
 class LiteEventDispatcher:

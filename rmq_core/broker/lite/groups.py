@@ -14,6 +14,7 @@ from rmq_core.broker.tables.attributes import (
 )
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies.lite import LITE_PARENT
+from rmq_formats.codecs.properties import parse_decimal
 
 _MOST_EVENTS: Final = 100_000  # of a client: capacity of the original's queue
 _NEVER: Final = -1
@@ -51,8 +52,7 @@ class LiteGroups:
 
     def max_events(self, group: str) -> int:
         """Return the maximum number of events of a client."""
-        text = self._attribute(group, LITE_MOST_EVENTS) or ""
-        most = int(text) if text.isdecimal() else 0
+        most = parse_decimal(self._attribute(group, LITE_MOST_EVENTS), 0, 19)
         return min(most or self._state.config.max_client_event_count, _MOST_EVENTS)
 
     def by_parent(self) -> dict[str, list[str]]:
@@ -71,5 +71,4 @@ class LiteGroups:
 
     def ttl_minutes_of(self, parent_of: str) -> int:
         """Return the idle minutes after which a child of a parent is deleted; -1 for never."""
-        text = self._state.topics.table[parent_of].attributes.get(LITE_EXPIRATION, "")
-        return int(text) if text.isascii() and text.isdecimal() else _NEVER
+        return parse_decimal(self._state.topics.table[parent_of].attributes.get(LITE_EXPIRATION), _NEVER)

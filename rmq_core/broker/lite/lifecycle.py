@@ -10,14 +10,14 @@ from typing import Final
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.pop.order import ConsumerOrderInfo
+from rmq_core.broker.processors.acknowledge import await_write, respond_after_persist
 from rmq_core.broker.processors.topic_admin import check_deletable
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.answers import awaited
 from rmq_core.remoting.bodies import TopicList, decode_body
-from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
@@ -134,8 +134,13 @@ class LiteLifecycleManager:
         self, parents: list[str], delete: Handler, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand | None:
         """Delete topics after their children: after a kill, the remaining topic can be deleted again."""
+        topics = self._state.topics
+        topics.touch()  # where its file cannot be written, the topics would stay, without their children
+        fault = await await_write(topics.file)
+        if fault:
+            return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
         await self._delete_children(parents)
-        response = await awaited(delete(request, connection))
+        response = await awaited(respond_after_persist(delete, topics)(request, connection))
         await self._delete_children(parents)  # children of messages stored meanwhile
         return response
 

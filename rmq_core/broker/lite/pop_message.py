@@ -1,27 +1,29 @@
-"""Pops of lite topics (code 200070), with long polling: messages of all children of a client.
+"""Pops of lite topics (code 200070) and notifications about them (200054), both with long polling.
 
-Source: ``PopLiteMessageProcessor``.
+Source: ``PopLiteMessageProcessor``, ``NotificationProcessor#hasMsgForLiteConsumer``.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
-from rmq_core.broker.lite.long_polling import LiteLongPolling, ParkedRequest
 from rmq_core.broker.lite.reader import LitePopReader, LitePopResult
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry
+from rmq_core.broker.parked_requests import ParkedRequest, ParkedRequests
+from rmq_core.broker.pop.checks import check_pop_group
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import failure
-from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.lite_requests import PopLiteAnswer, PopLiteMessage
 from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, MOST_MESSAGES
+from rmq_core.remoting.pop_requests import Notification, NotificationAnswer
 
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _MOST_ID_CHARS: Final = 255  # of a client, and of an attempt
@@ -33,7 +35,7 @@ class PopLiteMessageProcessor:
 
     def __init__(
         self, state: BrokerState, registry: LiteSubscriptionRegistry, groups: LiteGroups,
-        dispatcher: LiteEventDispatcher, reader: LitePopReader, waiting: LiteLongPolling,
+        dispatcher: LiteEventDispatcher, reader: LitePopReader, waiting: ParkedRequests[str],
     ) -> None:  # fmt: skip
         self._state = state
         self._registry = registry
@@ -43,34 +45,35 @@ class PopLiteMessageProcessor:
         self._waiting = waiting
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.POP_LITE_MESSAGE: self.pop}
 
     def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Pop messages of lite topics (POP_LITE_MESSAGE, 200070); None while the request is parked."""
         fields = read_fields(request, PopLiteMessage)
         self._check(fields)
-        return self._pop(request, connection, fields, self._state.steady_ms() + max(0, fields.poll_time))
+        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
+        pop = ParkedRequest(fields.client_id, request, connection, deadline_ms, partial(self._pop_again, fields))
+        return self._pop(fields, pop)
 
-    def _pop(
-        self, request: RemotingCommand, connection: Connection, fields: PopLiteMessage, deadline_ms: int, *,
-        is_over: bool = False, check: Callable[[], None] | None = None,
-    ) -> RemotingCommand | None:  # fmt: skip
+    def _pop_again(self, fields: PopLiteMessage, pop: ParkedRequest[str], is_over: bool) -> RemotingCommand | None:
+        self._check(fields)
+        return self._pop(fields, pop, is_over=is_over)
+
+    def _pop(self, fields: PopLiteMessage, pop: ParkedRequest[str], *, is_over: bool = False) -> RemotingCommand | None:
         client = self._client(fields)
         result = self._reader.pop(fields, client)
         if client is not None:
             self._dispatcher.on_poll(client)
-            if client.events and (self._waiting.has(fields.client_id) or not result.counts):
+            if client.events and (self._waiting.of_key(fields.client_id) or not result.counts):
                 self._dispatcher.wake_soon(fields.client_id)
         code, remark = ResponseCode.SUCCESS, "FOUND"
         if not result.counts:
             code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
-            if not is_over and deadline_ms > self._state.steady_ms():
-                check = check or self._state.rights.withdrawal_check(request, connection)
-                if self._park(request, connection, fields, deadline_ms, check):
+            if not is_over and pop.deadline_ms > self._state.steady_ms():
+                if self._waiting.park(pop):
                     return None
                 code = ResponseCode.POLLING_FULL
-        return self._answer(request, fields, result, code, remark)
+        return self._answer(pop.request, fields, result, code, remark)
 
     def _client(self, fields: PopLiteMessage) -> LiteClient | None:
         """Return the client of a request, if subscribed with the request's group."""
@@ -87,25 +90,6 @@ class PopLiteMessageProcessor:
         )  # fmt: skip
         body = result.bodies[0] if len(result.bodies) == 1 else b"".join(result.bodies)
         return request.response(int(code), remark, write_fields(answer_fields), body)
-
-    def _park(
-        self, request: RemotingCommand, connection: Connection, fields: PopLiteMessage, deadline_ms: int,
-        check: Callable[[], None],
-    ) -> bool:  # fmt: skip
-        def respond(is_over: bool) -> None:
-            try:
-                check()
-                self._check(fields)
-                response = self._pop(request, connection, fields, deadline_ms, is_over=is_over, check=check)
-            except ResponseError as error:
-                response = failure(request, error)
-            if response is not None:
-                connection.send(response)
-
-        if not self._waiting.park(fields.client_id, ParkedRequest(connection, deadline_ms, respond, WAITING_BYTES)):
-            return False
-        request.fields, request.body = {}, b""  # views of the receive buffer, which a parked request would retain
-        return True
 
     def _check(self, fields: PopLiteMessage) -> None:
         """Refuse an invalid pop. Raises ResponseError. Source: ``PopLiteMessageProcessor#preCheck``."""
@@ -138,3 +122,39 @@ class PopLiteMessageProcessor:
             raise ResponseError(ResponseCode.NO_PERMISSION, problem)
         if self._groups.parent_of(fields.consumer_group) != fields.topic:
             raise ResponseError(_INVALID, f"subscription bind topic not match, {fields.consumer_group}")
+
+
+class LiteNotificationProcessor:
+    """Handler of NOTIFICATION of lite consumers; other notifications go to the handler of POP."""
+
+    def __init__(self, state: BrokerState, registry: LiteSubscriptionRegistry, waiting: ParkedRequests[str]) -> None:
+        self._state = state
+        self._registry = registry
+        self._waiting = waiting
+
+    def handlers(self, pop_handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers by request code; ``pop_handlers`` are those of POP."""
+        notify = pop_handlers[RequestCode.NOTIFICATION]
+
+        def notify_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if not has_field(request, "isLiteConsumer"):
+                return notify(request, connection)
+            fields = read_fields(request, Notification)
+            if not (fields.is_lite_consumer and fields.client_id):
+                return notify(request, connection)
+            check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+            deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
+            return self._notify(
+                ParkedRequest(fields.client_id, request, connection, deadline_ms, self._notify), is_over=False
+            )
+
+        return {RequestCode.NOTIFICATION: notify_any}
+
+    def _notify(self, notification: ParkedRequest[str], is_over: bool) -> RemotingCommand | None:
+        client = self._registry.clients.get(notification.key)
+        has_events = client is not None and bool(client.events)
+        must_wait = not has_events and not is_over and notification.deadline_ms > self._state.steady_ms()
+        if must_wait and self._waiting.park(notification):
+            return None
+        answer_fields = write_fields(NotificationAnswer(has_msg=has_events, polling_full=must_wait))
+        return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)

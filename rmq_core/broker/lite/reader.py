@@ -8,8 +8,8 @@ from typing import Final
 
 from rmq_core.broker.lite.registry import LiteClient
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.pop.queue_offsets import read_queue_offset
 from rmq_core.broker.pop.reader import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offset
+from rmq_core.broker.pop.records import read_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.remoting.lite_requests import PopLiteMessage

@@ -6,7 +6,7 @@ Source: ``LiteSubscriptionRegistryImpl``, ``ExclusiveEvictionTombstones``.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Login
 from rmq_core.remoting.connection import Connection
 from rmq_formats.codecs.topics import lite_parts
 

@@ -6,17 +6,15 @@ from typing import Final
 from rmq_core.broker.lite.acks import LiteAckProcessor
 from rmq_core.broker.lite.admin import LiteManagerProcessor
 from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
-from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
+from rmq_core.broker.lite.dispatcher import BackgroundTasks, LiteEventDispatcher
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
-from rmq_core.broker.lite.long_polling import LiteLongPolling
-from rmq_core.broker.lite.notification import LiteNotificationProcessor
-from rmq_core.broker.lite.pop_message import PopLiteMessageProcessor
+from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, PopLiteMessageProcessor
 from rmq_core.broker.lite.reader import LitePopReader
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
 from rmq_core.broker.lite.sharding import LiteSharding, Route
 from rmq_core.broker.lite.subscriptions import Subscriptions
-from rmq_core.broker.lite.tasks import BackgroundTasks
+from rmq_core.broker.parked_requests import MOST_OF_KEY, ParkedRequests
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Connection, Handler
@@ -36,8 +34,8 @@ class LiteService:
         self._registry = LiteSubscriptionRegistry()
         self._groups = LiteGroups(state)
         self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms, state.steady_ms)
-        self._pops = LiteLongPolling(state.config.max_held_pulls)
-        self._notifications = LiteLongPolling(state.config.max_held_pulls)
+        self._pops = ParkedRequests[str](state, MOST_OF_KEY)
+        self._notifications = ParkedRequests[str](state, MOST_OF_KEY)
         self._dispatcher = LiteEventDispatcher(
             state, self._registry, self._groups, self._orders, self._tasks, self._wake
         )
@@ -112,8 +110,7 @@ class LiteService:
         if self._registry.is_of(connection):
             self._tasks.start(connection, self._exhaust(self._subscriptions.closed(connection)))
         for waiting in (self._pops, self._notifications):
-            if waiting.is_of(connection):
-                self._tasks.start((waiting, connection), self._exhaust(waiting.closed(connection)))
+            waiting.disconnected(connection)
 
     async def _exhaust(self, work: Iterable[None]) -> None:
         async for _ in self._state.slices.each(work):

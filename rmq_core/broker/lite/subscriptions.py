@@ -13,8 +13,8 @@ from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry, QuotaError, wildcard_name
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.bodies.lite import OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_core.broker.metrics.family import Family
+from rmq_core.broker.metrics.prometheus import Family
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.consumer_offsets import NONE

@@ -3,11 +3,10 @@
 Source: ``RMQMetricsCollector``, ``MetricsCollectTask`` of apache/rocketmq-exporter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_core.broker.metrics.family import Family
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
@@ -20,6 +19,34 @@ _GROUP: Final = ("cluster", "broker", "group")
 _CONSUMED: Final = ("cluster", "broker", "topic", "group")
 _DIFF: Final = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _COUNT: Final = ("caddr", "localaddr", "group")
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Prometheus metric with its samples.
+
+    Attributes:
+        name: of the metric.
+        about: its help text.
+        labels: the labels' names.
+        samples: the labels' values, and the metric's.
+    """
+
+    name: str
+    about: str
+    labels: tuple[str, ...]
+    samples: Iterable[tuple[tuple[str, ...], float]]
+
+    @property
+    def text(self) -> str:
+        """The metric in Prometheus' text format, version 0.0.4."""
+        lines = [f"# HELP {self.name} {self.about}\n# TYPE {self.name} gauge\n"]
+        for values, number in self.samples:
+            labels = ",".join(f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(self.labels, values, strict=True))
+            lines.append(f"{self.name}{{{labels}}} {number}\n")
+        return "".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

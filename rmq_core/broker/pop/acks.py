@@ -7,9 +7,9 @@ import base64
 import binascii
 from typing import Final
 
+from rmq_core.broker.parked_requests import PopLongPolling
 from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.long_polling import PopLongPolling
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
 from rmq_core.broker.processors.acknowledge import DurableResponder
@@ -51,7 +51,6 @@ class AckMessageProcessor:
         self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,

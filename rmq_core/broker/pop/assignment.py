@@ -66,7 +66,6 @@ class QueryAssignmentProcessor:
         self.file.on_written(self._pending.drop)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_ASSIGNMENT: self.query,
             RequestCode.SET_MESSAGE_REQUEST_MODE: respond_after_persist(self.set_mode, self),

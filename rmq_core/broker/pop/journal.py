@@ -9,9 +9,8 @@ from rmq_core.broker.pop.outstanding import OutstandingPops
 from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Record, encode_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.timer_admission import DELIVER_MS
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 
 _BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAckConstants.ackTimeInterval``
@@ -63,7 +62,7 @@ class PopJournal:
         state, now_ms = self._state, self._state.clock_ms()
         properties = {
             PROPERTY_TAGS: tag,
-            DELIVER_MS: str(deliver_ms),
+            PROPERTY_TIMER_DELIVER_MS: str(deliver_ms),
             PROPERTY_UNIQ_KEY: record.unique_key,
         }
         topic, to_queue = state.timers.redirect(self.topic, queue_id, properties)

@@ -117,11 +117,18 @@ class ConsumerOrderInfo:
         return [(topic, group) for topic, _, group in (key.partition("@") for key in self._table)]
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
-        """Return whether a queue returns no messages now; the attempt of the last pop may repeat that pop."""
+        """Return whether a queue returns no messages now; the attempt of the last pop may repeat that pop.
+
+        Whoever finds a blocked queue gives its request up until ``free_queues`` returns the queue. The steady clock may
+        have returned the queue before, as it may be ahead of the time of day by less than a step of the clock.
+        """
         info = self._get(topic, group, queue_id)
         if info is None or (attempt and attempt == info.a):
             return False
-        return info.is_blocked(now_ms + self._shift_ms(topic, group, queue_id))
+        is_blocked = info.is_blocked(now_ms + self._shift_ms(topic, group, queue_id))
+        if is_blocked:
+            self._schedule_free(topic, group, queue_id, info)
+        return is_blocked
 
     def _lead_ms(self, topic: str, group: str, queue_id: int) -> int:
         return self._leads_ms.get((topic, group, queue_id), self._clock_ms.lead_ms)

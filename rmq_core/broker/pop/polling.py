@@ -3,19 +3,18 @@
 Source: ``NotificationProcessor``, ``PollingInfoProcessor``, ``PeekMessageProcessor``.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from rmq_core.broker.parked_requests import ANY_QUEUE, ParkedRequest, PopLongPolling, TopicGroup
 from rmq_core.broker.pop.checks import check_pop_group, parse_filter, require_topic
-from rmq_core.broker.pop.long_polling import PopLongPolling, PopRequest
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter
+from rmq_core.broker.tables.subscription_filter import EVERYTHING
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import MOST_MESSAGES, TopicKind, retry_topic
@@ -41,7 +40,6 @@ class PollingProcessor:
         self._polls = polls
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.NOTIFICATION: self.notify,
             RequestCode.POLLING_INFO: self.polling_info,
@@ -55,39 +53,22 @@ class PollingProcessor:
         message_filter = EVERYTHING
         if fields.exp:
             message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
-        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
-        return self._notify(request, connection, fields, message_filter, deadline_ms)
+        notification = ParkedRequest(
+            (fields.topic, fields.consumer_group), request, connection,
+            self._state.steady_ms() + max(0, fields.poll_time), partial(self._notify, fields), fields.exp,
+            message_filter, max(ANY_QUEUE, fields.queue_id), is_notification=True,
+        )  # fmt: skip
+        return self._notify(fields, notification, False)
 
     def _notify(
-        self, request: RemotingCommand, connection: Connection, fields: Notification, message_filter: Filter,
-        deadline_ms: int, *, is_over: bool = False, check: Callable[[], None] | None = None,
-    ) -> RemotingCommand | None:  # fmt: skip
+        self, fields: Notification, notification: ParkedRequest[TopicGroup], is_over: bool
+    ) -> RemotingCommand | None:
         has_messages = self._has_messages(fields)
-        is_full = False
-        if not has_messages and not is_over and deadline_ms > self._state.steady_ms():
-            check_rights = check or self._state.rights.withdrawal_check(request, connection)
-
-            def respond(is_over: bool) -> None:
-                try:
-                    check_rights()
-                    response = self._notify(
-                        request, connection, fields, message_filter, deadline_ms, is_over=is_over, check=check_rights
-                    )
-                except ResponseError as error:
-                    response = failure(request, error)
-                if response is not None:
-                    connection.send(response)
-
-            size = WAITING_BYTES + len(fields.exp or "") + message_filter.own_bytes
-            pop = PopRequest(
-                connection, max(-1, fields.queue_id), message_filter, deadline_ms, respond, size, is_notification=True
-            )
-            if self._polls.park(fields.topic, fields.consumer_group, pop):
-                request.fields, request.body = {}, b""
-                return None
-            is_full = True
-        answer_fields = write_fields(NotificationAnswer(has_msg=has_messages, polling_full=is_full))
-        return request.response(int(ResponseCode.SUCCESS), None, answer_fields)
+        must_wait = not has_messages and not is_over and notification.deadline_ms > self._state.steady_ms()
+        if must_wait and self._polls.park(notification):
+            return None
+        answer_fields = write_fields(NotificationAnswer(has_msg=has_messages, polling_full=must_wait))
+        return notification.request.response(int(ResponseCode.SUCCESS), None, answer_fields)
 
     def _has_messages(self, fields: Notification) -> bool:
         group, topics = fields.consumer_group, self._state.topics
@@ -121,7 +102,8 @@ class PollingProcessor:
         """Return the number of waiting pops (POLLING_INFO, 200055)."""
         fields = read_fields(request, PollingInfo)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-        count = self._polls.count_of(fields.topic, fields.consumer_group, fields.queue_id)
+        polls = self._polls.of_key((fields.topic, fields.consumer_group))
+        count = sum(poll.queue_id == fields.queue_id for poll in polls)
         return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoAnswer(polling_num=count)))
 
     def peek(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

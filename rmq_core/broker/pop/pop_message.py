@@ -4,18 +4,16 @@ Source: ``PopMessageProcessor``.
 """
 
 import random
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from rmq_core.broker.parked_requests import ANY_QUEUE, ParkedRequest, PopLongPolling, TopicGroup
 from rmq_core.broker.pop.checks import check_pop_group, parse_filter
-from rmq_core.broker.pop.long_polling import ANY_QUEUE, PopLongPolling, PopRequest
 from rmq_core.broker.pop.reader import PopReader, PopResult
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables.subscription_filter import Filter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES, TopicKind, encode_offsets, encode_starts
@@ -35,7 +33,6 @@ class PopMessageProcessor:
         self._polls = polls
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.POP_MESSAGE: self.pop}
 
     def pop(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
@@ -57,29 +54,38 @@ class PopMessageProcessor:
             )
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
         message_filter = parse_filter(self._state, fields.topic, fields.exp, fields.exp_type)
-        deadline_ms = self._state.steady_ms() + max(0, fields.poll_time)
-        return self._pop(request, connection, fields, message_filter, deadline_ms)
+        pop = ParkedRequest(
+            (fields.topic, fields.consumer_group), request, connection,
+            self._state.steady_ms() + max(0, fields.poll_time), partial(self._pop_again, fields), fields.exp,
+            message_filter, max(ANY_QUEUE, fields.queue_id),
+        )  # fmt: skip
+        return self._pop(fields, pop)
+
+    def _pop_again(self, fields: PopMessage, pop: ParkedRequest[TopicGroup], is_over: bool) -> RemotingCommand | None:
+        try:
+            check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
+            return self._pop(fields, pop, is_over=is_over)
+        finally:
+            self._state.dispatch()  # the check point; for requests of a batch the caller dispatches
 
     def _pop(
-        self, request: RemotingCommand, connection: Connection, fields: PopMessage, message_filter: Filter,
-        deadline_ms: int, *, is_over: bool = False, check: Callable[[], None] | None = None,
-    ) -> RemotingCommand | None:  # fmt: skip
+        self, fields: PopMessage, pop: ParkedRequest[TopicGroup], *, is_over: bool = False
+    ) -> RemotingCommand | None:
         result = self._reader.begin(fields)
         kinds = [TopicKind.NORMAL] if fields.order else [TopicKind.NORMAL, TopicKind.RETRY_V1, TopicKind.RETRY_V2]
         if len(kinds) > 1 and not result.is_by_priority and random.random() < _RETRY_FIRST:
             kinds = [*kinds[1:], kinds[0]]
         for kind in kinds:
-            self._reader.pop_topic(result, fields, message_filter, kind)
+            self._reader.pop_topic(result, fields, pop.filter, kind)
         if result.count:
             if result.rest > 0:
-                self._polls.wake_soon(fields.topic, fields.consumer_group, max(ANY_QUEUE, fields.queue_id))
-            return self._answer(request, fields, result)
-        if not is_over and deadline_ms > self._state.steady_ms():
-            check = check or self._state.rights.withdrawal_check(request, connection)
-            if self._park(request, connection, fields, message_filter, deadline_ms, check):
+                self._polls.wake_soon(fields.topic, fields.consumer_group, pop.queue_id)
+            return self._answer(pop.request, fields, result)
+        if not is_over and pop.deadline_ms > self._state.steady_ms():
+            if self._polls.park(pop):
                 return None
-            return self._respond_empty(request, ResponseCode.POLLING_FULL, "POLLING_FULL")
-        return self._respond_empty(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+            return self._respond_empty(pop.request, ResponseCode.POLLING_FULL, "POLLING_FULL")
+        return self._respond_empty(pop.request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
 
     def _answer(self, request: RemotingCommand, fields: PopMessage, result: PopResult) -> RemotingCommand:
         answer_fields = PopAnswer(
@@ -94,27 +100,3 @@ class PopMessageProcessor:
     @staticmethod
     def _respond_empty(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:
         return request.response(int(code), remark, write_fields(PopAnswer()))
-
-    def _park(
-        self, request: RemotingCommand, connection: Connection, fields: PopMessage, message_filter: Filter,
-        deadline_ms: int, check: Callable[[], None],
-    ) -> bool:  # fmt: skip
-        def respond(is_over: bool) -> None:
-            try:
-                check()
-                check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-                response = self._pop(
-                    request, connection, fields, message_filter, deadline_ms, is_over=is_over, check=check
-                )
-            except ResponseError as error:
-                response = failure(request, error)
-            if response is not None:
-                connection.send(response)
-            self._state.dispatch()  # the check point; for requests of a batch the caller dispatches
-
-        size = WAITING_BYTES + len(fields.exp or "") + message_filter.own_bytes
-        pop = PopRequest(connection, max(ANY_QUEUE, fields.queue_id), message_filter, deadline_ms, respond, size)
-        if not self._polls.park(fields.topic, fields.consumer_group, pop):
-            return False
-        request.fields, request.body = {}, b""  # views of the receive buffer, which a parked request would retain
-        return True

@@ -10,18 +10,18 @@ from typing import Final
 
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.pop.queue_offsets import read_queue_offset
-from rmq_core.broker.pop.records import CheckPoint
+from rmq_core.broker.pop.records import CheckPoint, read_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.attributes import MESSAGE_TYPE, PRIORITY, PRIORITY_FACTOR
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.tables.subscription_filter import Filter
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.pop import HANDLE, IN_ORDER, PopHandle, TopicKind, retry_topic
+from rmq_core.remoting.pop import IN_ORDER, PopHandle, TopicKind, retry_topic
 from rmq_core.remoting.pop_requests import PopMessage
 from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
-from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.record import decode_record, encode_record
 from rmq_formats.errors import FormatError
 
@@ -93,7 +93,7 @@ class PopReader:
         if fields.order or topic is None or topic.attributes.get(MESSAGE_TYPE) != PRIORITY:
             return False
         factor = None if group is None else group.attributes.get(PRIORITY_FACTOR)
-        return random.randrange(_PERCENT) < (int(factor) if factor and factor.isdecimal() else _PERCENT)
+        return random.randrange(_PERCENT) < parse_decimal(factor, _PERCENT)
 
     def pop_topic(self, result: PopResult, fields: PopMessage, message_filter: Filter, kind: TopicKind) -> None:
         """Pop messages of a topic, or of its retry topic of a kind, until the pop is full."""
@@ -244,7 +244,7 @@ def _restore_topic(record: memoryview, topic: str, handle: PopHandle) -> bytes |
         message = decode_record(record, verify_crc=False)
     except FormatError:  # the consumer cannot read the record either, which returns until its last try
         return record
-    properties = message.properties | {HANDLE: handle.encode()}
+    properties = message.properties | {PROPERTY_POP_CK: handle.encode()}
     stored = replace(message.to_store(), topic=topic, properties_bytes=encode_properties(properties))
     return encode_record(
         stored, queue_offset=message.queue_offset, physical_offset=message.recorded_physical_offset,

@@ -2,16 +2,22 @@
 
 Bodies are JSON with the members in the order of their names. docs/pop.md
 
-Source: ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopMessageProcessor#genCkUniqueId``.
+Source: ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``, ``PopMessageProcessor#genCkUniqueId``,
+``MQClientAPIImpl#processPopResponse``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from rmq_core.remoting.bodies.codec import BodyStruct, decode_body
-from rmq_formats.errors import DecodeError
+from rmq_core.store.commitlog.lmq_offsets import is_lmq, split_lmq_names
+from rmq_formats.codecs.layout import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET
+from rmq_formats.codecs.properties import parse_decimal
+from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.record_layout import head_struct
+from rmq_formats.errors import DecodeError, FormatError
 
 CHECKPOINT: Final = "ck"
 ACK: Final = "ack"
@@ -21,6 +27,9 @@ _encode = msgspec.json.Encoder().encode
 
 Key = tuple[str, str, int, int, int, str]
 """Topic, group, queue id, start offset, pop time and broker: what acknowledgements name a check point by."""
+
+
+_QUEUE_OFFSET: Final = head_struct("queue_offset")
 
 
 class CheckPoint(BodyStruct, frozen=True, kw_only=True):
@@ -74,7 +83,7 @@ class CheckPoint(BodyStruct, frozen=True, kw_only=True):
     @property
     def tries(self) -> int:
         """Number of rewrites."""
-        return int(self.rp) if isinstance(self.rp, str) and self.rp.isdecimal() and len(self.rp) < 10 else 0
+        return parse_decimal(self.rp, 0, 9) if isinstance(self.rp, str) else 0
 
     def bits_of(self, offsets: Iterable[int]) -> int:
         """Return the bits of queue offsets; offsets outside of the check point are ignored."""
@@ -142,3 +151,25 @@ def decode_pop_record(tag: str | None, body: bytes) -> Record:
     if not 0 <= point.n <= _MOST_OFFSETS or len(point.d) < point.n:
         raise DecodeError(f"a check point of {point.n} messages has {len(point.d)} offsets")
     return point
+
+
+def read_queue_offset(record: memoryview, topic: str) -> int:
+    """Read the offset of a record in the queue or light queue of a topic."""
+    queue_offset = int(_QUEUE_OFFSET.unpack_from(record)[0])
+    if not is_lmq(topic):
+        return queue_offset
+    try:
+        return get_queue_offset(decode_record(record, verify_crc=False).properties, topic, queue_offset)
+    except FormatError:  # its consumer cannot read it either
+        return queue_offset
+
+
+def get_queue_offset(properties: Mapping[str, str], topic: str, queue_offset: int) -> int:
+    """Return the offset of a message in the queue of a topic; for a light queue, from the message's properties."""
+    if not is_lmq(topic):
+        return queue_offset
+    lmq_names = split_lmq_names(properties.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
+    lmq_offsets = split_lmq_names(properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, ""))
+    if len(lmq_names) != len(lmq_offsets) or topic not in lmq_names:
+        return queue_offset
+    return parse_decimal(lmq_offsets[lmq_names.index(topic)], queue_offset, 19)

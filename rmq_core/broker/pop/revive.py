@@ -14,19 +14,17 @@ from typing import Final, Protocol
 
 import msgspec
 
-from rmq_core.broker.pop.early_acks import EarlyAcks
 from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.outstanding import OutstandingPop
-from rmq_core.broker.pop.queue_offsets import get_queue_offset
-from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record
+from rmq_core.broker.pop.outstanding import EarlyAcks, OutstandingPop
+from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record, get_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.timer_admission import DELIVER_MS
-from rmq_core.broker.timer.stored_messages import stored_messages
+from rmq_core.broker.timer.records import stored_messages
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.pop import FIRST_POP_TIME, TopicKind, kind_of, retry_topic
 from rmq_core.store.results import GetStatus, PutStatus
-from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.layout import PROPERTY_TIMER_DELIVER_MS
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
 
@@ -142,9 +140,8 @@ class ReviveQueue:
 
     def _put_checkpoint(self, message: StoredMessage) -> None:
         properties = message.properties
-        deliver = properties.get(DELIVER_MS, "")
-        if deliver.isdecimal() and len(deliver) < 19:
-            self._end_ms = max(self._end_ms, int(deliver))
+        deliver_ms = parse_decimal(properties.get(PROPERTY_TIMER_DELIVER_MS), self._end_ms)
+        self._end_ms = max(self._end_ms, deliver_ms)
         try:
             record = decode_pop_record(message.tags, message.body)
         except DecodeError as error:

@@ -1,9 +1,9 @@
 """POP as a whole: its handlers, and what runs periodically."""
 
+from rmq_core.broker.parked_requests import PopLongPolling
 from rmq_core.broker.pop.acks import AckMessageProcessor
 from rmq_core.broker.pop.assignment import QueryAssignmentProcessor, Route
 from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.long_polling import PopLongPolling
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.polling import PollingProcessor
 from rmq_core.broker.pop.pop_message import PopMessageProcessor
@@ -30,7 +30,7 @@ class PopService:
             timers: None without timer messages, or at a slave: then there is no revival.
         """
         self._state = state
-        self.polls = PopLongPolling(state.config.max_held_pulls)
+        self.polls = PopLongPolling(state)
         self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms, state.steady_ms)
         self._journal = PopJournal(state)
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)

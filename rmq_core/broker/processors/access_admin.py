@@ -42,7 +42,6 @@ class AccessAdmin:
         self._accounts = accounts
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         changes: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
             RequestCode.AUTH_CREATE_USER: self._create_user,
             RequestCode.AUTH_UPDATE_USER: self._update_user,

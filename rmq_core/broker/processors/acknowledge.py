@@ -12,9 +12,8 @@ from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.pending_changes import WrittenTable
 from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.broker.tables.waiters import DiskWaiters
-from rmq_core.remoting.answers import awaited, drop
 from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.results import PutResult, PutStatus
@@ -129,9 +128,16 @@ async def _respond_when_written(
     request: RemotingCommand, response: HandlerAnswer, file: TableFile
 ) -> RemotingCommand | None:
     try:
-        if await file.is_written(_WRITE_TIMEOUT_S):
+        fault = await await_write(file)
+        if not fault:
             return await awaited(response)
     finally:
         drop(response)
-    reason = file.fault or "the disk takes too long"
-    return request.response(int(ResponseCode.SYSTEM_ERROR), f"{file.name} cannot be written: {reason}")
+    return request.response(int(ResponseCode.SYSTEM_ERROR), fault)
+
+
+async def await_write(file: TableFile) -> str:
+    """Return nothing once a file has all changes of its table, else why it cannot be written."""
+    if await file.is_written(_WRITE_TIMEOUT_S):
+        return ""
+    return f"{file.name} cannot be written: {file.fault or 'the disk takes too long'}"

@@ -1,6 +1,6 @@
-"""Broker administration: settings, statistics, cleaning (request codes 25, 26, 28, 306, 315, 316, 329, 907, 908).
+"""Broker administration: settings, statistics, cleaning, timer messages.
 
-Source: ``AdminBrokerProcessor``.
+Request codes 25, 26, 28, 60, 61, 306, 315, 316, 329, 907, 908. Source: ``AdminBrokerProcessor``.
 """
 
 import logging
@@ -9,9 +9,9 @@ from dataclasses import replace
 from rmq_core.broker.config import store_properties
 from rmq_core.broker.ignored_keys import DONE_ANYWAY
 from rmq_core.broker.processors.runtime_info import runtime_info
-from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.timer.schedule import Schedule
+from rmq_core.broker.timer.service import Timers
 from rmq_core.remoting.bodies import DataVersion, KVTable, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -21,9 +21,48 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import ViewStats
 from rmq_core.remoting.settings import as_properties, changed_settings
 from rmq_formats.codecs.java_properties import format_properties, parse_properties
+from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import DecodeError, OptionError
 
 log = logging.getLogger("rmq.broker.admin")
+
+
+class TimerAdmin:
+    """Handlers of requests about timer messages."""
+
+    def __init__(self, state: BrokerState, timers: Timers | None) -> None:
+        """Use the broker's timer messages; None if timer messages are switched off."""
+        self._state = state
+        self._timers = timers
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_TIMER_CHECK_POINT: self.get_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.get_metrics,
+        }
+
+    def get_checkpoint(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_TIMER_CHECK_POINT (60): the timer checkpoint of now, for slaves."""
+        if self._timers is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return request.response(body=self._timers.files.checkpoint(self._state.clock_ms()).encode())
+
+    def get_metrics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_TIMER_METRICS (61): the number of waiting timer messages by topic."""
+        if self._timers is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return request.response(body=encode_body(self._timers.metrics.body()))
+
+    def runtime_info(self) -> dict[str, str]:
+        """Runtime info of the broker about timer messages."""
+        if self._timers is None:
+            return {}
+        files, state = self._timers.files, self._state
+        return {
+            "timerReadBehind": str(max(state.clock_ms() - files.read_time_ms, 0) // 1000),
+            "timerOffsetBehind": str(state.store.max_offset(TIMER_TOPIC, 0) - files.queue_offset),
+            "timerCongestNum": str(files.wheel.count_from(files.read_time_ms)),
+        }
 
 
 class BrokerAdmin:
@@ -37,7 +76,6 @@ class BrokerAdmin:
         self._version = DataVersion(timestamp=self._started_ms)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
@@ -110,7 +148,9 @@ class BrokerAdmin:
         """Delete the queues of unknown topics (CLEAN_UNUSED_TOPIC, 316; CLEAN_EXPIRED_CONSUMEQUEUE, 306)."""
         state = self._state
         unused = [
-            name for name in state.store.topics() if state.topics.get(name) is None and not state.topics.is_system(name)
+            name
+            for name in state.store.topics().keys() - state.topics.pending_names
+            if state.topics.get(name) is None and not state.topics.is_system(name)
         ]
         if unused:
             state.store.delete_topics(unused)

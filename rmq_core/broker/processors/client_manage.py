@@ -49,7 +49,6 @@ class ClientManageProcessor:
         state.consumers.on_members_change = self.members_changed
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,

@@ -29,7 +29,6 @@ class Broker2Client:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,

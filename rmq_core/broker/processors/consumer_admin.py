@@ -7,10 +7,10 @@ import asyncio
 import logging
 from typing import Final
 
+from rmq_core.broker.parked_requests import PullLongPolling
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.held_pulls import PullLongPolling
 from rmq_core.broker.timer.schedule import Schedule
 from rmq_core.remoting.bodies import (
     BodyStruct,
@@ -51,7 +51,6 @@ class ProgressAdmin:
         self._in_slices = state.slices.each
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.get_all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.get_delay_offsets,
@@ -185,7 +184,7 @@ class ProgressAdmin:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         async for queue_id, offset in self._in_slices(targets.items()):
             state.offsets.reset(fields.topic, fields.group, queue_id, offset)
-            self._held.wake(fields.topic, queue_id)
+            self._held.wake_all((fields.topic, queue_id))
         log.info(
             "%(client)s reset %(group)s of %(topic)s to %(offsets)s",
             {"client": connection.remote_address, "group": fields.group, "topic": fields.topic, "offsets": targets},

@@ -13,14 +13,13 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.transaction.half import (
     CHECK_TIMES,
-    IMMUNITY_SECONDS,
-    PRODUCER_GROUP,
+    HalfRecord,
+    decode_half_record,
     is_transaction,
     put_committed,
     put_half_again,
     real_queue,
 )
-from rmq_core.broker.transaction.half_record import HalfRecord, decode_half_record
 from rmq_core.broker.transaction.op_writer import OpMessageWriter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
@@ -29,8 +28,14 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import EndTransaction, ResumeCheckHalf
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.layout import (
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_ROLLBACK,
+    PROPERTY_CHECK_IMMUNITY_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+)
 from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.transactions")
@@ -51,7 +56,6 @@ class EndTransactionProcessor:
         self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.END_TRANSACTION: self.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
@@ -73,7 +77,7 @@ class EndTransactionProcessor:
         properties = half.end_properties()
         if not fields.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))
-        if properties.get(PRODUCER_GROUP) != fields.producer_group:
+        if properties.get(PROPERTY_PRODUCER_GROUP) != fields.producer_group:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != fields.tran_state_table_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
@@ -88,10 +92,10 @@ class EndTransactionProcessor:
 
     def _is_too_late(self, half: HalfRecord, properties: dict[str, str]) -> bool:
         """Return whether only a check may end a message with a check time of its own: ``rejectCommitOrRollback``."""
-        seconds = properties.get(IMMUNITY_SECONDS)
+        seconds = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
         if not seconds:
             return False
-        immunity_ms = int(seconds) * 1000 if seconds.isdecimal() and len(seconds) < 16 else 0
+        immunity_ms = parse_decimal(seconds, 0, 15) * 1000
         immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
         return self._state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset) > immunity_ms
 

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from msgspec import structs
 
-from rmq_core.broker.transaction.half import TRANSACTION
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
@@ -17,6 +16,7 @@ from rmq_formats.codecs.layout import (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_LITE_TOPIC,
+    PROPERTY_TRANSACTION_PREPARED,
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
@@ -66,7 +66,7 @@ def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues
     child = properties.get(PROPERTY_LITE_TOPIC)
     if not child:
         return fields
-    if properties.get(TRANSACTION) == "true":
+    if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true":
         problem = "a half message would reach its lite topic before it is committed, and though it is rolled back"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
     if not has_light_queues:

@@ -13,8 +13,7 @@ from typing import Final
 
 from rmq_core.broker.processors.client_manage import ClientManageProcessor
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables.clients import Client, Proxied
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Client, Login, Proxied
 from rmq_core.remoting.bodies import ProxiedClient, ProxiedClients, decode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -34,7 +33,6 @@ class ProxiedClientProcessor:
         self._of: dict[Connection, dict[int, Client]] = {}  # by the number in the proxy
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.PROXIED_CLIENTS: self.update_clients}
 
     async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

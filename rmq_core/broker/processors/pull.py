@@ -10,16 +10,15 @@ from msgspec import structs
 
 from rmq_core.broker.cluster.slave_refusals import BUSY
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.parked_requests import ParkedRequest, PullLongPolling
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.held_pulls import PullLongPolling, PullRequest
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import PullMessage
@@ -54,7 +53,6 @@ class PullMessageProcessor:
         self._held = held
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
@@ -98,8 +96,7 @@ class PullMessageProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED
         if state.config.is_slave:
             code = self._slave_code(code, result)
-        if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._held.count < state.config.max_held_pulls:
-            self._park(request, connection, fields, message_filter)
+        if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._park(request, connection, fields, message_filter):
             return None
         return self._respond(request, fields, result, code, (topic, group))
 
@@ -159,28 +156,19 @@ class PullMessageProcessor:
 
     def _park(
         self, request: RemotingCommand, connection: Connection, fields: PullMessage, message_filter: Filter
-    ) -> None:
+    ) -> bool:
         config = self._state.config
-        check = self._state.rights.withdrawal_check(request, connection)
         wait_ms = fields.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
-        request.fields, request.body = {}, b""  # views of the receive buffer, which a parked request would retain
 
-        def respond() -> None:
-            try:
-                check()
-                response = self._pull(request, connection, fields, may_wait=False, again=True)
-            except ResponseError as error:
-                response = failure(request, error)
-            if response is not None:
-                connection.send(response)
+        def pull_again(pull: ParkedRequest[tuple[str, int]], _: bool) -> RemotingCommand | None:
+            return self._pull(pull.request, pull.connection, fields, may_wait=False, again=True)
 
-        size = WAITING_BYTES + len(fields.subscription or "") + message_filter.own_bytes
-        deadline_ms = self._state.steady_ms() + max(0, wait_ms)
-        self._held.park(
-            fields.topic,
-            fields.queue_id,
-            PullRequest(connection, message_filter, fields.queue_offset, deadline_ms, respond, size),
-        )
+        return self._held.park(
+            ParkedRequest(
+                (fields.topic, fields.queue_id), request, connection, self._state.steady_ms() + max(0, wait_ms),
+                pull_again, fields.subscription, message_filter, next_offset=fields.queue_offset,
+            )
+        )  # fmt: skip
 
     def _check_permission(
         self, fields: PullMessage, connection: Connection

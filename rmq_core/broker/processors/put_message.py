@@ -30,25 +30,37 @@ from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_MASK,
     MAX_BATCH_COUNT,
     MAX_PROPERTIES_BYTES,
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY,
     PROPERTY_INNER_BASE,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_NUM,
+    PROPERTY_MSG_REGION,
+    PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
     PROPERTY_SEPARATOR,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_SWITCH,
     PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
 )
-from rmq_formats.codecs.properties import decode_properties, encode_properties
+from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.topics import LITE_PREFIX
 from rmq_formats.codecs.variants.inner_batch import count_messages
 
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK
-_WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
-_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-_NOT_BY_PRIORITY: Final = ("__SHARDINGKEY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-_LONG_DIGITS: Final = 10
-_POP_CHECKPOINT: Final = "POP_CK"
+_NOT_BY_PRIORITY: Final = (
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELIVER_MS,
+)
+_PRIORITY_DIGITS: Final = 9
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 # Properties that need handling; without them the client's text goes into the record as it is.
 # The text gets a leading separator: an expression that begins with a fixed character is much faster.
@@ -112,8 +124,8 @@ class MessageWriter:
         self._appender = state.store.appender
         self._has_light_queues = state.store.config.lmq_enabled
         config = state.config
-        self.marks = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
-        self._own_properties = self.marks | {"CLUSTER": config.broker_cluster_name}
+        self.marks = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_SWITCH: str(config.trace_on).lower()}
+        self._own_properties = self.marks | {PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own = encode_properties(self._own_properties)
         self._uniq_keys = UniqKeys()
 
@@ -312,9 +324,9 @@ class MessageWriter:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.address}] sending transaction message is forbidden",
             )
-        for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
+        for name in [name for name in properties if name == PROPERTY_POP_CK or name.startswith(_TRANSIENT_PREFIX)]:
             del properties[name]
-        if _PRIORITY in properties:
+        if PROPERTY_PRIORITY in properties:
             sent_queue_id = queue_id = self._queue_by_priority(
                 topic, queue_id, properties, is_plain=not is_half and not level
             )
@@ -335,19 +347,20 @@ class MessageWriter:
             topic, queue_id, request.body, encoded, fields.born_timestamp, connection.remote_host,
             self._state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
         )  # fmt: skip
-        waits = properties.get(_WAIT, "true").lower() == "true"
+        waits = properties.get(PROPERTY_WAIT, "true").lower() == "true"
         handle = None if is_half else encode_recall_handle(properties, self._state.config.broker_name)
         return WriteResult(sent_queue_id, result, uniq_key, waits, handle)
 
     def _queue_by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
         """Return the queue of a message's priority, which only plain messages retain. Source: RocketMQ 5.4."""
         if not is_plain or any(name in properties for name in _NOT_BY_PRIORITY):
-            del properties[_PRIORITY]
+            del properties[PROPERTY_PRIORITY]
             return queue_id
-        text, config = properties[_PRIORITY], self._state.topics.table.get(topic)
-        if config is None or not (text.isascii() and text.isdecimal() and len(text) < _LONG_DIGITS):
+        config = self._state.topics.table.get(topic)
+        priority = parse_decimal(properties[PROPERTY_PRIORITY], None, _PRIORITY_DIGITS)
+        if config is None or priority is None:
             return queue_id
-        return min(int(text), max(config.write_queue_nums, 1) - 1)
+        return min(priority, max(config.write_queue_nums, 1) - 1)
 
     def _redirect_retry(
         self, request: RemotingCommand, fields: SendMessage, queue_id: int, properties: dict[str, str]

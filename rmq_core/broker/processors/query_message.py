@@ -8,19 +8,18 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.waiters import REAL_TOPIC
-from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.codes import UNIQUE_KEY_QUERY, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import QueryMessage, ViewMessage
 from rmq_core.store.results import KeyKind
+from rmq_formats.codecs.layout import PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.topics import TIMER_TOPIC
 
 _WAITING_TOPICS: Final = (names.SCHEDULE_TOPIC, TIMER_TOPIC, names.HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC)
-_UNIQUE_KEY: Final = "_UNIQUE_KEY_QUERY"
 _KINDS: Final = {"U": KeyKind.UNIQUE, "T": KeyKind.TAGS}  # sent by clients from 5.4 on
 _MOST_UNIQUE: Final = 32
 _MOST_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)  # of the newest records that fit into a frame with its header
@@ -33,7 +32,6 @@ class QueryMessageProcessor:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
@@ -42,7 +40,7 @@ class QueryMessageProcessor:
     def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return a topic's messages with a key, a UNIQ_KEY or TAGS, from the Index (QUERY_MESSAGE, 12)."""
         fields = read_fields(request, QueryMessage)
-        unique = request.ext_fields.get(_UNIQUE_KEY, "").lower() == "true"
+        unique = request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true"
         kind = KeyKind.UNIQUE if unique else _KINDS.get(fields.index_type or "", KeyKind.ANY)
         limit = _MOST_UNIQUE if kind is KeyKind.UNIQUE else fields.max_num
         result = self._state.store.query(
@@ -75,7 +73,7 @@ class QueryMessageProcessor:
 def _is_of_topic(message: StoredMessage | None, topic: str) -> bool:
     """Return whether a message belongs to a topic or waits for it. Source: ``#matchesRequestTopic`` of 5.5.1."""
     if message is not None and message.topic in _WAITING_TOPICS:
-        return message.properties.get(REAL_TOPIC) == topic
+        return message.properties.get(PROPERTY_REAL_TOPIC) == topic
     return message is not None and message.topic == topic
 
 

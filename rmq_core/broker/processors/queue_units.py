@@ -33,7 +33,6 @@ class QueryConsumeQueueProcessor:
         self._state = state
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.QUERY_CONSUME_QUEUE: self.query}
 
     def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -9,9 +9,7 @@ from typing import Final
 from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.timer_admission import DELIVER_MS
-from rmq_core.broker.tables.waiters import REAL_TOPIC
-from rmq_core.broker.timer.records import delete_key, parse_number
+from rmq_core.broker.timer.records import delete_key
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -21,8 +19,15 @@ from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import RecallMessage
 from rmq_core.store.results import PutStatus
 from rmq_formats.codecs.index import AUTO
-from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.layout import (
+    PROPERTY_MSG_REGION,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_UNIQ_KEY,
+)
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 
 _TAG: Final = "_RECALL_TAG_"
@@ -37,7 +42,7 @@ def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str
         properties: of the stored message.
         broker_name: the broker's.
     """
-    due_ms, topic = parse_number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
+    due_ms, topic = parse_decimal(properties.get(PROPERTY_OUT_MS), 0), properties.get(PROPERTY_REAL_TOPIC)
     uniq_key = properties.get(PROPERTY_UNIQ_KEY)
     if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
         return None
@@ -52,7 +57,6 @@ class RecallMessageProcessor:
         self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     def recall(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
@@ -65,9 +69,9 @@ class RecallMessageProcessor:
             PROPERTY_TAGS: _TAG,
             PROPERTY_DELETED_KEY: self._deleted_key(handle),
             PROPERTY_UNIQ_KEY: handle.uniq_key,
-            DELIVER_MS: str(handle.due_ms),
+            PROPERTY_TIMER_DELIVER_MS: str(handle.due_ms),
             "BORN_TIMESTAMP": str(now_ms),
-            "PGROUP": fields.producer_group or "",
+            PROPERTY_PRODUCER_GROUP: fields.producer_group or "",
         }
         topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
         result = state.store.appender.put(
@@ -77,7 +81,7 @@ class RecallMessageProcessor:
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
         state.stats.count_messages(stats.PUT, topic, 1, result.size)
-        response = request.response(ext_fields={"MSG_REGION": state.config.region_id, "msgId": handle.uniq_key})
+        response = request.response(ext_fields={PROPERTY_MSG_REGION: state.config.region_id, "msgId": handle.uniq_key})
         if self._responder.must_wait:
             return self._responder.respond_when_durable(request, response, result)
         return response

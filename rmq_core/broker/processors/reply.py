@@ -10,7 +10,6 @@ from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.processors.put_message import MessageWriter
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client
-from rmq_core.broker.tables.reply_requests import CORRELATION_ID, REPLY_TO_CLIENT
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -19,6 +18,7 @@ from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.requests import PushReply, SendMessage, SendMessageV2
+from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 
 _PUSHED_AT: Final = "PUSH_REPLY_TIME"
@@ -33,7 +33,6 @@ class ReplyMessageProcessor:
         self._writer = writer
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.SEND_REPLY_MESSAGE: self.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.reply_v2,
@@ -88,10 +87,10 @@ class ReplyMessageProcessor:
     async def _push(self, body: bytes, connection: Connection, fields: SendMessage) -> str | None:
         """Push a reply to the requesting client; return an error in Java's words, or None."""
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace"))
-        client_id = properties.get(REPLY_TO_CLIENT)
+        client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)
         if client_id is None:
-            return f"reply message properties[{REPLY_TO_CLIENT}] is null"
-        client = self._find_requester(client_id, properties.get(CORRELATION_ID, ""), fields.topic)
+            return f"reply message properties[{PROPERTY_REPLY_TO_CLIENT}] is null"
+        client = self._find_requester(client_id, properties.get(PROPERTY_CORRELATION_ID, ""), fields.topic)
         if client is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._state.clock_ms()

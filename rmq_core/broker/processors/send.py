@@ -9,12 +9,12 @@ from functools import partial
 from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables.reply_requests import REPLY_TO_CLIENT
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand, encode_json
 from rmq_core.remoting.requests import SendMessage, SendMessageV2
+from rmq_formats.codecs.layout import PROPERTY_REPLY_TO_CLIENT
 
 
 class SendMessageProcessor:
@@ -39,7 +39,6 @@ class SendMessageProcessor:
         self._marks = encode_json(writer.marks)[1:-1]
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.SEND_MESSAGE: partial(self._send, SendMessage),
             RequestCode.SEND_MESSAGE_V2: partial(self._send, SendMessageV2),
@@ -52,7 +51,7 @@ class SendMessageProcessor:
         version_before, times = topics.version, self._times
         begin_s = times.now_s()
         stored = self._writer.store(request, connection, fields)
-        if REPLY_TO_CLIENT in (fields.properties or ""):
+        if PROPERTY_REPLY_TO_CLIENT in (fields.properties or ""):
             state = self._state
             state.reply_requests.add(fields.properties or "", fields.topic, state.rights.login(request), connection)
         response = self._respond(request, stored)

@@ -19,13 +19,17 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendBackFields
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import FLAG_INNER_BATCH, PROPERTY_DELAY
+from rmq_formats.codecs.layout import (
+    FLAG_INNER_BATCH,
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT,
+)
 from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
 
-ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-_WAIT: Final = "WAIT"
 _FIRST_LEVEL: Final = 3  # of a first retry: 10 s by default
 
 
@@ -38,7 +42,6 @@ class SendBackProcessor:
         self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
@@ -87,9 +90,9 @@ class SendBackProcessor:
         ):  # the consumer sends back single messages. ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.SYSTEM_ERROR, PutStatus.MESSAGE_ILLEGAL.value)
         properties = message.properties
-        properties.setdefault(names.RETRY_TOPIC, message.topic)
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
-        properties[_WAIT] = "false"
+        properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[PROPERTY_WAIT] = "false"
         if message.reconsume_times >= most_retries or fields.delay_level < 0:
             topic, queue_id = state.topics.make(names.dlq_topic(fields.group), 1).topic_name, 0
             properties[PROPERTY_DELAY] = "0"
@@ -105,7 +108,7 @@ class SendBackProcessor:
         )  # fmt: skip
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
-        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[names.RETRY_TOPIC]}@{fields.group}", 1)
+        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[PROPERTY_RETRY_TOPIC]}@{fields.group}", 1)
         return result
 
 

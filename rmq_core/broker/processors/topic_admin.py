@@ -6,6 +6,7 @@ Source: ``AdminBrokerProcessor``.
 import asyncio
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from rmq_core.broker.slices import SLICE_S
@@ -25,7 +26,7 @@ from rmq_core.remoting.bodies import (
     encode_body,
     queue_key,
 )
-from rmq_core.remoting.bodies.attributes import parse_attribute_changes
+from rmq_core.remoting.bodies.configs import parse_attribute_changes
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
@@ -45,9 +46,9 @@ class TopicAdmin:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._removing = asyncio.Lock()
+        self._removals: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.put_all,
@@ -157,7 +158,8 @@ class TopicAdmin:
     def delete(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
         """Delete a topic with its queues and consumer offsets; respond at the end (DELETE_TOPIC_IN_BROKER, 215).
 
-        The topic is deleted at once; a new topic of its name may be created while the files of its queues are removed.
+        Its messages stay until the file of topics is written without it. A new topic of its name may be created
+        while the files of its queues are removed.
         """
         return self._delete([read_fields(request, Topic).topic], request, connection)
 
@@ -174,17 +176,67 @@ class TopicAdmin:
         state = self._state
         for name in topics:
             check_deletable(state, name)
-        state.store.delete_topics(topics)  # first: it may fail
+        configs = [state.topics.table[name] for name in topics if name in state.topics.table]
+        end = state.store.max_physical_offset
         for name in topics:
             state.topics.remove(name)
-            state.offsets.remove_topic(name)
-            log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
-        return asyncio.ensure_future(self._remove_files(request))
+            log.info("%(client)s deletes the topic %(topic)s", {"client": connection.remote_address, "topic": name})
+        deleted: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        state.topics.file.when_written(partial(self._end_deletion, topics, configs, end, deleted))
+        return self._respond_when_deleted(request, deleted)
 
-    async def _remove_files(self, request: RemotingCommand) -> RemotingCommand:
+    def _end_deletion(
+        self,
+        topics: list[str],
+        configs: list[TopicConfig],
+        end: int,
+        deleted: asyncio.Future[OSError | None],
+        is_written: bool,
+    ) -> None:
+        """Delete queues and consumer offsets of topics that the file of topics has no more.
+
+        Args:
+            topics: their names.
+            configs: their configurations.
+            end: of the log, as the topics were removed.
+            deleted: gets the result.
+            is_written: whether the file is written; else the topics come back.
+        """
+        state = self._state
+        if not is_written:
+            return
+        try:
+            state.store.delete_topics(topics, {name: end for name in topics if name in state.topics.table})
+        except OSError as error:
+            state.topics.put_all([config for config in configs if config.topic_name not in state.topics.table])
+            log.error("the queues of %(topics)s cannot be deleted: %(error)s", {"topics": topics, "error": error})
+            if not deleted.done():
+                deleted.set_result(error)
+            return
+        for name in topics:
+            state.offsets.remove_topic(name)
+        removal = asyncio.get_running_loop().create_task(self._remove_files(deleted))
+        self._removals.add(removal)  # a task that nobody holds may be collected
+        removal.add_done_callback(self._removals.discard)
+
+    async def _remove_files(self, deleted: asyncio.Future[OSError | None]) -> None:
+        failure = None
         async with self._removing:
-            while self._state.store.remove_deleted(SLICE_S):
-                await asyncio.sleep(0)
+            try:
+                while self._state.store.remove_deleted(SLICE_S):
+                    await asyncio.sleep(0)
+            except OSError as error:
+                failure = error
+        if not deleted.done():  # else the connection has ended
+            deleted.set_result(failure)
+
+    @staticmethod
+    async def _respond_when_deleted(
+        request: RemotingCommand, deleted: asyncio.Future[OSError | None]
+    ) -> RemotingCommand:
+        error = await deleted
+        if error is not None:
+            raise error
         return request.response()
 
     def get_groups(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

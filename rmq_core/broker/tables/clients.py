@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
@@ -16,6 +15,19 @@ from rmq_core.remoting.header import RemotingCommand
 
 MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection: a proxy's are all topics of its clients' transactions
 _MOST_NAME_CHARS: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The user who has signed a request.
+
+    Attributes:
+        name: of the user.
+        password: that the request was signed with.
+    """
+
+    name: str
+    password: str = field(repr=False)
 
 
 @dataclass(eq=False, slots=True)

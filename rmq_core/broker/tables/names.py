@@ -8,7 +8,6 @@ from typing import Final
 
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
-TEMPLATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -26,7 +25,6 @@ NOT_FOR_CLIENTS: Final = frozenset(
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-RETRY_TOPIC: Final = "RETRY_TOPIC"  # a property: the topic that a message to retry comes from
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SYSTEM_GROUPS: Final = (

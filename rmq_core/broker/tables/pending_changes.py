@@ -47,6 +47,11 @@ class PendingChanges(Generic[T]):
         """
         self._changes.append(_Change(number, name, before, after))
 
+    @property
+    def names(self) -> set[str]:
+        """Entries with a change that the file lacks."""
+        return {change.name for change in self._changes}
+
     def drop(self, written: int) -> None:
         """Remove the changes up to a number, which the file has."""
         self._changes = [change for change in self._changes if change.number > written]

@@ -1,8 +1,8 @@
-"""SQL92 filters of consumer groups (``consumerFilter.json``), and the bit maps of the messages that they match.
+"""SQL92 filters of consumer groups (``consumerFilter.json``), and what the bit maps of a Java broker say of them.
 
 A filter stays for a day after its group has gone, as bit maps of messages refer to it until then.
 
-Source: ``ConsumerFilterManager``, ``ConsumerFilterData``, ``CommitLogDispatcherCalcBitMap``.
+Source: ``ConsumerFilterManager``, ``ConsumerFilterData``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +14,10 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.subscription_filter import SQL92, Filter, is_tag_type, sql_filter
 from rmq_core.broker.tables.table_file import TableFile, TableFiles, log
 from rmq_core.remoting.bodies import SubscriptionData
-from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
+from rmq_core.remoting.bodies.configs import BloomBits, FilterTable, GroupFilter, TopicFilters
 from rmq_core.store.read_batches import Matches
 from rmq_formats.codecs.bloom import BloomFilter
+from rmq_formats.codecs.layout import PROPERTY_RETRY_TOPIC
 from rmq_formats.codecs.properties import raw_property
 from rmq_formats.codecs.record_frame import record_properties
 from rmq_formats.sql92 import SqlError
@@ -116,7 +117,7 @@ class ConsumerFilters:
             properties = record_properties(record)
             if properties is None:
                 return False
-            topic = raw_property(properties, names.RETRY_TOPIC.encode()).decode("utf-8", "replace")
+            topic = raw_property(properties, PROPERTY_RETRY_TOPIC.encode()).decode("utf-8", "replace")
             registered = self.get(topic, group)
             return registered is None or registered.filter.matches is None or registered.filter.matches(record)
 
@@ -183,17 +184,6 @@ class ConsumerFilters:
         registered = self.topics[topic][group]
         if time_ms == 0 or not registered.is_dead:
             self._store_filter(replace_time(registered.data, time_ms))
-
-    def bit_map(self, topic: str, record: memoryview) -> bytes:
-        """Bit map of the groups whose filter a message passes; empty if no group has one for its topic."""
-        groups = self.topics.get(topic)
-        if not groups:
-            return b""
-        positions: list[int] = []
-        for registered in groups.values():
-            if registered.filter.matches is None or registered.filter.matches(record):
-                positions += registered.data.bloom_filter_data.bit_pos
-        return self.bloom.bit_map(positions)
 
     def _table(self) -> Iterator[tuple[str, TopicFilters]]:
         for topic, groups in self.topics.items():

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import ReferenceType, ref
 
-from rmq_core.broker.tables.logins import Login
+from rmq_core.broker.tables.clients import Login
 from rmq_core.remoting.connection import Connection
+from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties
 
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-CORRELATION_ID: Final = "CORRELATION_ID"
 _MOST: Final = 65_536  # a client waits 3 s for a reply by default
 _MOST_ID_CHARS: Final = 512
 
@@ -50,7 +49,7 @@ class ReplyRequests:
             connection: that it came by.
         """
         decoded = decode_properties(properties.encode("utf-8", "replace"))
-        key = decoded.get(REPLY_TO_CLIENT, ""), decoded.get(CORRELATION_ID, "")
+        key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
         if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
             return
         if len(self._requests) >= self._most:

@@ -8,16 +8,17 @@ Source: ``ConfigManager``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from rmq_core.broker.slices import Sliced, Slices
-from rmq_core.broker.tables.table_text import table_pieces
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.store.files import config_files
 from rmq_core.store.files.disk import Disk
@@ -255,3 +256,41 @@ class TableFile:
                 return await written
         except TimeoutError:
             return False
+
+
+_ENTRIES: Final = 50  # of a piece: a fraction of a slice for groups, which have the longest
+
+
+def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
+    """Encode a table as indented JSON, piece by piece.
+
+    Entries that are put or taken away meanwhile may be there or not; each that is there is whole.
+
+    Args:
+        body: members of it that are tables are encoded in pieces, the others whole.
+    """
+    before = b"{"
+    for field in structs.fields(body):
+        value = getattr(body, field.name)
+        if value is msgspec.UNSET:
+            continue
+        yield b"%b\n %b: " % (before, msgspec.json.encode(field.encode_name))
+        before = b","
+        if isinstance(value, Mapping) and len(value) > _ENTRIES:
+            yield from _entries(value)
+        else:
+            yield _indented(value)
+    yield b"\n}"
+
+
+def _entries(table: Mapping[Any, Any]) -> Iterator[bytes]:
+    entries = iter(list(table.items()))
+    before = b"{"
+    while piece := dict(islice(entries, _ENTRIES)):
+        yield before + _indented(piece)[1:-2]  # without its braces
+        before = b","
+    yield b"\n}"
+
+
+def _indented(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)

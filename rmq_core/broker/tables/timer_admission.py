@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+from rmq_formats.codecs.layout import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+)
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 from rmq_formats.codecs.topics import TIMER_TOPIC
 
-DELAY_SEC: Final = "TIMER_DELAY_SEC"
-DELAY_MS: Final = "TIMER_DELAY_MS"
-DELIVER_MS: Final = "TIMER_DELIVER_MS"
-TIMER_PROPERTIES: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
+TIMER_PROPERTIES: Final = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 _MAX_DIGITS: Final = 19  # of an int64
 _MAX_TIME_MS: Final = (1 << 63) - 1
 
@@ -80,8 +83,8 @@ class TimerAdmission:
         due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an interval is delivered when it is over
         self._check_congestion(self._waiting.count(due_ms))
         properties[PROPERTY_OUT_MS] = str(due_ms)
-        properties[REAL_TOPIC] = topic
-        properties[REAL_QUEUE_ID] = str(queue_id)
+        properties[PROPERTY_REAL_TOPIC] = topic
+        properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
         return TIMER_TOPIC, 0
 
     def _check_congestion(self, waiting_count: int) -> None:
@@ -123,7 +126,11 @@ def drop(properties: dict[str, str]) -> None:
 
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
     """Delivery time of a message, ms; None if it is no valid number."""
-    for name, factor, since_ms in ((DELAY_SEC, 1000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
+    for name, factor, since_ms in (
+        (PROPERTY_TIMER_DELAY_SEC, 1000, now_ms),
+        (PROPERTY_TIMER_DELAY_MS, 1, now_ms),
+        (PROPERTY_TIMER_DELIVER_MS, 1, 0),
+    ):
         text = properties.get(name)
         if text is not None:
             digits = text[1:] if text[:1] in ("+", "-") else text

@@ -22,7 +22,7 @@ from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
-from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TIMER_TOPIC
+from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TEMPLATE_TOPIC, TIMER_TOPIC
 
 _FILE: Final = "topics.json"
 
@@ -107,7 +107,7 @@ class Topics:
             self.is_full
             or model is None
             or not model.perm & names.PERM_INHERIT
-            or (template == names.TEMPLATE_TOPIC and not auto)
+            or (template == TEMPLATE_TOPIC and not auto)
         ):
             return None
         count = max(0, min(queue_count, model.write_queue_nums))
@@ -185,6 +185,11 @@ class Topics:
             self._changed(None)
         return config is not None
 
+    @property
+    def pending_names(self) -> set[str]:
+        """Topics with a change, such as a removal, that the file lacks."""
+        return self._pending.names
+
     def revert(self, since: int, until: int) -> None:
         """Revert changes that cannot be written."""
         for name in self._pending.revert(since, until):
@@ -261,7 +266,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         (names.OP_HALF_TOPIC, 1, both),
     ]
     if config.auto_create_topic_enable:
-        single.append((names.TEMPLATE_TOPIC, config.default_topic_queue_nums, inherit | both))
+        single.append((TEMPLATE_TOPIC, config.default_topic_queue_nums, inherit | both))
     if config.trace_topic_enable:
         single.append((config.msg_trace_topic_name, 1, both))
     if config.timer_wheel_enable:

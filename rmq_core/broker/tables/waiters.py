@@ -13,10 +13,8 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.results import PutResult
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.layout import PROPERTY_DELAY
+from rmq_formats.codecs.layout import PROPERTY_DELAY, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
 _DRAIN_POLL_S: Final = 0.005
 
 
@@ -90,8 +88,8 @@ class DelayLevels:
         """
         level = min(level, len(self.delays_ms))
         properties[PROPERTY_DELAY] = str(level)
-        properties[REAL_TOPIC] = topic
-        properties[REAL_QUEUE_ID] = str(queue_id)
+        properties[PROPERTY_REAL_TOPIC] = topic
+        properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
         return SCHEDULE_TOPIC, level - 1
 
 

@@ -1,17 +1,22 @@
-"""Decoder of records of the timer topic, for their delivery.
+"""Decoders of records that the broker has read from its own store: those of the timer topic, and whole ones.
 
 Source: ``TimerMessageStore#convert``, ``#convertMessage``.
 """
 
+import logging
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from rmq_core.store.results import split_records
 from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import PROPERTY_SEPARATOR
-from rmq_formats.codecs.properties import decode_properties, encode_properties
+from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
+from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import crc_fault, frame_shape
 from rmq_formats.codecs.record_layout import HEADS, SYS_FLAG, host_kind
 from rmq_formats.codecs.topics import TIMER_TOPIC
+from rmq_formats.errors import FormatError
 
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
@@ -25,6 +30,7 @@ _DELIVERY_PROPERTIES: Final = re.compile(
     rb"(?:^|\x02)(TIMER_OUT_MS|REAL_TOPIC|REAL_QID|UNIQ_KEY|TIMER_DEL_UNIQKEY)\x01([^\x02]+)"
 )
 _REWRITTEN: Final = (b"TIMER_ENQUEUE_MS\x01", b"TIMER_DEQUEUE_MS\x01", b"TIMER_ROLL_TIMES\x01")
+log = logging.getLogger("rmq.broker")
 
 
 class TimerRecord(NamedTuple):
@@ -80,7 +86,7 @@ class TimerRecord(NamedTuple):
         if rolls or any(name in encoded for name in _REWRITTEN):
             properties = self.properties
             if rolls:
-                properties[ROLL_TIMES] = str(parse_number(properties.get(ROLL_TIMES)) + 1)
+                properties[ROLL_TIMES] = str(parse_decimal(properties.get(ROLL_TIMES), 0) + 1)
             return encode_properties(properties | {ENQUEUE_MS: str(write_time_ms), DEQUEUE_MS: str(now_ms)})
         if not encoded.endswith(_END):
             encoded += _END
@@ -131,6 +137,14 @@ def decode_timer_record(record: memoryview) -> TimerRecord | str:
     )  # fmt: skip
 
 
-def parse_number(text: str | None) -> int:
-    """Parse a client's number; 0 for other text or more than 18 digits."""
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0
+def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
+    """Decode consecutive records; damaged records are logged and skipped.
+
+    Args:
+        slices: as returned by ``MessageStore.get``.
+    """
+    for record in split_records(slices):
+        try:
+            yield decode_record(record)
+        except FormatError as error:
+            log.error("a message is damaged: %(error)s", {"error": error})

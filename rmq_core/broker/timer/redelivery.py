@@ -5,9 +5,10 @@ The original delivers such messages twice.
 
 from typing import Final
 
-from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES, parse_number
+from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.timer import PROPERTY_OUT_MS
 from rmq_formats.codecs.topics import TIMER_TOPIC
@@ -48,7 +49,7 @@ class PastDeliveries:
         properties = message.properties
         if DEQUEUE_MS in properties:
             self._deliveries.setdefault(_key(message.topic, properties), []).append(
-                parse_number(properties[DEQUEUE_MS])
+                parse_decimal(properties[DEQUEUE_MS], 0)
             )
 
     def remove(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
@@ -78,5 +79,5 @@ class PastDeliveries:
 
 
 def _key(topic: str, properties: dict[str, str], more_rolls: int = 0) -> Key:
-    rolled = str(parse_number(properties.get(ROLL_TIMES)) + more_rolls) if topic == TIMER_TOPIC else ""
+    rolled = str(parse_decimal(properties.get(ROLL_TIMES), 0) + more_rolls) if topic == TIMER_TOPIC else ""
     return topic, properties.get(PROPERTY_UNIQ_KEY, ""), properties.get(PROPERTY_OUT_MS, ""), rolled

@@ -11,12 +11,13 @@ from msgspec import field
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.tables.table_file import TableFile
-from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC, DelayLevels
-from rmq_core.broker.timer.stored_messages import stored_messages
+from rmq_core.broker.tables.waiters import DelayLevels
+from rmq_core.broker.timer.records import stored_messages
 from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.results import GetStatus, PutStatus
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.codecs.record import StoredMessage
 
 log = logging.getLogger("rmq.broker.schedule")
@@ -118,15 +119,16 @@ class Schedule:
         The properties are unchanged, with the delay, as in the original (``messageTimeUp``).
         """
         properties = message.properties
-        topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
-        if not topic or not queue_id.isdecimal():
+        topic = properties.get(PROPERTY_REAL_TOPIC, "")
+        queue_id = parse_decimal(properties.get(PROPERTY_REAL_QUEUE_ID), None)
+        if not topic or queue_id is None:
             log.error(
                 "the delayed message at %(physical_offset)d is skipped, as it names no real topic and queue",
                 {"physical_offset": message.physical_offset},
             )
             return True
         result = self._state.store.appender.put(
-            topic, int(queue_id), message.body, message.properties_bytes, message.born_timestamp_ms,
+            topic, queue_id, message.body, message.properties_bytes, message.born_timestamp_ms,
             message.born_host.to_bytes(), now_ms, flag=message.flag,
             sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK, reconsume_times=message.reconsume_times,
         )  # fmt: skip

@@ -20,8 +20,7 @@ from rmq_core.broker.timer.metrics import TimerMetrics
 from rmq_core.broker.timer.records import NEVER_ENQUEUED, TimerRecord, decode_timer_record
 from rmq_core.broker.timer.redelivery import PastDeliveries
 from rmq_core.store.results import GetStatus, PutResult, PutStatus, split_records
-from rmq_core.store.timer.counts import waiting_by_topic_hash
-from rmq_core.store.timer.recovery import open_timers
+from rmq_core.store.timer.recovery import open_timers, waiting_by_topic_hash
 from rmq_core.store.timer.store import TimerConfig
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.record_layout import head_struct

@@ -3,29 +3,37 @@
 A round reads the queue of half messages from the end of the last round on. A checked half message is stored again at
 the end of the queue, so that the next round begins after its old offset.
 
-Source: ``TransactionalMessageServiceImpl#check``, ``DefaultTransactionalMessageCheckListener``.
+Source: ``TransactionalMessageServiceImpl#check``, ``DefaultTransactionalMessageCheckListener``,
+``AbstractTransactionalMessageCheckListener#sendCheckMessage``, ``ProducerManager#getAvailableChannel``.
 """
 
 import asyncio
 import logging
+import random
+from collections.abc import Iterable
 from typing import Final
 
+from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
+from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.timer.stored_messages import stored_messages
-from rmq_core.broker.transaction.check_back import send_check
-from rmq_core.broker.transaction.half import (
-    CHECK_TIMES,
-    HALF_QUEUE,
-    IMMUNITY_SECONDS,
-    PREPARED_QUEUE_OFFSET,
-    put_half_again,
-)
-from rmq_core.broker.transaction.op_queue import EndedHalfMessages, half_offsets
+from rmq_core.broker.timer.records import stored_messages
+from rmq_core.broker.transaction.half import CHECK_TIMES, HALF_QUEUE, PREPARED_QUEUE_OFFSET, put_half_again, real_queue
 from rmq_core.broker.transaction.op_writer import OP_TAG, OpMessageWriter
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import request
+from rmq_core.remoting.requests import CheckTransaction
 from rmq_core.store.results import GetStatus, PutResult, PutStatus
-from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.layout import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_CHECK_IMMUNITY_SECONDS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_UNIQ_KEY,
+)
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
+from rmq_formats.codecs.record import MessageToStore, StoredMessage, encode_record
 
 log = logging.getLogger("rmq.broker.transactions")
 GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -157,18 +165,18 @@ class _Round:
         """Check, postpone or discard an open half message; return False to end the round."""
         state, config, properties = self._state, self._state.config, half.properties
         age_ms = state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset)
-        times = _number(properties.get(CHECK_TIMES, "0"))
+        times = parse_decimal(properties.get(CHECK_TIMES, "0"), -1)
         if times >= config.transaction_check_max or age_ms > state.store.config.file_reserved_hours * _HOUR_MS:
             return self._discard(half, properties)
         if half.queue_offset >= self._end:
             return False
         properties[CHECK_TIMES] = str(times + 1)
-        seconds = properties.get(IMMUNITY_SECONDS)
+        seconds = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
         if seconds is None:
             if 0 <= age_ms < config.transaction_timeout_ms:
                 return False
         else:
-            immunity_s = _number(seconds)
+            immunity_s = parse_decimal(seconds, -1)
             if 0 <= age_ms < (config.transaction_timeout_ms if immunity_s < 0 else immunity_s * 1000):
                 return self._postpone(half, properties)
         result = put_half_again(state, half, properties)
@@ -185,7 +193,7 @@ class _Round:
 
     def _postpone(self, half: StoredMessage, properties: dict[str, str]) -> bool:
         """Store a half message again whose own check time has not come: ``checkPrepareQueueOffset``."""
-        prepared = _number(properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset)))
+        prepared = parse_decimal(properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset)), -1)
         if self.ended.remove(prepared) or self._notes.has(prepared):
             return True
         return _is_done(half, put_half_again(self._state, half, properties))
@@ -221,6 +229,103 @@ def _log_failed_put(half: StoredMessage, result: PutResult) -> None:
     )
 
 
-def _number(text: str) -> int:
-    """Parse a number; -1 for other text."""
-    return int(text) if text.isdecimal() and len(text) < 19 else -1
+class EndedHalfMessages:
+    """Ended half messages that a round has not passed yet, with their op messages.
+
+    Source: ``TransactionalMessageServiceImpl#fillOpRemoveMap``, ``#calculateOpOffset``.
+    """
+
+    def __init__(self, op_offset: int, half_offset: int) -> None:
+        """Begin with no op messages.
+
+        Args:
+            op_offset: queue offset of the first op message.
+            half_offset: queue offset of the first open half message.
+        """
+        self.next_op_offset = op_offset
+        self._half_offset = half_offset
+        self._op_of: dict[int, int] = {}
+        self._open: dict[int, int] = {}  # number of half messages ahead, by op message
+
+    def add(self, op_offset: int, offsets: Iterable[int]) -> None:
+        """Add an op message, in the order of the op queue."""
+        self.next_op_offset = op_offset + 1
+        for offset in offsets:
+            self.remove(offset)
+            self._op_of[offset] = op_offset
+            if offset >= self._half_offset:
+                self._open[op_offset] = self._open.get(op_offset, 0) + 1
+
+    def remove(self, offset: int) -> bool:
+        """Remove a half message and return True, if it is ended."""
+        op_offset = self._op_of.pop(offset, None)
+        if op_offset is None:
+            return False
+        if offset >= self._half_offset:
+            self._open[op_offset] -= 1
+            if not self._open[op_offset]:
+                del self._open[op_offset]
+        return True
+
+    @property
+    def done_op_offset(self) -> int:
+        """Queue offset of the first op message to be read again."""
+        return min(self._open, default=self.next_op_offset)
+
+
+def half_offsets(body: bytes) -> list[int]:
+    """Return the queue offsets in an op message's body; other text is ignored, as in the original."""
+    return [int(text) for text in body.split(b",") if text.isdigit() and len(text) < 20]
+
+
+def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, str], put_result: PutResult) -> None:
+    """Send the check of a half message to one permitted, connected member of its producer group, if there is one.
+
+    Args:
+        state: of the broker.
+        half: as read.
+        properties: of the new copy; the old ones are sent if these are too long.
+        put_result: of the new copy.
+    """
+    queue, group = real_queue(properties), properties.get(PROPERTY_PRODUCER_GROUP, "")
+    if queue is None:
+        return
+    topic, queue_id = queue
+    connection = _pick_member(state, group, topic)
+    if connection is None:
+        log.info("no member of %(group)s can be asked about a half message", {"group": group})
+        return
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        encoded = half.properties_bytes
+    message = MessageToStore(
+        topic=topic, queue_id=queue_id, body=half.body, properties_bytes=encoded,
+        flag=half.flag, sys_flag=half.sys_flag, born_timestamp_ms=half.born_timestamp_ms, born_host=half.born_host,
+        store_host=half.store_host, reconsume_times=half.reconsume_times,
+    )  # fmt: skip
+    fields = CheckTransaction(
+        topic=half.topic, tran_state_table_offset=put_result.queue_offset, commit_log_offset=put_result.physical_offset,
+        msg_id=properties.get(PROPERTY_UNIQ_KEY), transaction_id=properties.get(PROPERTY_UNIQ_KEY),
+        offset_msg_id=put_result.msg_id,
+    )  # fmt: skip
+    body = encode_record(
+        message, queue_offset=put_result.queue_offset, physical_offset=put_result.physical_offset,
+        store_timestamp_ms=half.store_timestamp_ms, max_body_bytes=len(half.body),
+    )  # fmt: skip
+    command = request(RequestCode.CHECK_TRANSACTION_STATE, write_fields(fields), body)
+    command.ext_fields["bname"] = state.config.broker_name
+    connection.send_oneway(command)
+
+
+def _pick_member(state: BrokerState, group: str, topic: str) -> Peer | None:
+    """Return a permitted, connected member of a producer group that is not slow to read."""
+    permissions = (publish_permission(topic),)
+    members = [client for client in state.producers.groups.get(group, {}).values() if client.connection.is_ready]
+    random.shuffle(members)
+    allowed = (
+        client
+        for client in members
+        if state.rights.may_receive(client.login, client.connection.remote_address, permissions)
+    )
+    client = next(allowed, None)
+    return None if client is None else client.connection

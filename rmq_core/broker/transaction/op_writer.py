@@ -11,11 +11,12 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.transaction.half import HALF_QUEUE
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_WAIT
 from rmq_formats.codecs.properties import encode_properties
 
 log = logging.getLogger("rmq.broker.transactions")
 OP_TAG: Final = "d"
-_PROPERTIES: Final = encode_properties({"TAGS": OP_TAG, "WAIT": "true"})
+_PROPERTIES: Final = encode_properties({PROPERTY_TAGS: OP_TAG, PROPERTY_WAIT: "true"})
 
 
 class OpMessageWriter:

@@ -15,8 +15,6 @@ from typing import Final
 
 from rmq_core.client.access import Access
 from rmq_core.client.admin.broker_queries import BrokerInquiries
-from rmq_core.client.admin.message_query import query_messages
-from rmq_core.client.admin.order_config import put_order_config
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
@@ -43,10 +41,10 @@ from rmq_core.remoting.bodies import (
     encode_body,
     parse_queue_key,
 )
-from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.fields import Fields
-from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv
+from rmq_core.remoting.codes import MASTER_ID, ORDER_TOPIC_CONFIG, UNIQUE_KEY_QUERY, RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields, write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv, KVConfigKey, KVConfigValue
 from rmq_core.remoting.requests import (
     ConsumerGroupName,
     ConsumeStatsOf,
@@ -60,10 +58,10 @@ from rmq_core.remoting.requests import (
 from rmq_core.remoting.service import Service
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 
 DEFAULT_OPTIONS: Final = ClientOptions(request_timeout_s=5.0)
 _GROUP: Final = "TOOLS_CONSUMER"  # Java's for tools: brokers have it from the start
-_TEMPLATE: Final = "TBW102"
 _END_OF_TIME_MS: Final = (1 << 63) - 1
 _READ_AND_WRITE: Final = 6
 
@@ -195,7 +193,7 @@ class Admin(Service):
         check_name("topic", topic, MAX_TOPIC_CHARACTERS)
         fields = CreateTopic(
             topic=topic,
-            default_topic=_TEMPLATE,
+            default_topic=TEMPLATE_TOPIC,
             read_queue_nums=queues,
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
@@ -400,3 +398,65 @@ class Admin(Service):
     async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
         addresses = await self.masters_of(topic)
         return list(await asyncio.gather(*(self._cluster.request(address, code, fields) for address in addresses)))
+
+
+async def query_messages(
+    cluster: Cluster, query: QueryMessage, route: str | None = None, *, by_uniq_key: bool = False
+) -> list[ReceivedMessage]:
+    """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
+
+    Args:
+        cluster: the client.
+        query: topic, key and times.
+        route: the topic whose brokers are asked, if it is another.
+        by_uniq_key: whether the key is a unique key.
+
+    Returns:
+        The messages in the order of their store times.
+    """
+    fields = write_fields(query) | {UNIQUE_KEY_QUERY: str(by_uniq_key).lower()}
+    messages: list[ReceivedMessage] = []
+    for broker_name in (await cluster.route(route or query.topic)).brokers:
+        command = request(RequestCode.QUERY_MESSAGE, fields)
+        address = cluster.address(broker_name, any_id=True)
+        answer = await cluster.send_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
+        if answer.code == ResponseCode.SUCCESS:
+            messages += decode_records(answer.body, broker_name=broker_name)
+    # Each broker gives its own in order, and many may be of one millisecond.
+    return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+
+
+async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
+    """Register the ordered queues of a topic with all name servers, as ``broker-a:4;broker-b:4``.
+
+    Args:
+        cluster: the client, for its name servers.
+        topic: the topic.
+        queues: numbers of queues by broker name.
+        whole: whether to replace all entries; else those of other brokers stay.
+
+    Returns:
+        What they know now.
+
+    Raises:
+        BrokerError: a name server refuses.
+        TransportError: one does not answer.
+    """
+    entries = {} if whole else _parse(await _get_order_config(cluster, topic))
+    entries |= {name: str(count) for name, count in queues.items()}
+    text = ";".join(f"{name}:{count}" for name, count in entries.items())
+    fields = KVConfigValue(namespace=ORDER_TOPIC_CONFIG, key=topic, value=text)
+    for address in cluster.namesrv.split(";"):
+        await cluster.request(address, RequestCode.PUT_KV_CONFIG, fields)
+    return text
+
+
+async def _get_order_config(cluster: Cluster, topic: str) -> str:
+    fields = KVConfigKey(namespace=ORDER_TOPIC_CONFIG, key=topic)
+    answer = await cluster.request_name_servers(RequestCode.GET_KV_CONFIG, fields, also=(ResponseCode.QUERY_NOT_FOUND,))
+    return answer.ext_fields.get("value", "")
+
+
+def _parse(text: str) -> dict[str, str]:
+    """Parse the number of queues by broker."""
+    return dict(entry.rsplit(":", 1) for entry in text.split(";") if ":" in entry)

@@ -11,6 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import SendStatus
@@ -22,6 +25,7 @@ from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import request
+from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
 
 _STORED: Final = frozenset(status.value for status in SendStatus)
@@ -39,6 +43,9 @@ _ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.1  # twice as long each time: a broker has some twelve seconds to come back
 _TIMEOUT_S: Final = 10.0
 _DEFAULTS: Final = ClientOptions()
+_HEAD_CHARACTERS: Final = 20
+_TAIL_SHIFTS: Final = np.arange(44, -4, -4, dtype=np.int64)
+_DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 
 
 class _WaitingMessages(NamedTuple):
@@ -232,3 +239,30 @@ class BulkSender:
         }
         command = request(RequestCode.SEND_BATCH_MESSAGE, fields, body)
         await self._cluster.send_command(self._cluster.address(queue.broker_name), command, _TIMEOUT_S, _STORED)
+
+
+class BulkUniqKeys:
+    """Makes unique keys as arrays.
+
+    A key's tail is a time in ms and a number of 16 bits: here both count on as one, from the clock's time.
+    """
+
+    def __init__(self, keys: UniqKeys | None = None) -> None:
+        self._keys = UniqKeys() if keys is None else keys
+        self._next = 0
+
+    def next(self, count: int, now_ms: int | None = None) -> NDArray[np.uint8]:
+        """Return uint8[count, 32]: keys that no other message has.
+
+        Args:
+            count: how many.
+            now_ms: the time; the clock's if it is not given.
+        """
+        first = self._keys.next(now_ms)
+        self._next = max(self._next, int(first[_HEAD_CHARACTERS : _HEAD_CHARACTERS + 8], 16) << 16)
+        tails = self._next + np.arange(count, dtype=np.int64)
+        self._next += count
+        keys = np.empty((count, _HEAD_CHARACTERS + len(_TAIL_SHIFTS)), dtype=np.uint8)
+        keys[:, :_HEAD_CHARACTERS] = np.frombuffer(first[:_HEAD_CHARACTERS].encode(), dtype=np.uint8)
+        keys[:, _HEAD_CHARACTERS:] = _DIGITS[(tails[:, None] >> _TAIL_SHIFTS) & 15]
+        return keys

@@ -11,6 +11,7 @@ import msgspec
 
 from rmq_core.remoting.bodies import MessageQueue, QueueData, TopicRouteData
 from rmq_core.remoting.codes import MASTER_ID
+from rmq_formats.codecs.properties import parse_decimal
 
 _READABLE: Final = 4
 _WRITABLE: Final = 2
@@ -53,8 +54,8 @@ def _order_queues(topic: str, configuration: str) -> Iterator[MessageQueue]:
     """List the queues of an ordered topic, which stay when a broker goes: ``broker-a:4;broker-b:4``."""
     for part in configuration.split(";"):
         name, _, count = part.rpartition(":")
-        if name and count.isascii() and count.isdecimal():
-            for number in range(min(int(count), MAX_QUEUES)):
+        if name:
+            for number in range(min(parse_decimal(count, 0), MAX_QUEUES)):
                 yield MessageQueue(topic=topic, broker_name=name, queue_id=number)
 
 

@@ -115,10 +115,10 @@ class Rebalancer(Generic[_W]):
         for queue in self.works:
             if queue.topic not in self._subscriptions:
                 self._revoke(queue)
-        for topic, subscription in list(self._subscriptions.items()):
+        for topic in list(self._subscriptions):
             try:
                 allocated = await self._allocate(topic)
-                is_balanced &= allocated is not None and await self._update_assignment(topic, subscription, allocated)
+                is_balanced &= allocated is not None and await self._update_assignment(topic, allocated)
             except NoRouteError as error:
                 if topic.startswith(RETRY_TOPIC_PREFIX):  # brokers make it at the first heartbeat
                     is_balanced &= not self._cluster.has_brokers
@@ -161,9 +161,7 @@ class Rebalancer(Generic[_W]):
             raise failed
         return []
 
-    async def _update_assignment(
-        self, topic: str, subscription: SubscriptionData, allocated: set[MessageQueue]
-    ) -> bool:
+    async def _update_assignment(self, topic: str, allocated: set[MessageQueue]) -> bool:
         """Start and stop pull loops; return whether all allocated queues are assigned now, or soon will be."""
         assigned = {queue for queue in self.works if queue.topic == topic}
         for queue in sorted(assigned - allocated):
@@ -172,14 +170,19 @@ class Rebalancer(Generic[_W]):
         if new and self._locks is not None:
             new &= await self._locks.lock(sorted(new))
         for queue in sorted(new):
-            await self._assign(queue, subscription)
+            await self._assign(queue)
         return allocated <= self.works.keys()
 
-    async def _assign(self, queue: MessageQueue, subscription: SubscriptionData) -> None:
+    async def _assign(self, queue: MessageQueue) -> None:
         self._offsets.evict(queue)
         offset = await self._offsets.read(queue)
         if offset is None:
             offset = await self._queue_offsets.start(queue, self._options)
+        subscription = self._subscriptions.get(queue.topic)  # it may have changed while the broker was asked
+        if subscription is None:
+            if self._locks is not None:
+                await self._locks.unlock([queue])
+            return
         log.info("%s: %s is assigned, from offset %d on", self._group, queue, offset)
         work = self.works[queue] = self._make_work(queue, subscription)
         work.start(offset)

@@ -10,11 +10,7 @@ from typing import Final
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.message import (
     PROPERTY_MAX_RECONSUME_TIMES,
-    PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RECONSUME_TIME,
-    PROPERTY_RETRY_TOPIC,
-    PROPERTY_TRANSACTION_PREPARED,
-    PROPERTY_WAIT,
     RETRY_TOPIC_PREFIX,
     Message,
     ReceivedMessage,
@@ -24,7 +20,15 @@ from rmq_core.client.producer.packet import Packer
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.requests import SendBackFields
-from rmq_formats.codecs.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS
+from rmq_formats.codecs.layout import (
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT,
+)
 
 log = logging.getLogger("rmq.client")
 MAX_INT: Final = (1 << 31) - 1

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rmq_core.remoting.bodies.pop import BatchAck
-from rmq_core.remoting.pop import HANDLE, IN_ORDER, PopHandle, TopicKind, decode_starts, retry_topic
+from rmq_core.remoting.pop import IN_ORDER, PopHandle, TopicKind, decode_starts, retry_topic
 from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTimeAnswer, PopAnswer
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
 
 _MOST_BITS: Final = 4096  # of a check point in a batch
 
@@ -30,7 +31,7 @@ class Handles:
 
     def handle_of(self, properties: Mapping[str, str], queue_id: int, queue_offset: int) -> PopHandle:
         """Return the handle of a message; in retry topics the handle is a property. Raises ValueError."""
-        text = properties.get(HANDLE)
+        text = properties.get(PROPERTY_POP_CK)
         if text is not None:
             return PopHandle.decode(text)
         answer = self._answer

@@ -19,7 +19,7 @@ from rmq_core.remoting.bodies import SubscriptionData, encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.pop import HANDLE, MOST_MESSAGES, PopHandle, retry_topic
+from rmq_core.remoting.pop import MOST_MESSAGES, PopHandle, retry_topic
 from rmq_core.remoting.pop_requests import (
     ChangeInvisibleTime,
     ChangeInvisibleTimeAnswer,
@@ -30,6 +30,7 @@ from rmq_core.remoting.pop_requests import (
 )
 from rmq_core.remoting.requests import SendBackFields
 from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import DecodeError
 
 _NOTHING: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
@@ -89,7 +90,7 @@ class PopRequests:
             handles = Handles(response, broker_name)
             for message in messages:
                 handle = handles.handle_of(message.properties, message.queue_id, message.queue_offset)
-                message.properties[HANDLE] = handle.encode()
+                message.properties[PROPERTY_POP_CK] = handle.encode()
                 message.reconsume_times = handles.deliveries(handle.queue_id, handle.offset, message.reconsume_times)
                 message.topic = topic
         except ValueError as error:
@@ -168,7 +169,7 @@ class PopRequests:
         response = await self._cluster.request_fields(
             address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeAnswer
         )
-        message.properties[HANDLE] = changed_handle(handle, response).encode()
+        message.properties[PROPERTY_POP_CK] = changed_handle(handle, response).encode()
 
     async def send_to_dead_letters(self, message: ReceivedMessage) -> None:
         """Send a message to the group's dead letter queue, and acknowledge the message.
@@ -191,6 +192,6 @@ class PopRequests:
 def handle_of(message: ReceivedMessage) -> PopHandle:
     """Return the receipt handle of a popped message. Raises MessageError."""
     try:
-        return PopHandle.decode(message.properties.get(HANDLE, ""))
+        return PopHandle.decode(message.properties.get(PROPERTY_POP_CK, ""))
     except ValueError as error:
         raise MessageError(f"{message.msg_id} of {message.topic} was not popped: it has no receipt handle") from error

@@ -2,10 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.membership import Membership
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
@@ -14,6 +13,44 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.requests import UnregisterClient
 from rmq_core.remoting.service import Service
+from rmq_formats.errors import OptionError
+
+_JOINED: Final[set[tuple[str, str, str]]] = set()  # role, client id and group
+
+
+class Membership:
+    """Process-wide lock on role, client id and group.
+
+    A broker tells the members of a group apart by their client ids: two consumers with one id would both take the
+    queues of one, and checks of transactions would go to either of two producers.
+
+    Source: ``MQClientInstance#registerConsumer``, ``#registerProducer``.
+    """
+
+    def __init__(self, role: Literal["consumer", "producer"], client_id: str, group: str) -> None:
+        self._key = role, client_id, group
+        self._is_acquired = False
+
+    def acquire(self) -> None:
+        """Acquire the lock.
+
+        Raises:
+            OptionError: another client of this process has it.
+        """
+        role, client_id, group = self._key
+        if self._key in _JOINED:
+            raise OptionError(
+                f"group {group} has a {role} with client id {client_id} in this process already: "
+                "give another one another instance_name"
+            )
+        _JOINED.add(self._key)
+        self._is_acquired = True
+
+    def release(self) -> None:
+        """Release the lock, if it is acquired."""
+        if self._is_acquired:
+            _JOINED.discard(self._key)
+            self._is_acquired = False
 
 
 class GroupClient(Service):

@@ -16,7 +16,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import RemotingCommand, encode_json, request
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.compression import compress
-from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY, PROPERTY_WAIT
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_layout import BATCH_HEAD, PROPERTIES_LENGTH
 
@@ -118,7 +118,10 @@ class Packer:
         if len(body) > self._options.max_body_bytes:
             raise MessageError(f"a batch of {len(body)} bytes: more than {self._options.max_body_bytes}")
         # The batch's own key would override those of its messages: its properties stand behind theirs.
-        properties = {"WAIT": "true" if first.wait_store else "false", PROPERTY_UNIQ_KEY: self._keys.next(now_ms)}
+        properties = {
+            PROPERTY_WAIT: "true" if first.wait_store else "false",
+            PROPERTY_UNIQ_KEY: self._keys.next(now_ms),
+        }
         encoded = encode_properties(properties)
         tail = _tail(0, now_ms, 0, encoded, _NO_RETRIES, b"true")
         return Packet(first.topic, RequestCode.SEND_BATCH_MESSAGE, head, tail, encoded, body, ",".join(msg_ids))

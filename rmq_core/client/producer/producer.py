@@ -23,8 +23,7 @@ from rmq_core.client.producer.latency import LatencyFaults
 from rmq_core.client.producer.packet import Packer, Packet
 from rmq_core.client.producer.request_reply import Requests
 from rmq_core.client.producer.selectors import QueueSelector
-from rmq_core.client.producer.trace import trace_sent
-from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer
+from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer, trace_sent
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from rmq_core.remoting.codes import RequestCode, ResponseCode

@@ -29,13 +29,15 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import PushReply
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.hosts import Host
-from rmq_formats.codecs.layout import FLAG_COMPRESSED
+from rmq_formats.codecs.layout import (
+    FLAG_COMPRESSED,
+    PROPERTY_CLUSTER,
+    PROPERTY_CORRELATION_ID,
+    PROPERTY_REPLY_TO_CLIENT,
+)
 
 log = logging.getLogger("rmq.client")
-_CORRELATION_ID: Final = "CORRELATION_ID"
-_ASKED_BY: Final = "REPLY_TO_CLIENT"
 _TTL_MS: Final = "TTL"
-_CLUSTER: Final = "CLUSTER"
 _REPLY_TOPIC: Final = "_REPLY_TOPIC"
 
 
@@ -46,7 +48,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
         MessageError: nobody waits for one.
     """
     properties = message.properties
-    cluster, names = properties.get(_CLUSTER), (_CORRELATION_ID, _ASKED_BY, _TTL_MS)
+    cluster, names = properties.get(PROPERTY_CLUSTER), (PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, _TTL_MS)
     if cluster is None or any(name not in properties for name in names):
         raise MessageError(f"{message.msg_id} of {message.topic}: nobody waits for a reply")
     marks = {PROPERTY_MESSAGE_TYPE: REPLY, **{name: properties[name] for name in names}}
@@ -64,7 +66,11 @@ class Requests:
     ) -> tuple[Message, asyncio.Future[ReceivedMessage]]:
         """Prepare a request message and the future of its reply."""
         correlation_id = str(uuid4())
-        marks = {_CORRELATION_ID: correlation_id, _ASKED_BY: client_id, _TTL_MS: str(int(timeout_s * 1000))}
+        marks = {
+            PROPERTY_CORRELATION_ID: correlation_id,
+            PROPERTY_REPLY_TO_CLIENT: client_id,
+            _TTL_MS: str(int(timeout_s * 1000)),
+        }
         reply: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         reply.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
@@ -73,7 +79,7 @@ class Requests:
     def on_reply(self, command: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Handle a reply that a broker pushes: PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
         message = _message(read_fields(command, PushReply), bytes(command.body))
-        waiting = self._waiting.get(message.properties.get(_CORRELATION_ID, ""))
+        waiting = self._waiting.get(message.properties.get(PROPERTY_CORRELATION_ID, ""))
         if waiting is None or waiting.done():
             log.warning("%s: dropped a reply whose request has ended", connection.remote_address)
         else:

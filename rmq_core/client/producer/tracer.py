@@ -1,20 +1,34 @@
 """Message trace: collects a client's trace records and sends them in batches; a full buffer drops records.
 
-Source: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.
+Source: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``,
+``EndTransactionTraceHookImpl``.
 """
 
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final
 
 from rmq_core.client.listener import Later, Listener
-from rmq_core.client.message import Message, ReceivedMessage
+from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmq_core.client.producer.packet import Packet
+from rmq_core.remoting.requests import EndTransaction
 from rmq_core.remoting.uniq_key import UniqKeys
-from rmq_formats.codecs.trace import ContextCode, TraceRecord, TraceType, encode_trace
+from rmq_formats.codecs.layout import (
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_ROLLBACK,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MSG_REGION,
+    PROPERTY_TAGS,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+)
+from rmq_formats.codecs.properties import decode_properties
+from rmq_formats.codecs.trace import DEFAULT_REGION, ContextCode, MessageType, TraceRecord, TraceType, encode_trace
 
 log = logging.getLogger("rmq.client")
 _MOST_WAITING: Final = 2048
@@ -23,10 +37,10 @@ _FLUSH_INTERVAL_S: Final = 5.0
 _CLOSE_S: Final = 5.0
 _MAX_BODY_CHARS: Final = 128_000
 _MAX_RECORDS: Final = 100  # of a trace message: its keys have to fit into its properties
-_REGION: Final = "MSG_REGION"
-_SWITCH: Final = "TRACE_ON"
 SEND_TIMEOUT_S: Final = 5.0
 GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+_STATES: Final = {FLAG_TRANSACTION_COMMIT: "COMMIT_MESSAGE", FLAG_TRANSACTION_ROLLBACK: "ROLLBACK_MESSAGE"}
+_UNKNOWN: Final = "UNKNOW"
 
 
 class Tracer:
@@ -135,7 +149,7 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
         traced_messages = [
             message
             for message in messages
-            if message.properties.get(_SWITCH) != "false" and _REGION in message.properties
+            if message.properties.get(PROPERTY_TRACE_SWITCH) != "false" and PROPERTY_MSG_REGION in message.properties
         ]
         request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
         for message in traced_messages:
@@ -159,9 +173,9 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
 
 def _before(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_BEFORE, timestamp_ms=time_ms, region_id=message.properties[_REGION], group=group,
-        topic=message.topic, request_id=request_id, msg_id=message.msg_id, retry_times=message.reconsume_times,
-        keys=message.properties.get("KEYS"),
+        trace_type=TraceType.SUB_BEFORE, timestamp_ms=time_ms, region_id=message.properties[PROPERTY_MSG_REGION],
+        group=group, topic=message.topic, request_id=request_id, msg_id=message.msg_id,
+        retry_times=message.reconsume_times, keys=message.properties.get(PROPERTY_KEYS),
     )  # fmt: skip
 
 
@@ -169,7 +183,72 @@ def _after(
     message: ReceivedMessage, group: str, request_id: str, time_ms: int, cost_ms: int, code: ContextCode
 ) -> TraceRecord:
     return TraceRecord(
-        trace_type=TraceType.SUB_AFTER, timestamp_ms=time_ms, region_id=message.properties[_REGION], group=group,
-        topic=message.topic, request_id=request_id, msg_id=message.msg_id, cost_ms=cost_ms, context_code=code,
-        is_success=code is ContextCode.SUCCESS, keys=message.properties.get("KEYS"),
+        trace_type=TraceType.SUB_AFTER, timestamp_ms=time_ms, region_id=message.properties[PROPERTY_MSG_REGION],
+        group=group, topic=message.topic, request_id=request_id, msg_id=message.msg_id,
+        cost_ms=cost_ms, context_code=code, is_success=code is ContextCode.SUCCESS,
+        keys=message.properties.get(PROPERTY_KEYS),
+    )  # fmt: skip
+
+
+def trace_sent(
+    tracer: Tracer,
+    group: str,
+    packet: Packet,
+    result: SendResult,
+    answer: Mapping[str, str],
+    address: str,
+    cost_ms: int,
+) -> None:
+    """Trace a send that was answered; the broker may have switched traces off.
+
+    Args:
+        tracer: takes the record.
+        group: of the producer.
+        packet: what was sent.
+        result: its result.
+        answer: the fields of the broker's answer.
+        address: the broker's.
+        cost_ms: how long it took.
+    """
+    if answer.get(PROPERTY_TRACE_SWITCH) == "false":
+        return
+    properties = decode_properties(packet.properties)
+    tracer.put(
+        TraceRecord(
+            trace_type=TraceType.PUB, timestamp_ms=tracer.clock_ms() - cost_ms,
+            region_id=answer.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=group, topic=packet.topic,
+            msg_id=result.msg_id, tags=properties.get(PROPERTY_TAGS), keys=properties.get(PROPERTY_KEYS),
+            store_host=address, body_bytes=len(packet.body), cost_ms=cost_ms,
+            message_type=_type_of(properties), offset_msg_id=result.offset_msg_id,
+            is_success=result.status is SendStatus.SEND_OK,
+        )
+    )  # fmt: skip
+
+
+def _type_of(properties: Mapping[str, str]) -> MessageType:
+    """Return the message type of a send for its trace. Source: ``DefaultMQProducerImpl#sendKernelImpl``."""
+    if PROPERTY_DELAY in properties:
+        return MessageType.DELAY
+    return MessageType.HALF if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true" else MessageType.NORMAL
+
+
+def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str, str], address: str) -> None:
+    """Trace the end of a transaction, before the request to the broker.
+
+    Args:
+        tracer: takes the record.
+        fields: of END_TRANSACTION.
+        properties: of the half message.
+        address: the broker's.
+    """
+    tracer.put(
+        TraceRecord(
+            trace_type=TraceType.END_TRANSACTION, timestamp_ms=tracer.clock_ms(),
+            region_id=properties.get(PROPERTY_MSG_REGION) or DEFAULT_REGION, group=fields.producer_group,
+            topic=fields.topic or "", msg_id=fields.msg_id, tags=properties.get(PROPERTY_TAGS),
+            keys=properties.get(PROPERTY_KEYS), store_host=address,
+            message_type=MessageType.COMMIT, transaction_id=fields.transaction_id,
+            transaction_state=_STATES.get(fields.commit_or_rollback, _UNKNOWN),
+            is_from_check=fields.from_transaction_check,
+        )
     )  # fmt: skip

@@ -25,16 +25,10 @@ from typing import Any, Final
 import msgspec
 
 from rmq_core.client.errors import BrokerError
-from rmq_core.client.message import (
-    PROPERTY_TRANSACTION_PREPARED,
-    Message,
-    ReceivedMessage,
-    SendResult,
-    SendStatus,
-)
+from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.producer.producer import Producer
-from rmq_core.client.producer.trace import trace_ended
+from rmq_core.client.producer.tracer import trace_ended
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
@@ -44,12 +38,16 @@ from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.requests import CheckTransaction, EndTransaction
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.layout import (
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_ROLLBACK,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED,
+)
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
 _BROKER_NAME: Final = "bname"  # the field that every client of 5.x adds
 _MAX_CHECKS: Final = 2000  # checks that may wait, as in Java; a broker repeats a check that is dropped
 _DEFAULTS: Final = ProducerOptions()

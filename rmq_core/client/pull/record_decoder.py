@@ -8,7 +8,7 @@ from functools import lru_cache
 from struct import error as StructError  # a class by its lower-case name
 from typing import Final
 
-from rmq_core.client.message import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX, ReceivedMessage
+from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import (
@@ -19,7 +19,9 @@ from rmq_formats.codecs.layout import (
     MAGIC_V2,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_RETRY_TOPIC,
 )
+from rmq_formats.codecs.properties import parse_decimal
 from rmq_formats.codecs.record_layout import (
     BATCH_HEAD,
     HEAD,
@@ -82,8 +84,8 @@ def _lmq_offset(message: ReceivedMessage, name: str) -> int:
         names = message.properties.get(PROPERTY_INNER_MULTI_DISPATCH, "").split(",")
         offsets = message.properties.get(PROPERTY_INNER_MULTI_QUEUE_OFFSET, "").split(",")
         for lmq, offset in zip(names, offsets, strict=False):
-            if lmq == name and offset.isascii() and offset.isdecimal():
-                return int(offset)
+            if lmq == name and (number := parse_decimal(offset, None, 19)) is not None:
+                return number
     return message.queue_offset
 
 

@@ -1,9 +1,9 @@
 """The name server's state: registered brokers and the routes of their topics, without clock or network.
 
-Source: ``RouteInfoManager``.
+Source: ``RouteInfoManager``, ``ZoneRouteRPCHook``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,8 @@ DEFAULT_EXPIRY_MS: Final = 120_000
 PERM_READ, PERM_WRITE = 4, 2
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 _GROUP_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # topics by which a group's brokers find each other
+ZONE_NAME: Final = "__ZONE_NAME"  # fields of a request
+ZONE_MODE: Final = "__ZONE_MODE"
 
 
 @dataclass(slots=True)
@@ -336,4 +338,29 @@ def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:
         read_queue_nums=config.read_queue_nums,
         topic_sys_flag=config.topic_sys_flag,
         write_queue_nums=config.write_queue_nums,
+    )
+
+
+def wanted_zone(fields: Mapping[str, str]) -> str | None:
+    """Return the zone that a request for a route wants, if any."""
+    zone = fields.get(ZONE_NAME, "")
+    return zone if zone.strip() and fields.get(ZONE_MODE, "").lower() == "true" else None
+
+
+def filter_by_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """Filter a route to the brokers of a zone, and to all brokers without a master."""
+    brokers = [
+        broker
+        for broker in route.broker_datas
+        if MASTER_ID not in broker.broker_addrs or (broker.zone_name or "").lower() == zone.lower()
+    ]
+    removed = {broker.broker_name: broker for broker in route.broker_datas if broker not in brokers}
+    addresses = {address for broker in removed.values() for address in broker.broker_addrs.values()}
+    return msgspec.structs.replace(
+        route,
+        broker_datas=brokers,
+        queue_datas=[queue for queue in route.queue_datas if queue.broker_name not in removed],
+        filter_server_table={
+            address: servers for address, servers in route.filter_server_table.items() if address not in addresses
+        },
     )

@@ -12,13 +12,12 @@ from hmac import compare_digest
 from operator import itemgetter
 from typing import Final
 
-from rmq_core.remoting.codes import ROCKETMQ
+from rmq_core.remoting.codes import ROCKETMQ, UNIQUE_KEY_QUERY
 from rmq_core.remoting.header import Body, RemotingCommand
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
-_UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _VERSION_4_9_3: Final = 399
 _BLOCK_BYTES: Final = 64  # of SHA-1
 
@@ -102,8 +101,8 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 def is_signed_with(command: RemotingCommand, secret_key: str) -> bool:
     """Return True if a request is signed with a secret key; in constant time wherever the signature differs."""
     fields = command.ext_fields
-    if command.version <= _VERSION_4_9_3 and _UNIQUE_KEY_QUERY in fields:  # set after it was signed
-        fields = {name: value for name, value in fields.items() if name != _UNIQUE_KEY_QUERY}
+    if command.version <= _VERSION_4_9_3 and UNIQUE_KEY_QUERY in fields:  # set after it was signed
+        fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     try:
         expected = signature(secret_key, fields, command.body).encode()
     except UnicodeEncodeError:  # halves of surrogate pairs, which nobody can have signed

@@ -6,6 +6,10 @@ from msgspec import UNSET, field
 
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
 from rmq_core.remoting.bodies.enums import GroupRetryPolicyType, RequestMode, TopicFilterType
+from rmq_formats.errors import DecodeError
+
+ADD = "+"
+DELETE = "-"
 
 
 class DataVersion(BodyStruct, frozen=True, kw_only=True):
@@ -171,3 +175,58 @@ class MessageRequestModes(BodyStruct, frozen=True, kw_only=True):
     """Pull or pop, for all topics and groups (code 402)."""
 
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = field(default_factory=dict)
+
+
+def parse_attribute_changes(text: str) -> dict[str, str]:
+    """Parse ``+message.type=FIFO,-reserve.time``: values by signed keys, empty where a key is deleted.
+
+    Source: ``AttributeParser``.
+
+    Raises:
+        DecodeError: an entry is not a change.
+    """
+    changes: dict[str, str] = {}
+    for change in filter(None, text.split(",")):
+        key, has_value, value = change.partition("=")
+        if has_value and ADD not in key:
+            raise DecodeError(f"add/alter attribute format is wrong: {key}")
+        if not has_value and DELETE not in key:
+            raise DecodeError(f"delete attribute format is wrong: {key}")
+        if key in changes:
+            raise DecodeError(f"key duplication: {key}")
+        changes[key] = value
+    return changes
+
+
+class BloomBits(BodyStruct, frozen=True, kw_only=True):
+    """The bit positions of a group in a Bloom filter, and the filter's size."""
+
+    bit_num: int = 0
+    bit_pos: list[int] = []
+
+
+class GroupFilter(BodyStruct, frozen=True, kw_only=True):
+    """A group's filter expression for a topic. ``dead_time``, in ms, is 0 while the group is there."""
+
+    bloom_filter_data: BloomBits = BloomBits()
+    born_time: int = 0
+    client_version: int = 0
+    consumer_group: str = ""
+    dead: bool = False
+    dead_time: int = 0
+    expression: str = ""
+    expression_type: str = ""
+    topic: str = ""
+
+
+class TopicFilters(BodyStruct, frozen=True, kw_only=True):
+    """The filters of a topic, by group."""
+
+    group_filter_data: dict[str, GroupFilter] = {}
+    topic: str = ""
+
+
+class FilterTable(BodyStruct, frozen=True, kw_only=True):
+    """All filters, by topic (``consumerFilter.json``)."""
+
+    filter_data_by_topic: dict[str, TopicFilters] = {}

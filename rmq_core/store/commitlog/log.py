@@ -6,8 +6,8 @@ from struct import Struct
 from typing import Any
 
 from rmq_core.store.commitlog.mapped_file import MappedFile
-from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,

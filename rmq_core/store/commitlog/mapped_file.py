@@ -1,6 +1,8 @@
 """A file of fixed size that is opened and mapped on its first use."""
 
 import mmap
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,13 @@ class MappedFile:
         if self._array is None:
             self._array = np.frombuffer(self.map, dtype=np.uint8)
         return self._array
+
+    def track_readers(self) -> Callable[[], bool]:
+        """Return a function that tells whether somebody still holds this object or a slice of its map."""
+        if self._map is None:
+            return lambda: False
+        reference = weakref.ref(self._map)
+        return lambda: reference() is not None
 
     def unmap(self) -> None:
         """Drop the map until the file is used again."""

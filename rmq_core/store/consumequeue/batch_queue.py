@@ -275,10 +275,10 @@ class BatchQueue:
         elif self.min_offset >= 0:
             self.min_offset = self.max_offset
 
-    def remove_expired(self, log_min: int) -> int:
-        """Remove the files whose messages have all expired, except the last file; return their number."""
-        removed, kept = 0, self.find_physical(log_min)
+    def expire_files(self, log_min: int) -> int:
+        """Detach the files whose messages have all expired, except the last file; return their number."""
+        expired, kept = 0, self.find_physical(log_min)
         while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // BATCH_UNIT_BYTES <= kept:
-            self.files.remove(self.files.files[0])
-            removed += 1
-        return removed
+            self.files.expire_first()
+            expired += 1
+        return expired

@@ -87,11 +87,11 @@ class QueueExt:
         return tags_code if unit is None else unit.tags_code
 
     def remove_before(self, tags_code: int) -> None:
-        """Remove the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
+        """Detach the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
         if is_ext_address(tags_code):
             offset = decode_ext_address(tags_code)
             while len(self.files.files) > 1 and self.files.start + self.files.file_bytes <= offset:
-                self.files.remove(self.files.files[0])
+                self.files.expire_first()
 
 
 class ExtReader:

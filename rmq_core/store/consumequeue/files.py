@@ -4,15 +4,16 @@ A write to a full disk is an error here, where a map would end the process; so t
 thousand small queues take little. The number of open files is limited.
 """
 
+import ctypes
 import mmap
 import os
 import resource
+import threading
 from collections import OrderedDict, deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmq_core.store.consumequeue.map import QueueMap
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreSizeError
@@ -22,6 +23,44 @@ _MOST_OPEN: Final = 16_384
 _AT_ONCE: Final = 1 << 20
 _LEVELS: Final = 4  # directories that hold a file's name: its queue's, its topic's, that of all topics, the store's
 _OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
+
+
+_LEAST_WINDOW_BYTES: Final = 4096
+_MOST_WINDOW_BYTES: Final = 256 << 10
+
+
+class QueueMap:
+    """A mapped queue file; writes must stay below ``allocated``, as a full disk would end the process.
+
+    Attributes:
+        view: the whole file.
+        address: of its first byte in memory.
+        allocated: bytes from the start whose disk blocks are allocated.
+        row: of the queue in the table of targets.
+    """
+
+    __slots__ = ("_map", "address", "allocated", "row", "view")
+
+    def __init__(self, descriptor: int, size: int, row: int) -> None:
+        self._map = mmap.mmap(descriptor, size)
+        self.view = memoryview(self._map)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.allocated = 0
+        self.row = row
+
+    def reserve(self, descriptor: int, position: int, disk: Disk) -> int:
+        """Allocate disk blocks from a position on, more the further the file is filled.
+
+        Returns:
+            Bytes that may be written from there on.
+        """
+        size = len(self.view)
+        if self.allocated <= position:
+            window = min(max(position, _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
+            end = min(-(-(position + window) // _LEAST_WINDOW_BYTES) * _LEAST_WINDOW_BYTES, size)
+            disk.allocate(descriptor, position, end - position)
+            self.allocated = end
+        return self.allocated - position
 
 
 class ConsumeQueueFile:
@@ -54,12 +93,16 @@ class OpenFiles:
         dirty: files written, for the thread that forces them, which opens them anew.
         limit: of open files.
         new_directories: directories with new names in them, for the same thread.
+        expired_directories: directories with expired files whose removal nobody has requested yet.
     """
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.dirty: deque[ConsumeQueueFile] = deque()
         self.new_directories: deque[str] = deque()
+        self.expired_directories: deque[str] = deque()
+        self._expired: dict[str, list[str]] = {}  # paths of expired files, by directory
+        self._removing = threading.Lock()  # held while expired files are removed, so that no new file is
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
         self.limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # opened first, first
@@ -73,6 +116,7 @@ class OpenFiles:
     def create(self, file: ConsumeQueueFile, size: int) -> None:
         """Make the file, of zeros."""
         directories = Path(file.path).parents[:_LEVELS]
+        self.remove_expired(str(directories[0]))  # a topic that was made again begins at 0
         self.disk.make_directory(str(directories[0]))
         self._add_open(file, self.disk.create(file.path, size, allocate=False))
         # All of them, though they may have been there: who made them may have been killed before they were forced.
@@ -95,6 +139,32 @@ class OpenFiles:
         if file.descriptor >= 0:
             self.close(file)
             del self._open[file]
+
+    def expire(self, file: ConsumeQueueFile, directory: str) -> None:
+        """Close a file of a directory, and leave its removal to ``remove_expired``."""
+        file.is_dropped = True
+        self.discard(file)
+        with self._removing:
+            if directory not in self._expired:
+                self._expired[directory] = []
+                self.expired_directories.append(directory)
+            self._expired[directory].append(file.path)
+
+    def remove_expired(self, directory: str) -> None:
+        """Remove the expired files of a directory, the oldest first. Any thread may call this.
+
+        Raises:
+            OSError: one cannot be removed; those after it are left.
+        """
+        if directory not in self._expired:
+            return
+        with self._removing:
+            paths = self._expired.get(directory, [])
+            while paths:
+                self.disk.remove(paths[0])
+                del paths[0]
+            self._expired.pop(directory, None)
+        self.new_directories.append(directory)
 
     def close_all(self) -> None:
         """Close all files."""
@@ -249,6 +319,16 @@ class FileSequence:
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
 
+    def expire_first(self) -> None:
+        """Detach the first file; ``OpenFiles.remove_expired`` removes it."""
+        file = self.files.pop(0)
+        file.mapped = None
+        self._open.expire(file, self.directory)
+
+    def remove_expired(self) -> None:
+        """Remove the files that were detached and are there still."""
+        self._open.remove_expired(self.directory)
+
     def drop(self) -> None:
         """Cancel the fsync of all files, as ``clear`` will remove them."""
         for file in self.files:
@@ -258,5 +338,6 @@ class FileSequence:
         """Remove all files, and the directory if that leaves it empty."""
         for file in list(self.files):
             self.remove(file)
+        self.remove_expired()
         with suppress(OSError):
             self._open.disk.remove_directory(self.directory)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
-from rmq_core.store.consumequeue.units import StoredUnit
+from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_unwritten
 from rmq_formats.codecs.layout import UNIT_BYTES
 

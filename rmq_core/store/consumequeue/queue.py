@@ -5,15 +5,16 @@ Source: ``ConsumeQueue``. ``UnitWriter`` says at which places units stand.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
-from rmq_core.store.consumequeue.units import StoredUnit
-from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT, UNIT_DTYPE, is_pre_blank
-from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_core.store.results import StoredUnit
+from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_placeholder, is_pre_blank
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.kernels.live_dispatch_tables import TARGET_NEXT, TARGET_RECORD_END, TARGET_ROOM
 
 _UNITS_AT_ONCE: Final = 4096
@@ -73,13 +74,22 @@ class ConsumeQueue:
             place: of the first, at or after the queue's end. Of a queue without files, any: its older units went
                 with the log's oldest files.
             units: 20 bytes each.
+
+        Raises:
+            OSError: the disk is full, or broken; a queue without files has none then.
         """
-        begin = self.max_offset
-        if not self.files.files:
+        begin, is_first = self.max_offset, not self.files.files
+        if is_first:
             begin = place - place % (self.files.file_bytes // UNIT_BYTES)
             self.min_offset = place
         units = PRE_BLANK * (place - begin) + units
-        self.files.write(units, begin * UNIT_BYTES)
+        try:
+            self.files.write(units, begin * UNIT_BYTES)
+        except OSError:
+            if is_first:  # by a file without units the queue would begin at 0
+                with suppress(OSError):
+                    self.files.trim(begin * UNIT_BYTES)
+            raise
         self.max_offset = begin + len(units) // UNIT_BYTES
 
     def read(self, queue_offset: int, count: int) -> bytes | memoryview:
@@ -88,12 +98,14 @@ class ConsumeQueue:
         return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
     def unit(self, queue_offset: int) -> StoredUnit | None:
-        """Return the unit at a queue offset; None if there is none, or a pre-blank, which stands for no message."""
+        """Return the unit at a queue offset; None if there is none, or one without a message."""
         data = self.read(queue_offset, 1)
         if len(data) < UNIT_BYTES:
             return None
-        unit = StoredUnit(queue_offset, *UNIT.unpack(data))
-        return None if unit.size == PRE_BLANK_SIZE and unit.physical_offset == 0 else unit
+        unit = Unit.decode(data)
+        if unit.is_placeholder:
+            return None
+        return StoredUnit(queue_offset, unit.physical_offset, unit.size, unit.tags_code)
 
     def next_unit(self, queue_offset: int) -> StoredUnit | None:
         """Return the first unit at or after a queue offset that is no pre-blank; None without one."""
@@ -104,7 +116,7 @@ class ConsumeQueue:
             units = np.frombuffer(self.read(queue_offset, _UNITS_AT_ONCE), dtype=UNIT_DTYPE)
             if not len(units):
                 return None
-            messages = np.flatnonzero(~is_pre_blank(units))
+            messages = np.flatnonzero(~is_placeholder(units))
             if len(messages):
                 return self.unit(queue_offset + int(messages[0]))
             queue_offset += len(units)
@@ -223,7 +235,8 @@ class ConsumeQueue:
     def remove_before(self, physical_offset: int) -> None:
         """Remove the units of records before a physical offset, as a rebuild without them does; one stays at least."""
         kept = self.find_physical(physical_offset, self.first_stored)
-        self.remove_expired(physical_offset)
+        self.expire_files(physical_offset)
+        self.files.remove_expired()
         self.blank(self.first_stored, kept)
         self.min_offset = kept
 
@@ -253,14 +266,14 @@ class ConsumeQueue:
             if unit is not None:
                 self.ext.remove_before(unit.tags_code)
 
-    def remove_expired(self, log_min: int) -> int:
-        """Remove the files whose messages have all expired, except the last file; return their number.
+    def expire_files(self, log_min: int) -> int:
+        """Detach the files whose messages have all expired, except the last file; return their number.
 
         The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
         offsets of its consumers.
         """
-        removed, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
+        expired, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
         while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // UNIT_BYTES <= kept:
-            self.files.remove(self.files.files[0])
-            removed += 1
-        return removed
+            self.files.expire_first()
+            expired += 1
+        return expired

@@ -10,8 +10,8 @@ from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
 from rmq_core.store.consumequeue.find_end import load_queue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
-from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.errors import FormatError

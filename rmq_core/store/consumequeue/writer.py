@@ -1,15 +1,14 @@
 """Writes units to ConsumeQueues: maps files for the dispatch kernel, and writes units the kernel cannot write."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
-from rmq_core.store.consumequeue.files import ConsumeQueueFile
-from rmq_core.store.consumequeue.map import QueueMap
+from rmq_core.store.consumequeue.files import ConsumeQueueFile, QueueMap
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_formats.codecs.consumequeue import UNIT
@@ -48,7 +47,6 @@ class UnitWriter:
         follows: this is a slave's store.
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
             of the records at hand. The owner sets it.
-        bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
         lost: damaged ranges of the log, begins and ends: a gap that their messages explain stays open.
     """
 
@@ -65,7 +63,6 @@ class UnitWriter:
         self.met = 0
         self.names: list[tuple[str, int]] = []
         self.batches: Mapping[int, tuple[int, int]] = {}
-        self.bit_map_of: Callable[[str, int], bytes] | None = None
         self.lost: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
@@ -186,8 +183,7 @@ class UnitWriter:
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
         if queue.ext is not None and has_ext:
             tags_codes = queue.ext.append(
-                ExtUnit(tags_code, timestamp_ms, self._bit_map(queue.topic, physical_offset))
-                for _, _, physical_offset, _, tags_code, timestamp_ms in units
+                ExtUnit(tags_code, timestamp_ms) for _, _, _, _, tags_code, timestamp_ms in units
             )
         coded = zip(units, tags_codes, strict=True)
         packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in coded]
@@ -210,9 +206,6 @@ class UnitWriter:
         image = np.empty(len(rows) * UNIT_BYTES, dtype=np.uint8)
         encode_units(rows, place, image)
         queue.append(place, image.tobytes())
-
-    def _bit_map(self, topic: str, physical_offset: int) -> bytes:
-        return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
 
     def _queue(self, row: int) -> Queue | None:
         """Return the queue of a row; None if it gets no units, as this store cannot have it."""

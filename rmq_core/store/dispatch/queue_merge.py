@@ -19,7 +19,7 @@ from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.dispatch import UNIT_QUEUE
-from rmq_formats.scan.queue_witness import LogBounds, merge_queue
+from rmq_formats.scan.queue_witness import LogBounds, are_lost_units, merge_queue
 
 Rows = NDArray[np.int64]
 _PHYSICAL: Final = unit_kernel.PHYSICAL_OFFSET
@@ -135,17 +135,25 @@ class QueueMerge:
         for comparison in comparisons:
             if not comparison.appends and (comparison.rows or comparison.place < comparison.queue.max_offset):
                 rows = np.concatenate([comparison.last, *(comparison.rows or [])])
-                begin = 0 if len(comparison.last) else self._begin  # after a record that is known no unit is older
-                self._merge(comparison.queue, comparison.place - 1, rows, LogBounds(begin, log_end, self._writer.lost))
+                bounds = LogBounds(self._begin, log_end, self._writer.lost)
+                self._merge(comparison.queue, comparison.place - 1, rows, bounds)
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:
         """Merge a queue's units from a place on with its records."""
         begin = max(begin, queue.first_stored)
         standing = _rows(queue, begin, queue.max_offset)
+        blanks = _count_first_pre_blanks(queue, standing, rows)
+        if blanks:  # the records before its first unit are of a former life, or no broker would dispatch them
+            begin, standing = begin + blanks, standing[blanks:]
+            rows = rows[np.searchsorted(rows[:, _PHYSICAL], standing[0, _PHYSICAL]) :]
         merged = merge_queue(begin, standing, rows, log)
         offsets = rows[merged.places < 0, unit_kernel.QUEUE_OFFSET]
         self._writer.displaced += int(np.count_nonzero((offsets < 0) | (offsets > MAX_QUEUE_OFFSET)))
-        units = _with_tags_codes(standing, merged.rows, begin)
+        lost = standing[are_lost_units(standing, log.end)]
+        lost = lost[~np.isin(lost[:, unit_kernel.QUEUE_OFFSET], merged.rows[:, unit_kernel.QUEUE_OFFSET])]
+        expected = np.concatenate([merged.rows, lost])
+        expected = np.ascontiguousarray(expected[np.argsort(expected[:, unit_kernel.QUEUE_OFFSET])])
+        units = _with_tags_codes(standing, expected, begin)
         first = _first_difference(standing, units, begin, merged.end)
         if first is not None:
             if first < queue.max_offset:
@@ -169,6 +177,16 @@ def _rows(queue: ConsumeQueue, begin: int, end: int) -> Rows:
     unit_kernel.decode_units(np.frombuffer(bytearray(data), dtype=np.uint8), rows)
     rows[:, unit_kernel.QUEUE_OFFSET] = np.arange(begin, begin + len(rows))
     return rows
+
+
+def _count_first_pre_blanks(queue: ConsumeQueue, standing: Rows, rows: Rows) -> int:
+    """Count the pre-blanks before a queue's first unit; 0 unless that names a record of the queue."""
+    is_blank = (standing[:, _RECORD] == [0, PRE_BLANK_SIZE]).all(axis=1)
+    if is_blank.all():
+        return 0
+    count = int(is_blank.argmin())
+    is_named = (rows[:, _RECORD] == standing[count, _RECORD]).all(axis=1).any()
+    return count if is_named and standing[count, _PHYSICAL] == queue.first_physical() else 0
 
 
 def _with_tags_codes(standing: Rows, expected: Rows, begin: int) -> Rows:

@@ -7,7 +7,7 @@ from typing import Final
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreLockedError
-from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.storage.store_lock import store_lock
 
 _CONTENT: Final = b"lock"  # DefaultMessageStore#start
 _held: set[str] = set()

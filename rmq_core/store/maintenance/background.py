@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.store.commitlog.flush import PAGE_BYTES
@@ -23,7 +24,25 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 _LOGGER = logging.getLogger(__name__)
 _FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
 _MUCH_BYTES: Final = 256 << 20  # of log since the last watermark: bounds what a recovery dispatches again
+_RETRY_S: Final = 1.0  # between two tries to remove a file, unless ``redelete_interval_ms`` says more
 LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # lack of resources: the next try may succeed
+
+
+@dataclass(slots=True)
+class _Removal:
+    """A removal that waits.
+
+    Attributes:
+        remove: what removes the files.
+        pause_s: how long the next removal waits.
+        is_read: tells whether somebody reads the file.
+        forced_at: monotonic time from which on a reader does not count; None before the first try.
+    """
+
+    remove: Callable[[], object]
+    pause_s: float
+    is_read: Callable[[], bool] | None
+    forced_at: float | None = None
 
 
 class Background:
@@ -47,7 +66,7 @@ class Background:
         self._lacks_file = False  # that a new log file could not be made is told once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
-        self._to_remove: deque[tuple[Callable[[], object], float]] = deque()  # with the pause after each, s
+        self._to_remove: deque[_Removal] = deque()
         self._is_removal_stuck = False  # the first of them has failed, and that was told
         self._remove_at = 0.0  # not before
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
@@ -98,14 +117,17 @@ class Background:
         self._lacks_file = False
         return True
 
-    def remove_later(self, removal: Callable[[], object], *, pause_ms: int = 0) -> None:
+    def remove_later(
+        self, removal: Callable[[], object], *, pause_ms: int = 0, is_read: Callable[[], bool] | None = None
+    ) -> None:
         """Queue the removal of a file for the thread, as removing a large file is slow.
 
         Args:
             removal: what removes it; it is called again where it has failed with an ``OSError``.
             pause_ms: how long the next one waits.
+            is_read: tells whether somebody reads the file, which then stays for a while.
         """
-        self._to_remove.append((removal, pause_ms / 1000))
+        self._to_remove.append(_Removal(removal, pause_ms / 1000, is_read))
         self._worker.wake()
 
     def request_flush(self) -> None:
@@ -132,8 +154,10 @@ class Background:
         if self._is_flush_requested or self._monotonic_s() >= self._due_at:
             self.flush_if_due()
             self._due_at = self._monotonic_s() + self._interval_s
-        next_at = min(self._due_at, self._remove_at) if self._to_remove and self._remove_at else self._due_at
-        return max(next_at - self._monotonic_s(), 0)
+        now, next_at = self._monotonic_s(), self._due_at
+        if self._to_remove:
+            next_at = min(next_at, self._remove_at or now + _RETRY_S)
+        return max(next_at - now, 0)
 
     def _make_next(self) -> None:
         with self._making:
@@ -153,9 +177,12 @@ class Background:
         have a hole where it comes back, at the next start or after a loss of power, and a later one does not.
         """
         while self._to_remove and (self._is_stopping or self._monotonic_s() >= self._remove_at):
-            removal, pause_s = self._to_remove[0]
+            removal = self._to_remove[0]
+            if self._has_to_wait(removal):
+                self._pause_removals(self._config.redelete_interval_ms / 1000)
+                return
             try:
-                removal()
+                removal.remove()
             except OSError as error:  # the files stay, and take space
                 if not self._is_removal_stuck:
                     _LOGGER.error(
@@ -167,7 +194,16 @@ class Background:
                 return
             self._to_remove.popleft()
             self._is_removal_stuck = False
-            self._pause_removals(pause_s)
+            self._pause_removals(removal.pause_s)
+
+    def _has_to_wait(self, removal: _Removal) -> bool:
+        """Return whether somebody reads the file, and the time for that is not over. Source: ``ReferenceResource``."""
+        if self._is_stopping or removal.is_read is None or not removal.is_read():
+            return False
+        now = self._monotonic_s()
+        if removal.forced_at is None:
+            removal.forced_at = now + self._config.destroy_forcibly_interval_ms / 1000
+        return now < removal.forced_at
 
     def _pause_removals(self, seconds: float) -> None:
         self._remove_at = self._monotonic_s() + seconds if seconds else 0.0

@@ -4,12 +4,14 @@ Source: ``CleanCommitLogService``, ``CleanConsumeQueueService``.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.config import StoreConfig, delete_hours
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.maintenance.background import Background
@@ -131,9 +133,9 @@ class Cleaner:
         if ended and not self._has_forced_record(ended[-1].start + ended[-1].size):
             ended.pop()
         count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)
-        for _ in range(count):
-            removal = partial(self._remove_file, log.remove_first().path)
-            self._background.remove_later(removal, pause_ms=self._config.delete_log_interval_ms)
+        del ended  # who holds a file or its map is a reader of it
+        for remove, is_read in [self._removal(log.remove_first()) for _ in range(count)]:
+            self._background.remove_later(remove, pause_ms=self._config.delete_log_interval_ms, is_read=is_read)
         queue_files, index_files = self._drop_expired() if count else (0, 0)
         return CleanReport(pressure, count, queue_files, index_files)
 
@@ -141,6 +143,10 @@ class Cleaner:
         """Return whether a flushed record begins at an offset; without such a record the log would begin at 0 anew."""
         record = self._log.record(physical_offset)
         return record is not None and physical_offset + len(record) <= self._flusher.flushed_offset
+
+    def _removal(self, file: LogFile) -> tuple[Callable[[], None], Callable[[], bool]]:
+        """Return what removes a file, and what tells whether somebody reads the file."""
+        return partial(self._remove_file, file.path), file.track_readers()
 
     def _remove_file(self, path: str) -> None:
         self._disk.remove(path)
@@ -151,8 +157,12 @@ class Cleaner:
         log_min = self._log.min_offset
         queue_files = 0
         for queue in self._queues:
-            queue_files += queue.remove_expired(log_min)
+            queue_files += queue.expire_files(log_min)
             queue.correct_min(log_min)
+        open_files = self._queues.open_files
+        while open_files.expired_directories:
+            removal = partial(open_files.remove_expired, open_files.expired_directories.popleft())
+            self._background.remove_later(removal, pause_ms=self._config.delete_queue_interval_ms)
         expired = [] if self._index is None else self._index.remove_expired(log_min)
         self._dispatch.note()
         if expired:  # no watermark may name a file that is gone

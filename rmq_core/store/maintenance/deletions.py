@@ -39,11 +39,15 @@ class TopicDeletions:
         """Note where the log begins, as the store is opened: what is cleaned later may be there after a kill."""
         self._begin = self._log.min_offset
 
-    def delete(self, topics: Collection[str]) -> int:
+    def delete(self, topics: Collection[str], ends: Mapping[str, int]) -> int:
         """Remove the queues of topics; returns how many had any. ``MessageStore.remove_deleted`` removes their files.
 
         The log's end is noted for each topic. It is forced first: a note beyond what a loss of power leaves would
         count for nothing, in the place of an earlier one.
+
+        Args:
+            topics: their names.
+            ends: physical offsets up to which records are dead, of topics that were created again meanwhile.
 
         Raises:
             OSError: the log cannot be forced, or the note not be written; no topic is deleted then.
@@ -51,7 +55,7 @@ class TopicDeletions:
         if not self._flusher.flush() and self._flusher.fault is not None:
             raise self._flusher.fault
         self._live.run()
-        return self.drop(dict.fromkeys(topics, self._log.max_offset))
+        return self.drop({**dict.fromkeys(topics, self._log.max_offset), **ends})
 
     def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.

@@ -13,11 +13,11 @@ from typing import Final
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
 from rmq_core.store.consumequeue.find_end import scan_all
-from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.dispatch.dispatch import Resume
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.index.index import Index
 from rmq_core.store.parts import StoreParts
+from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs.checkpoint import SAFETY_MS
 from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape

@@ -1,11 +1,14 @@
 """Opens the timer files ``timerlog``, ``timerwheel`` and ``timercheck``, and repairs them after a crash.
 
-Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``.
+Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``, ``#checkAndReviseMetrics``.
 """
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from rmq_core.store.commitlog.mapped_file import MappedFile
 from rmq_core.store.files.disk import Disk
@@ -21,6 +24,7 @@ from rmq_formats.codecs.timer import (
     FLAG_DELETE,
     NO_POSITION,
     TIMER_UNIT_BYTES,
+    UNIT_DTYPE,
     WHEEL_FILE_BYTES,
     TimerCheckpoint,
     decode_done_offset,
@@ -221,3 +225,30 @@ def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
     """Read the physical offsets of the messages whose units are after a position."""
     units = (log.read(position) for position in log.positions(begin, log.end))
     return {unit.physical_offset for unit in units if unit is not None}
+
+
+def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
+    """Return the number of waiting messages by topic, less the recalls that wait with them.
+
+    Args:
+        wheel: which units are of a chain.
+        log: the units; all of it is read, block by block.
+
+    Returns:
+        By Java's hash of the topic where they belong.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    counts: Counter[int] = Counter()
+    for position, block in log.blocks():
+        units = np.frombuffer(block, dtype=UNIT_DTYPE)
+        due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
+        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
+        waiting = wheel.are_linked(due_ms, positions)
+        changes = np.where(units["flags"][waiting] & FLAG_DELETE, -1, 1)
+        hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
+        sums = np.bincount(places, weights=changes, minlength=len(hashes))
+        for topic_hash, change in zip(hashes.tolist(), sums.tolist(), strict=True):
+            counts[topic_hash] += int(change)
+    return counts

@@ -1,4 +1,4 @@
-"""Encodes generated CommitLog records, which differ only in their numbers; `rmq_formats.generate` drives it.
+"""Encodes generated CommitLog records, which differ only in their numbers; `rmq_offline.generate` drives it.
 
 A record is a fixed head, a body, and a tail that is fixed for its topic; the kernel copies the three and
 writes into them what changes from one message to the next.

@@ -1,4 +1,4 @@
-"""Reads BatchConsumeQueues: their units in order, the end of a queue, and the unit with a queue offset."""
+"""BatchConsumeQueues in files: their units in order, the ends of a queue, and the unit with a queue offset."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -7,8 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
+from rmq_formats.read.query import MAX_LONG
+from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
@@ -32,45 +35,69 @@ def read_batch_units(file: OpenRange, low: int, high: int) -> Iterator[tuple[int
 
 
 class BatchQueue:
-    """A BatchConsumeQueue's units by their place in the queue.
+    """The units of a BatchConsumeQueue, of several messages each; see ``QueueUnits``.
 
     Attributes:
         files: of the queue.
     """
 
+    directory = staticmethod(paths.batch_consumequeue_dir)
+    unit_bytes = BATCH_UNIT_BYTES
+
     def __init__(self, storage: Storage, files: QueueFiles) -> None:
         self.files = files
         self._storage = storage
 
-    def last_unit(self, log_end: int | None = None) -> np.void | None:
-        """Return the last unit, BATCH_UNIT_DTYPE; None for an empty queue.
+    def last_unit(self) -> QueueUnit | None:
+        return self._last(_is_end)
 
-        Args:
-            log_end: physical offset one past the log's data; units that lead there or beyond do not count.
-        """
-        is_behind = _is_end if log_end is None else lambda unit: _is_end(unit) or _leads_to(unit, log_end)
+    def max_offset(self, log_end: int | None = None) -> int:
+        behind = MAX_LONG if log_end is None else log_end
+        last = self._last(lambda unit: _is_end(unit) or _leads_to(unit, behind))
+        return 0 if last is None else last.end_offset
+
+    def first_since(self, physical_offset: int) -> QueueUnit | None:
+        return self._first(lambda unit: _leads_to(unit, physical_offset))
+
+    def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
+        unit = self._first(lambda unit: int(unit["base_offset"]) + int(unit["batch_size"]) > first_offset)
+        return None if unit is None or unit.queue_offset >= end_offset else unit
+
+    def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        parts = []
+        for segment in self.files.segments:
+            with opened(self._storage, segment.path) as file:
+                for _, units in read_batch_units(file, 0, segment.size_bytes // BATCH_UNIT_BYTES):
+                    parts.append((units["physical_offset"].astype(np.int64), units["base_offset"].astype(np.int64)))
+        return records_within(parts, begin, end)
+
+    def names_any(self, begin: int, end: int) -> bool:
+        """Return whether a unit names a record that begins in ``[begin, end)`` of the log."""
+        first = self.first_since(begin)
+        return first is not None and first.physical_offset < end
+
+    def _last(self, is_behind: Callable[[np.void], bool]) -> QueueUnit | None:
         for segment in reversed(self.files.segments):
             with opened(self._storage, segment.path) as file:
                 unit_count = _partition(file, segment, is_behind)
                 if unit_count:
-                    return _unit(file, unit_count - 1)
+                    return _queue_unit(_unit(file, unit_count - 1))
         return None
 
-    def first_since(self, physical_offset: int) -> np.void | None:
-        """Return the first unit whose record begins at a physical offset or later; None without one."""
-        return self._first(lambda unit: _leads_to(unit, physical_offset))
-
-    def holding(self, queue_offset: int) -> np.void | None:
-        """Return the first unit whose messages reach beyond a queue offset; None without such a unit."""
-        return self._first(lambda unit: int(unit["base_offset"]) + int(unit["batch_size"]) > queue_offset)
-
-    def _first(self, is_later: Callable[[np.void], bool]) -> np.void | None:
+    def _first(self, is_later: Callable[[np.void], bool]) -> QueueUnit | None:
         for segment in self.files.segments:
             with opened(self._storage, segment.path) as file:
                 number = _partition(file, segment, lambda unit: _is_end(unit) or is_later(unit))
                 if number < segment.size_bytes // BATCH_UNIT_BYTES and not _is_end(unit := _unit(file, number)):
-                    return unit
+                    return _queue_unit(unit)
         return None
+
+
+def _queue_unit(unit: np.void) -> QueueUnit:
+    begin, count = int(unit["base_offset"]), int(unit["batch_size"])
+    return QueueUnit(
+        begin, begin + count, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"])
+    )  # fmt: skip
 
 
 def _is_end(unit: np.void) -> bool:

@@ -4,19 +4,23 @@ A broker may write both, and then each has all that the other has. But ``storeTy
 layout from before stays in the store, as it was, and its units end somewhere in the middle of the log.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError, StoreNotFoundError
-from rmq_formats.read.queues import last_unit
+from rmq_formats.read.broker_config import stored_batch_topics
+from rmq_formats.read.queue_units import QueueUnits
+from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.rocksdb_queues import opened_queues
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import named_topics, walk_queues
-from rmq_formats.storage.segments import Storage
-from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.read.variants.batch_queues import BatchQueue
+from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
+from rmq_formats.storage.queue_files import list_queue, named_topics, topic_queues, walk_queues
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_variants import Variant
 
 _LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's messages at once, if not the last ones
 
@@ -35,16 +39,14 @@ class QueueChoice:
     light_database: str | None = None
 
 
-def choose_queues(storage: Storage, root: str, variants: StoreVariants, *, wants_light: bool = False) -> QueueChoice:
+def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoice:
     """Choose the ConsumeQueue whose units go further in the log, files where both go as far.
 
     Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
     nor that its broker is down, unless light queues are wanted. A store with one of both costs no look into either.
 
     Args:
-        storage: where the store is.
-        root: its root.
-        variants: its layouts.
+        store: the store's files.
         wants_light: whether light queues are to be read.
 
     Raises:
@@ -53,17 +55,18 @@ def choose_queues(storage: Storage, root: str, variants: StoreVariants, *, wants
             writes any, are far behind the log.
         FormatError: it is damaged.
     """
-    path = store_variants.queue_database(root, variants)
-    if path is None or not variants.has_queue_files:
+    path = store.layouts.queue_database
+    if path is None or not store.layouts.has_queue_files:
         return QueueChoice(path)
-    log_end = log_bounds(storage, commitlog_segments(storage, root))[1]
-    files_end = min(dispatched_end(storage, root, log_end), log_end)
+    log_end = log_bounds(store.storage, store.segments)[1]
+    files_end = min(dispatched_end(store, log_end), log_end)
     # nothing else tells of light queues where they have no files; see ``store_variants.detect_layouts``
-    asks_for_light = wants_light and (Variant.LIGHT_QUEUES in variants or Variant.ROCKSDB_CONFIG in variants)
+    may_have_light = Variant.LIGHT_QUEUES in store.layouts or Variant.ROCKSDB_CONFIG in store.layouts
+    asks_for_light = wants_light and may_have_light
     if files_end == log_end and not asks_for_light:
         return QueueChoice()
     try:
-        with opened_queues(storage, path) as database:
+        with opened_queues(store.storage, path) as database:
             dispatched = min(database.checkpoint(), log_end)
     except StoreLockedError:
         if asks_for_light or log_end - files_end > _LIVE_LAG_BYTES:
@@ -74,34 +77,94 @@ def choose_queues(storage: Storage, root: str, variants: StoreVariants, *, wants
     return QueueChoice(light_database=path if dispatched == files_end and asks_for_light else None)
 
 
-def queue_file_topics(storage: Storage, root: str) -> list[str]:
+FileQueue = ConsumeQueue | BatchQueue
+_Layout = TypeVar("_Layout", bound=FileQueue)
+_LAYOUTS: Final = (ConsumeQueue, BatchQueue)  # of queue files
+
+
+def open_queue(layout: type[_Layout], store: StoreFiles, topic: str, queue_id: int) -> _Layout | None:
+    """Return a queue that has files in a layout; None if it has none."""
+    files = list_queue(store.storage, layout.directory(store.root), topic, queue_id)
+    return None if files is None else layout(store.storage, files)
+
+
+def file_queue(store: StoreFiles, topic: str, queue_id: int) -> FileQueue | None:
+    """Return a queue in the first layout in which it has files; None if it has none."""
+    queues = (open_queue(layout, store, topic, queue_id) for layout in _LAYOUTS)
+    return next((queue for queue in queues if queue is not None), None)
+
+
+def file_queues(store: StoreFiles, topic: str | None = None) -> Iterator[FileQueue]:
+    """Yield the queues of a store that have files, or those of a topic, by layout, topic and number."""
+    for layout in _LAYOUTS:
+        tree = layout.directory(store.root)
+        files = walk_queues(store.storage, tree) if topic is None else topic_queues(store.storage, tree, topic)
+        yield from (layout(store.storage, queue) for queue in files)
+
+
+class StoreQueues:
+    """The queues of a store, each in the layout that has it."""
+
+    def __init__(self, store: StoreFiles, database: QueueDatabase | None, *, only_light: bool) -> None:
+        """Create the view.
+
+        Args:
+            store: the store's files.
+            database: that has queues; None where files have them.
+            only_light: whether the database has light queues (LMQ) without files, and no others.
+        """
+        self._store = store
+        self._database = database
+        self._only_light = only_light
+        self._batch_topics = stored_batch_topics(store)
+
+    def units_of(self, topic: str, queue_id: int) -> QueueUnits | None:
+        """Return the units of a queue; None if it has none."""
+        if topic in self._batch_topics:
+            return open_queue(BatchQueue, self._store, topic, queue_id)
+        files = open_queue(ConsumeQueue, self._store, topic, queue_id)
+        if self._only_light and not (files is None and topic.startswith(LIGHT_QUEUE_PREFIX)):
+            return files
+        if self._database is None:
+            return files
+        return DatabaseQueue(self._database, topic, queue_id, self._store.segments[-1].end_offset)
+
+
+@contextmanager
+def opened_units(store: StoreFiles, choice: QueueChoice) -> Iterator[StoreQueues]:
+    """Open the queues of a store in the layouts that were chosen; see ``opened_queues``."""
+    path = choice.database or choice.light_database
+    with nullcontext() if path is None else opened_queues(store.storage, path) as database:
+        yield StoreQueues(store, database, only_light=choice.database is None)
+
+
+def queue_file_topics(store: StoreFiles) -> list[str]:
     """List the topics with a directory of queue files; empty if a RocksDB goes further or cannot be opened.
 
     Raises:
         StoreNotFoundError: there are both, and no CommitLog.
     """
     try:
-        choice = choose_queues(storage, root, store_variants.detect_layouts(storage, root))
+        choice = choose_queues(store)
     except StoreNotFoundError:
         raise
     except (StoreError, FormatError):
         return []
-    return named_topics(storage, root) if choice.database is None else []
+    return named_topics(store) if choice.database is None else []
 
 
-def dispatched_end(storage: Storage, root: str, enough: int) -> int:
+def dispatched_end(store: StoreFiles, enough: int) -> int:
     """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
 
     Args:
-        storage: where the store is.
-        root: its root.
+        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     end = 0
-    for queue in walk_queues(storage, paths.consumequeue_dir(root)):
-        last = last_unit(storage, queue)
-        if last is not None and not last[1].is_pre_blank:
-            end = max(end, last[1].physical_offset + last[1].size)
+    for queue in walk_queues(store.storage, paths.consumequeue_dir(store.root)):
+        last = ConsumeQueue(store.storage, queue).last_unit()
+        if last is not None and not last.is_placeholder:
+            end = max(end, last.physical_offset + last.size)
         if end >= enough:
             break
     return end

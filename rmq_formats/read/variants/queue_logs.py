@@ -4,7 +4,6 @@ Where a tier is read with the store, each queue's messages come from the tier up
 has, and from the CommitLog then, so that none comes twice. Its ConsumeQueue says which one that is.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,7 +14,6 @@ from rmq_formats.arrow.batches import RowSelector, fail_at_damage
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
@@ -23,18 +21,18 @@ from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.kernels import scan
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
-from rmq_formats.read.queues import first_offset_since
+from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.stores import read_broker_names
-from rmq_formats.read.variants.queue_choice import choose_queues
+from rmq_formats.read.variants.queue_choice import choose_queues, open_queue
 from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
-from rmq_formats.storage.queue_files import topic_queues
+from rmq_formats.storage.queue_files import QueueFiles
 from rmq_formats.storage.queue_logs import QueueLog, broker_directory, compacted_logs, compaction_log_dir, tiered_logs
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 _PLACE: Final = head_struct("magic", "queue_offset", "physical_offset")
 
@@ -79,13 +77,12 @@ class QueueLogsTask:
 
 
 def queue_log_tasks(
-    storage: Storage, root: str, query: Query, logs: Logs, split_bytes: int, min_tasks: int
+    store: StoreFiles, query: Query, logs: Logs, split_bytes: int, min_tasks: int
 ) -> tuple[list[QueueLogsTask], str]:
     """Plan the read of the logs of single queues.
 
     Args:
-        storage: where the store is.
-        root: of the store.
+        store: the store's files.
         query: which records.
         logs: which logs; for JOINED only what the CommitLog has no more.
         split_bytes: bytes that a task reads, about.
@@ -99,45 +96,46 @@ def queue_log_tasks(
         StoreError: a file or directory that cannot be read.
     """
     if logs.kind is LogKind.COMPACTED:
-        place = root
-        if not storage.exists(compaction_log_dir(root)):
-            raise StoreNotFoundError(f"{compaction_log_dir(root)}: no compacted topics")
-        logs_with_ends = [(log, MAX_LONG) for log in compacted_logs(storage, root, query.wants_topic)]
+        storage, root = store.storage, store.root
+        if not store.storage.exists(compaction_log_dir(store.root)):
+            raise StoreNotFoundError(f"{compaction_log_dir(store.root)}: no compacted topics")
+        logs_with_ends = [(log, MAX_LONG) for log in compacted_logs(store, query.wants_topic)]
     else:
         if logs.tier is None:
             raise OptionError(f"log {logs.kind} needs the place of the tier: give its tieredStoreFilePath")
-        storage, place, logs_with_ends = _list_tier_logs(storage, root, query, logs)
+        storage, root, logs_with_ends = _list_tier_logs(store, query, logs)
     parts = [part for log, end_offset in logs_with_ends for part in _parts_of(storage, log, query, end_offset)]
     count = len({(log.topic, log.queue_id) for log, _ in logs_with_ends})
-    return _bundle_tasks(place, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
+    return _bundle_tasks(root, parts, split_bytes, min_tasks), f"{count} logs of queues, {logs.kind}"
 
 
-def _list_tier_logs(
-    storage: Storage, root: str, query: Query, logs: Logs
-) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
+def _list_tier_logs(store: StoreFiles, query: Query, logs: Logs) -> tuple[Storage, str, list[tuple[QueueLog, int]]]:
     """List the logs of a store's broker in its tier, with the queue offset up to which each is wanted."""
     tier_storage, tier = open_storage(logs.tier or "")
-    directory = broker_directory(tier_storage, tier, *read_broker_names(root))
-    tier_logs = tiered_logs(tier_storage, directory, query.wants_topic)
+    broker = broker_directory(tier_storage, tier, *read_broker_names(store.root))
+    tier_logs = tiered_logs(tier_storage, broker, query.wants_topic)
     if logs.kind is LogKind.TIERED:
         return tier_storage, tier, [(log, MAX_LONG) for log in tier_logs]
-    variants = store_variants.detect_layouts(storage, root)
-    database = choose_queues(storage, root, variants).database
-    store_variants.refuse(store_variants.queue_files_refusal(variants, database))
-    if not storage.exists(paths.consumequeue_dir(root)):
+    database = choose_queues(store).database
+    store_variants.refuse(store_variants.queue_files_refusal(store.layouts, database))
+    directory = paths.consumequeue_dir(store.root)
+    if not store.storage.exists(directory):
         raise StoreNotFoundError(
-            f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; "
-            "run rmq rebuild, or read the tier alone"
+            f"{directory}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; run rmq rebuild, or "
+            "read the tier alone"
         )
-    begin = commitlog_segments(storage, root)[0].start_offset
-
-    @functools.cache
-    def first_offsets(topic: str) -> dict[int, int]:
-        return first_stored_offsets(storage, root, topic, begin)
+    begin = store.segments[0].start_offset
 
     if query.first_physical_offset > begin:
         return tier_storage, tier, []  # what the CommitLog has no more came before
-    return tier_storage, tier, [(log, first_offsets(log.topic).get(log.queue_id, MAX_LONG)) for log in tier_logs]
+    return tier_storage, tier, [(log, _first_stored_offset(store, log, begin)) for log in tier_logs]
+
+
+def _first_stored_offset(store: StoreFiles, log: QueueLog, log_begin: int) -> int:
+    """Find the queue offset of a queue's first message in the CommitLog; MAX_LONG where it has none."""
+    queue = open_queue(ConsumeQueue, store, log.topic, log.queue_id)
+    first = None if queue is None else queue.first_since(log_begin)
+    return MAX_LONG if first is None else first.queue_offset
 
 
 def queue_log_query(query: Query, logs: Logs) -> Query:
@@ -148,20 +146,6 @@ def queue_log_query(query: Query, logs: Logs) -> Query:
     if logs.kind is not LogKind.JOINED:
         return query
     return replace(query, first_physical_offset=0, end_physical_offset=MAX_LONG)
-
-
-def first_stored_offsets(storage: Storage, root: str, topic: str, log_begin: int) -> dict[int, int]:
-    """Find the queue offset of the first message of each queue of a topic that the CommitLog still has.
-
-    Args:
-        storage: where the store is.
-        root: of the store.
-        topic: of the queues.
-        log_begin: physical offset of the CommitLog's first byte.
-    """
-    queues = topic_queues(storage, paths.consumequeue_dir(root), topic)
-    first_offsets = {queue.queue_id: first_offset_since(storage, queue, log_begin) for queue in queues}
-    return {queue_id: first for queue_id, first in first_offsets.items() if first is not None}
 
 
 # --- what of a log is wanted ------------------------------------------------------------------
@@ -207,16 +191,10 @@ def _place_of(storage: Storage, log: QueueLog, queue_offset: int) -> int | None:
     """Find the place of a message by its unit; None where there is none, or where another record is there."""
     if not 0 <= queue_offset < MAX_LONG // UNIT_BYTES:
         return None
-    unit_at = queue_offset * UNIT_BYTES
-    for segment in log.units:
-        if segment.start_offset <= unit_at and unit_at + UNIT_BYTES <= segment.end_offset:
-            with opened(storage, segment.path) as file:
-                data = read_range(file, unit_at - segment.start_offset, UNIT_BYTES)
-            if len(data) < UNIT_BYTES:
-                return None
-            place = Unit.decode(data).physical_offset
-            return place if _is_record(storage, log.segments, place, queue_offset) else None
-    return None
+    unit = ConsumeQueue(storage, QueueFiles(log.topic, log.queue_id, log.units)).unit_at(queue_offset)
+    if unit is None or not _is_record(storage, log.segments, unit.physical_offset, queue_offset):
+        return None
+    return unit.physical_offset
 
 
 def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_offset: int) -> bool:

@@ -10,7 +10,7 @@ from rmq_formats.codecs.variants import rocksdb_config as codec
 from rmq_formats.codecs.variants.rocksdb_config import Table
 from rmq_formats.errors import DecodeError, FormatError, StoreLayoutError
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
-from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import is_rocksdb
 
 _Rows = TypeVar("_Rows")
@@ -35,7 +35,7 @@ class StoredTable(Generic[_Rows]):
     counter: int | None = None
 
 
-def stored_topics(storage: Storage, root: str) -> StoredTable[dict[str, StoredTopicConfig]] | None:
+def stored_topics(store: StoreFiles) -> StoredTable[dict[str, StoredTopicConfig]] | None:
     """Read the topics; None where they are in no RocksDB.
 
     Of v2 they are not all: it has none of the topics that the broker made by itself at a send.
@@ -47,7 +47,7 @@ def stored_topics(storage: Storage, root: str) -> StoredTable[dict[str, StoredTo
         FormatError: a damaged database.
     """
     return _table(
-        storage, root, codec.TOPICS_V1,
+        store, codec.TOPICS_V1,
         lambda rows: {name: config_json.topic_config(name, text) for name, text in rows},
         lambda database: {
             name: config_json.topic_config(name, text) for name, text in named_v2(database, Table.TOPICS)
@@ -55,10 +55,10 @@ def stored_topics(storage: Storage, root: str) -> StoredTable[dict[str, StoredTo
     )  # fmt: skip
 
 
-def stored_groups(storage: Storage, root: str) -> StoredTable[dict[str, StoredGroupConfig]] | None:
+def stored_groups(store: StoreFiles) -> StoredTable[dict[str, StoredGroupConfig]] | None:
     """Read the consumer groups, as ``stored_topics``."""
     return _table(
-        storage, root, codec.GROUPS_V1,
+        store, codec.GROUPS_V1,
         lambda rows: {name: config_json.group_config(name, text) for name, text in rows},
         lambda database: {
             name: config_json.group_config(name, text) for name, text in named_v2(database, Table.GROUPS)
@@ -66,26 +66,25 @@ def stored_groups(storage: Storage, root: str) -> StoredTable[dict[str, StoredGr
     )  # fmt: skip
 
 
-def stored_offsets(storage: Storage, root: str) -> StoredTable[Offsets] | None:
+def stored_offsets(store: StoreFiles) -> StoredTable[Offsets] | None:
     """Read the consumer offsets, by topic and group, and queue id; as ``stored_topics``."""
-    return _table(storage, root, codec.OFFSETS_V1, _offsets_v1, offsets_v2)
+    return _table(store, codec.OFFSETS_V1, _offsets_v1, offsets_v2)
 
 
-def is_v2(storage: Storage, root: str) -> bool:
+def is_v2(store: StoreFiles) -> bool:
     """Return whether the config is in RocksDB of v2, whose topics are not all."""
-    return is_rocksdb(storage, _directory(root, codec.DATABASE_V2))
+    return is_rocksdb(store.storage, _directory(store.root, codec.DATABASE_V2))
 
 
 def _directory(root: str, name: str) -> str:
     return f"{paths.config_dir(root)}/{name}"
 
 
-def config_database(storage: Storage, root: str, name: str) -> str | None:
+def config_database(store: StoreFiles, name: str) -> str | None:
     """Return the RocksDB in which a store has a table of its config; None where that is in a file.
 
     Args:
-        storage: where the store is.
-        root: of the store.
+        store: the store's files.
         name: of the table's database in v1.
 
     Raises:
@@ -96,29 +95,28 @@ def config_database(storage: Storage, root: str, name: str) -> str | None:
         codec.DATABASE_OF_ALL: "v1 with one database for all",
         codec.DATABASE_V2: "v2",
     }
-    databases = [database for database in kinds if is_rocksdb(storage, _directory(root, database))]
+    databases = [database for database in kinds if is_rocksdb(store.storage, _directory(store.root, database))]
     if len(databases) > 1:
         first, second, *_ = databases
         raise StoreLayoutError(
-            f"{_directory(root, first)}: config in RocksDB of {kinds[first]} beside {second} of {kinds[second]}; move "
-            "the one that the broker does not use out of the store"
+            f"{_directory(store.root, first)}: config in RocksDB of {kinds[first]} beside {second} of {kinds[second]}; "
+            "move the one that the broker does not use out of the store"
         )
-    return _directory(root, databases[0]) if databases else None
+    return _directory(store.root, databases[0]) if databases else None
 
 
 def _table(
-    storage: Storage,
-    root: str,
+    store: StoreFiles,
     name: str,
     parse_v1: Callable[[list[tuple[str, str]]], _Rows],
     read_v2: Callable[[RocksDb], _Rows],
 ) -> StoredTable[_Rows] | None:
-    path = config_database(storage, root, name)
+    path = config_database(store, name)
     if path is None:
         return None
-    with opened_rocksdb(storage, path, root) as database:
+    with opened_rocksdb(store.storage, path, store.root) as database:
         try:
-            if path == _directory(root, codec.DATABASE_V2):
+            if path == _directory(store.root, codec.DATABASE_V2):
                 return StoredTable(path, read_v2(database))
             version = version_v1(database, name)
             counter = 0 if version is None else config_json.data_version_counter(version)

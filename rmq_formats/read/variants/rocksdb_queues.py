@@ -11,6 +11,7 @@ from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.variants import rocksdb_queue as codec
 from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError, FormatError
+from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
 
@@ -78,11 +79,10 @@ class QueueDatabase:
         for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
             yield self._decode(codec.decode_units, prefix, keys, values)
 
-    def first_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue offset of a queue's first unit; None without any. Raises FormatError."""
-        prefix = codec.queue_prefix(topic, queue_id)
-        pair = self._database.first_from(codec.UNITS_FAMILY, prefix)
-        return self._offset(prefix, pair)
+    def first_offset(self, topic: str, queue_id: int, since: int = 0) -> int | None:
+        """Return the queue offset of a queue's first unit from an offset on; None without any. Raises FormatError."""
+        pair = self._database.first_from(codec.UNITS_FAMILY, codec.unit_key(topic, queue_id, since))
+        return self._offset(codec.queue_prefix(topic, queue_id), pair)
 
     def last_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the queue offset of a queue's last unit; None without any. Raises FormatError."""
@@ -112,6 +112,61 @@ class QueueDatabase:
             return decode(*arguments)
         except DecodeError as error:
             raise FormatError(str(error), path=self.path) from error
+
+
+class DatabaseQueue:
+    """The units of one queue of a ConsumeQueue in RocksDB; see ``QueueUnits``."""
+
+    def __init__(self, database: QueueDatabase, topic: str, queue_id: int, log_end: int) -> None:
+        """Create the queue.
+
+        Args:
+            database: that has the units.
+            topic: of the queue.
+            queue_id: its number.
+            log_end: physical offset one past the log's files: the database keeps units after the end of a cut log.
+        """
+        self._database = database
+        self._name = topic, queue_id
+        self._log_end = log_end
+
+    def first_since(self, physical_offset: int) -> QueueUnit | None:
+        for offsets, units in self._database.units(*self._name):
+            records = units["physical_offset"].astype(np.int64)
+            rows = np.flatnonzero((records >= physical_offset) & (records < self._log_end))
+            if len(rows):
+                return _queue_unit(int(offsets[rows[0]]), units[rows[0]])
+        return None
+
+    def last_unit(self) -> QueueUnit | None:
+        last = self._database.last_offset(*self._name)
+        return None if last is None else self.first_message(last, last + 1)
+
+    def max_offset(self, log_end: int | None = None) -> int:
+        end, log_end = 0, self._log_end if log_end is None else min(log_end, self._log_end)
+        for offsets, units in self._database.units(*self._name):
+            in_log = offsets[units["physical_offset"].astype(np.int64) < log_end]
+            end = int(in_log[-1]) + 1 if len(in_log) else end
+        return end
+
+    def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
+        offset = self._database.first_offset(*self._name, first_offset)
+        if offset is None or offset >= end_offset:
+            return None
+        ((_, units),) = self._database.units(*self._name, offset, offset + 1)
+        return _queue_unit(offset, units[0])
+
+    def named_records(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        units_by_place = self._database.units(*self._name)
+        return records_within(
+            [(units["physical_offset"].astype(np.int64), places) for places, units in units_by_place], begin, end
+        )
+
+
+def _queue_unit(offset: int, unit: np.void) -> QueueUnit:
+    return QueueUnit(
+        offset, offset + 1, int(unit["physical_offset"]), int(unit["size"]), int(unit["store_timestamp"])
+    )  # fmt: skip
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.read import SourceOptions
+from rmq_formats.storage.store_files import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Kernels are imported where they are first needed: Spark makes a process of its own for each step of planning.
 
 _log = logging.getLogger("rmq_formats.spark")
+_NOTABLE_BYTES = 64 << 20  # reading bodies of smaller logs costs less than a second
 
 
 class TaskPartition(InputPartition):
@@ -66,6 +68,13 @@ class CommitLogReader(DataSourceReader):
                 tasks.append([MissingPartition(store_plan.store, store_plan.missing or "")])
             else:
                 tasks.append([TaskPartition(task, store_plan.store) for task in store_plan.plan.tasks])
+        scanned_bytes = sum(store_plan.plan.scanned_bytes for store_plan in plans if store_plan.plan is not None)
+        if self._options.columns is None and "body" in self._columns and scanned_bytes >= _NOTABLE_BYTES:
+            _log.warning(
+                "%s: bodies are read, of %d MiB of log. If the query needs none, give option columns without body, "
+                "or the view message_headers; option columns with body ends this warning",
+                self._options.path, scanned_bytes >> 20,
+            )  # fmt: skip
         return interleave_tasks(tasks)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -90,20 +99,23 @@ def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
 
     Raises:
         StoreError: a store cannot be read as asked, or the stores not together.
-        OptionError: the access path does not fit the other options.
+        OptionError: the access path does not fit the other options, or offsets are of a queue that is not there.
     """
     from rmq_formats.read.plan import plan_read  # noqa: PLC0415
-    from rmq_formats.spark.options.brokers import plan_store_reads, stores_of  # noqa: PLC0415
-    from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
+    from rmq_formats.spark.options.brokers import (  # noqa: PLC0415
+        check_bounded_queues,
+        plan_store_reads,
+        stores_of,
+    )
 
     stores = stores_of(options)
+    check_bounded_queues(options, stores)
     min_tasks = -(-options.min_partitions // len(stores))
 
     def plan(store: "BrokerStore") -> "ReadPlan":
-        storage, root = open_storage(store.path)
+        files = open_store(store.path)
         return plan_read(
-            storage,
-            root,
+            files,
             options.read_of(store.broker).query,
             access_path=options.access_path,
             split_bytes=options.split_bytes,

@@ -29,6 +29,7 @@ from rmq_formats.spark.commitlog.batch import TaskPartition
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.read import SourceOptions
 from rmq_formats.spark.options.values import LATEST
+from rmq_formats.storage.store_files import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,6 @@ class _Log:
     """Snapshot of the log; the beginnings of its files are read once."""
 
     storage: "Storage"
-    root: str
     segments: "list[Segment]"
     end: int
     timestamps_ms: dict[int, int | None] = field(default_factory=dict)
@@ -136,6 +136,9 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
         """Return where a new query begins: at ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
+        from rmq_formats.spark.options.brokers import check_bounded_queues, stores_of  # noqa: PLC0415
+
+        check_bounded_queues(self._options, stores_of(self._options))
         log = self._look()
         query = self._options.query
         if self._options.starting == LATEST:
@@ -244,11 +247,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _look(self) -> _Log:
         from rmq_formats.read.log_end import readable_segments  # noqa: PLC0415
         from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
-        from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
-        storage, root = open_storage(self._options.path)
-        segments = readable_segments(storage, root)
-        return _Log(storage, root, segments, frozen_end(storage, segments))
+        store = open_store(self._options.path)
+        segments = readable_segments(store)
+        return _Log(store.storage, segments, frozen_end(store.storage, segments))
 
     def _begin(self, log: _Log, offset: dict[str, Any]) -> int:
         """Return the physical offset in a stream offset, which may come from a checkpoint."""

@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from rmq_formats.arrow.schema import Mode
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
 from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.read.absent_queues import check_queues
 from rmq_formats.read.stores import BrokerStore, find_stores, plan_stores
 from rmq_formats.spark.options.read import SourceOptions
-from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 _Plan = TypeVar("_Plan")
 _Task = TypeVar("_Task")
@@ -57,6 +57,12 @@ def stores_of(options: SourceOptions) -> tuple[BrokerStore, ...]:
         brokers = ", ".join(str(store.broker) for store in stores)
         raise OptionError(f"queues of broker {unknown[0]}, of which no store is read; there are {brokers}")
     return stores
+
+
+def check_bounded_queues(options: SourceOptions, stores: Sequence[BrokerStore]) -> None:
+    """Refuse offsets of queues that no store has; a warning with failOnDataLoss=false. Raises OptionError."""
+    queues = {store.path: options.read_of(store.broker).query.bounds.keys() for store in stores}
+    check_queues(queues, fails=options.fail_on_data_loss)
 
 
 def interleave_tasks(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:

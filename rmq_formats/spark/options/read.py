@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from rmq_formats.arrow.schema import Mode
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, Mode
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.read.query import (
@@ -48,7 +48,6 @@ from rmq_formats.read.query import (
     parse_tags,
 )
 from rmq_formats.spark.options import values
-from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_formats.arrow.schema import TIMESTAMP
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, TIMESTAMP
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ INDEX: Final = _schema(
     ]
 )
 
-CLUSTER: Final = "cluster"
-BROKER_NAME: Final = "broker_name"
 _BROKER: Final = _schema([(CLUSTER, _STRING), (BROKER_NAME, _STRING)])
 
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.read.query import AccessPath, LogKind, Queue
+from rmq_formats.times import check_milliseconds
 
 EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
 LATEST: Final = -1
 
 _SIZE = re.compile(r"(\d{1,18})([kmgKMG]?)[bB]?", re.ASCII)
 _SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
-_SECONDS: Final = range(1_000_000_000, 10_000_000_000)
 _INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
@@ -50,14 +50,7 @@ def word_or_json(text: str) -> int:
 
 def times(text: str) -> dict[Queue, int]:
     """Parse timestamps in ms by queue; negative ones are left out."""
-    return {queue: _milliseconds(value) for queue, value in queue_numbers(text).items() if value >= 0}
-
-
-def _milliseconds(value: int) -> int:
-    """Refuse a number that would be of the year 1970 in milliseconds, and of 2001 to 2286 in seconds."""
-    if value in _SECONDS:
-        raise ValueError(f"expected milliseconds since 1970, and {value} is seconds: {value}000")
-    return value
+    return {queue: check_milliseconds(value) for queue, value in queue_numbers(text).items() if value >= 0}
 
 
 def queue_numbers(text: str) -> dict[Queue, int]:
@@ -236,7 +229,7 @@ def size(text: str) -> int:
 def timestamp_ms(text: str) -> int:
     """Parse milliseconds since 1970, or a time in ISO 8601, without a zone in UTC."""
     if _INTEGER.fullmatch(text.strip()):
-        return _milliseconds(int(text))
+        return check_milliseconds(int(text))
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -5,7 +5,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.layout import (
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_MASK,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from rmq_formats.codecs.topics import HALF_TOPIC
 
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -62,9 +68,9 @@ def _half_messages(records: DataFrame) -> DataFrame:
     return records.where(F.col("topic") == HALF_TOPIC).select(
         _BROKER,
         F.coalesce("uniq_key", F.col("physical_offset").cast("string")).alias("transaction_id"),
-        properties["PGROUP"].alias("producer_group"),
-        properties["REAL_TOPIC"].alias("topic"),
-        properties["REAL_QID"].try_cast("int").alias("queue_id"),
+        properties[PROPERTY_PRODUCER_GROUP].alias("producer_group"),
+        properties[PROPERTY_REAL_TOPIC].alias("topic"),
+        properties[PROPERTY_REAL_QUEUE_ID].try_cast("int").alias("queue_id"),
         F.coalesce(properties["TRANSACTION_CHECK_TIMES"].try_cast("int"), F.lit(0)).alias("checks"),
         F.col("queue_offset").alias("half_queue_offset"),
         F.col("physical_offset").alias("half_physical_offset"),

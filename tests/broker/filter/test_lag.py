@@ -14,7 +14,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_formats.codecs.hashing import java_string_hash
 from tests.broker.conftest import Asker, Clock, small_store
-from tests.broker.filter.test_broker import sql
+from tests.broker.filter.test_broker import CG, NOBODY, put_bit_maps, sql
 
 EVERYTHING = SubscriptionData(topic="T", sub_string="*", sub_version=1)
 TAGGED = SubscriptionData(topic="T", sub_string="A", sub_version=1, tags_set=["A"], code_set=[java_string_hash("A")])
@@ -81,8 +81,11 @@ async def test_groups_without_members_and_retry_topics_have_none(asker: Asker) -
 
 
 @pytest.mark.parametrize(("has_bit_maps", "lag"), [(True, 2), (False, 4)])
-async def test_lag_of_sql92_goes_by_bit_maps(tmp_path: Path, clock: Clock, has_bit_maps: bool, lag: int) -> None:
-    config = BrokerConfig(listen_port=0, enable_property_filter=True, enable_calc_filter_bit_map=has_bit_maps)
+async def test_lag_of_sql92_goes_by_bit_maps(
+    tmp_path: Path, clock: Clock, has_bit_maps: bool, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BrokerConfig(listen_port=0, enable_property_filter=True)
+    put_bit_maps(monkeypatch, [CG, NOBODY, CG, NOBODY])
     handlers: dict[int, Handler] = {}
     store = replace(small_store(tmp_path / "store"), consumequeue_ext_enabled=has_bit_maps)
     async with Broker(config, store, clock_ms=clock) as broker, RemotingClient(handlers) as client:

@@ -7,7 +7,7 @@ from rmq_core.broker.tables.subscription_filter import sql_filter
 from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import encode_record
 from rmq_formats.sql92 import compile_expression
-from tests.record_strategies import hosts, plain_message, topics
+from tests.support.stores.record_strategies import hosts, plain_message, topics
 
 EXPRESSION = "a = 'x' OR (b IS NOT NULL AND NOT b = 'ab') OR ab IN ('x', 'b')"
 # Of the separators, too: names within others, names that come twice, and ones without a value.

@@ -10,7 +10,7 @@ from rmq_core.remoting.client import RemotingClient
 from tests.broker.conftest import Asker
 from tests.broker.lite.conftest import GROUP, Watcher, make_group, make_parent, send
 from tests.broker.timer.test_against_java import JavaAsker
-from tests.broker_processes import configured
+from tests.support.processes.broker_processes import configured
 
 SETTINGS = (
     "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\nenableLmq=true\nenableMultiDispatch=true\n"

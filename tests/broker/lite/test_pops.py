@@ -4,9 +4,14 @@ import asyncio
 
 import pytest
 
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.broker.lite.conftest import GROUP, PARENT, Watcher, make_group, make_parent, send
+from tests.broker.test_clock_steps import Clocks
 
 
 async def test_a_message_to_a_child_stands_in_its_light_queue(lite: Asker) -> None:
@@ -74,6 +79,31 @@ async def test_what_is_not_acknowledged_comes_again(lite: Asker, watcher: Watche
     assert lite.broker.state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == 3
     clock.ahead_ms += 20_000
     assert await watcher.pop(pollTime=1000) == []
+
+
+async def test_a_child_is_popped_in_time_while_the_time_of_day_is_behind(
+    config: BrokerConfig, store_config: StoreConfig
+) -> None:
+    """The time of day is set back by less than a step: the steady clock finds the child free 700 ms before."""
+    clocks = Clocks()
+    async with Broker(config, store_config, clocks.wall, steady_ms=clocks.steady) as broker, RemotingClient() as client:
+        asker = Asker(broker, client, {})
+        await make_parent(asker)
+        await make_group(asker)
+        watcher = Watcher(asker)
+        await watcher.add("a")
+        await send(asker, "a")
+        assert len(await watcher.pop(invisibleTime=10_000)) == 1
+        clocks.set(-700)
+        waiting = asyncio.ensure_future(watcher.pop(pollTime=20_000))
+
+        async def is_waiting() -> bool:
+            return broker._lite._pops.is_waiting()
+
+        await eventually(is_waiting)
+        clocks.pass_ms(10_200)
+        broker._lite._expire()
+        assert [one.times for one in await asyncio.wait_for(waiting, 5)] == [1]
 
 
 async def test_an_invisible_time_is_changed(lite: Asker, watcher: Watcher, clock: Clock) -> None:

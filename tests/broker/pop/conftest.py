@@ -7,7 +7,8 @@ import pytest
 
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import HANDLE, PopHandle, TopicKind, decode_offsets, decode_starts, retry_topic
+from rmq_core.remoting.pop import PopHandle, TopicKind, decode_offsets, decode_starts, retry_topic
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from tests.broker.conftest import Asker, messages
 
 
@@ -84,8 +85,8 @@ def popped(answer: RemotingCommand, broker: str = "broker-a") -> list[Popped]:
     popped_messages = []
     for message in messages(answer):
         properties = message.properties
-        if HANDLE in properties:
-            handle = PopHandle.decode(properties[HANDLE])
+        if PROPERTY_POP_CK in properties:
+            handle = PopHandle.decode(properties[PROPERTY_POP_CK])
         else:
             key = TopicKind.NORMAL, message.queue_id
             assert message.queue_offset in unread_offsets[key]

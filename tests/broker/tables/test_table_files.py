@@ -231,6 +231,60 @@ async def test_a_change_that_cannot_be_written_is_not_made(asker: Asker, disk: C
     assert ("Kept" in state.topics.table, "kept" in state.groups.table) == (False, False)
 
 
+async def test_messages_stay_where_their_topic_cannot_be_deleted(asker: Asker, disk: CountingDisk) -> None:
+    state = asker.broker.state
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+    for _ in range(3):
+        assert (await asker.send("Kept")).code == 0
+    state.offsets.commit("Kept", "readers", 0, 2)
+    disk.failing = {"topics.json"}
+    deletion, cleaning = await asyncio.gather(
+        asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"}), asker.ask(RequestCode.CLEAN_UNUSED_TOPIC, {})
+    )
+    assert (deletion.code, cleaning.code) == (ResponseCode.SYSTEM_ERROR, 0)
+    assert "Kept" in state.topics.table
+    assert state.store.max_offset("Kept", 0) == 3
+    assert state.offsets.get("Kept", "readers", 0) == 2
+    disk.failing = set()
+    assert (await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})).code == 0
+    assert ("Kept" in state.topics.table, "Kept" in state.store.topics()) == (False, False)
+    assert state.offsets.get("Kept", "readers", 0) == -1
+
+
+async def test_a_topic_stays_whose_queues_cannot_be_deleted(
+    asker: Asker, disk: CountingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = asker.broker.state
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+    assert (await asker.send("Kept")).code == 0
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state.store), "delete_topics", fail)
+        assert (
+            await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"})
+        ).code == ResponseCode.SYSTEM_ERROR
+    assert "Kept" in state.topics.table
+    assert state.store.max_offset("Kept", 0) == 1
+
+
+async def test_a_topic_created_again_during_its_deletion_keeps_its_new_messages(
+    asker: Asker, disk: CountingDisk
+) -> None:
+    state = asker.broker.state
+    assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+    assert (await asker.send("Kept")).code == 0
+    answers = await asyncio.gather(
+        asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Kept"}),
+        asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC),
+        asker.send("Kept"),
+    )
+    assert [answer.code for answer in answers] == [0, 0, 0]
+    assert state.store.max_offset("Kept", 0) - state.store.min_offset("Kept", 0) == 1
+
+
 async def test_consumers_offsets_stay_where_their_group_cannot_be_deleted(asker: Asker, disk: CountingDisk) -> None:
     made = b'{"groupName":"kept"}'
     assert (await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, made)).code == 0

@@ -19,9 +19,9 @@ from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES
 from tests.broker.conftest import eventually
 from tests.broker.test_commands import SMALL
 from tests.broker.test_kill import ANSWER_S, QUEUES, stored
-from tests.forked_masters import Masters, masters
 from tests.store.derived_from_log import check_derived, records
-from tests.torture import rounds
+from tests.support.processes.forked_masters import Masters, masters
+from tests.support.torture import rounds
 
 ROUNDS = rounds(6)
 SENDERS = 8

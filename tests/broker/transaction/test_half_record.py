@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.transaction.half_record import decode_half_record
+from rmq_core.broker.transaction.half import decode_half_record
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.properties import encode_properties
 from tests.broker.conftest import small_store

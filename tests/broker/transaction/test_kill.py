@@ -18,9 +18,9 @@ from rmq_core.client import (
 from rmq_core.remoting.errors import RemotingError
 from tests.broker.test_commands import conf
 from tests.broker.test_kill import QUEUES, stored
-from tests.broker_processes import Standalone, standalone
 from tests.store.derived_from_log import check_derived
-from tests.torture import TIMES
+from tests.support.processes.broker_processes import Standalone, standalone
+from tests.support.torture import TIMES
 
 ROUNDS = 5 * TIMES
 SENDERS = 8

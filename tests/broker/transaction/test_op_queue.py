@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.broker.transaction.op_queue import EndedHalfMessages, half_offsets
+from rmq_core.broker.transaction.check import EndedHalfMessages, half_offsets
 
 NOTES = st.lists(st.lists(st.integers(0, 30), max_size=5), max_size=8)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from rmq_core.cli.main import app
-from tests.broker_processes import configured
+from rmq_cli.main import app
 from tests.cli.conftest import one_line
+from tests.support.processes.broker_processes import configured
 
 BROKER = "admin-a"
 SETTINGS = f"brokerName={BROKER}\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\ntraceTopicEnable=true\n"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import warm_processes
-from tests.broker_processes import COMMAND
 from tests.cli.admin.conftest import BROKER, Cluster
 from tests.client.scenarios import fresh
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import COMMAND
 
 
 def progress(cluster: Cluster, group: str, topic: str) -> tuple[int, int, int]:

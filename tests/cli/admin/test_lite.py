@@ -10,8 +10,8 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request
 from rmq_formats.codecs.properties import encode_properties
-from tests.broker_processes import configured
 from tests.cli.admin.conftest import SETTINGS, Cluster
+from tests.support.processes.broker_processes import configured
 
 LIGHT = f"{SETTINGS}enableLmq=true\nenableMultiDispatch=true\n"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.metrics.family import Family
-from tests.broker_processes import configured, failure
+from rmq_core.broker.metrics.prometheus import Family
 from tests.cli.admin.conftest import BROKER, SETTINGS, Cluster
 from tests.client.scenarios import fresh
+from tests.support.processes.broker_processes import configured, failure
 
 SAMPLE = re.compile(r'([a-z_0-9]+){((?:[a-zA-Z_]+="(?:[^"\\\\]|\\\\.)*",?)*)} (-?[0-9.e+]+)')
 PLACE = f'cluster="DefaultCluster",broker="{BROKER}"'

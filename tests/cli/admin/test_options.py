@@ -7,11 +7,11 @@ import subprocess
 
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import request
-from tests import warm_processes
-from tests.broker_processes import COMMAND
 from tests.cli.admin.conftest import BROKER, Cluster
 from tests.cli.admin.test_groups import client, connections
 from tests.client.scenarios import fresh
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import COMMAND
 
 
 def order_config(cluster: Cluster, topic: str) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer.main
 
-from rmq_core.cli.admin.app import COMMANDS, app
+from rmq_cli.admin.app import COMMANDS, app
 
 PAGE = Path(__file__).parents[3] / "docs" / "admin.md"
 METRICS = Path(__file__).parents[3] / "rmq_core" / "broker" / "metrics"

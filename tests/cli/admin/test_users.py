@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from rmq_core.cli.main import app
-from tests.broker_processes import Standalone, standalone
+from rmq_cli.main import app
 from tests.cli.conftest import one_line
+from tests.support.processes.broker_processes import Standalone, standalone
 
 SETTINGS = """mappedFileSizeCommitLog=1048576
 diskMaxUsedSpaceRatio=99

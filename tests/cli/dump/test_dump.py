@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.index import IndexHeader
 from tests.cli.conftest import Rmq, one_line
-from tests.store_files import flip
+from tests.support.stores.store_files import flip
 
 Golden = Callable[[str], Path]
 Lines = Callable[[str], list[bytes]]

@@ -6,16 +6,16 @@ from base64 import b64decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.cli.dump.json_kernel import MAX_PROPERTIES
-from rmq_core.cli.dump.json_lines import RecordRenderer, message_line
+from rmq_cli.dump.json_kernel import MAX_PROPERTIES
+from rmq_cli.dump.json_lines import RecordRenderer, message_line
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import PROPERTY_CRC
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_record
 from rmq_formats.kernels.scan import POSITION
 from rmq_formats.scan.segment import scan_segment
-from tests.files_in_memory import InMemory
-from tests.record_strategies import encode_segment, messages, plain_message
+from tests.support.stores.record_strategies import encode_segment, messages, plain_message
+from tests.support.stores.store_files import InMemory
 
 # Blocks that no encoder writes: separators anywhere, repeated and empty names, what is no UTF-8.
 blocks = st.one_of(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Rmq, one_line
-from tests.store_lives import FIRST_MS, LogWriter
+from tests.support.stores.store_lives import FIRST_MS, LogWriter
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
 from tests.cli.conftest import Rmq, one_line
-from tests.record_strategies import plain_message
-from tests.store_files import flip, write_commitlog
+from tests.support.stores.record_strategies import plain_message
+from tests.support.stores.store_files import flip, write_commitlog
 
 Golden = Callable[[str], Path]
 Lines = Callable[[str], list[bytes]]
@@ -160,6 +160,14 @@ def test_damage_is_listed_in_the_order_of_the_log(
     assert shown.exit_code == 1
     assert "3 findings" in shown.stdout
     assert "no record's magic number" in shown.stdout
+
+
+@pytest.mark.parametrize("offset", [0, 2109964])
+def test_only_the_checkpoint_of_a_later_broker_has_an_offset_of_queues(rmq: Rmq, tmp_path: Path, offset: int) -> None:
+    (tmp_path / "checkpoint").write_bytes(Checkpoint(1, 1, 1, logics_physical_offset=offset).encode())
+    shown = rmq("inspect", tmp_path / "checkpoint").output
+    assert "confirmed offset" in shown
+    assert (f"flushed up to offset {offset}, by a broker 5.5 or later" in shown) == (offset > 0)
 
 
 def test_a_damaged_checkpoint_or_index_file_does_not_hide_the_rest(rmq: Rmq, copy_of: Callable[[str], Path]) -> None:

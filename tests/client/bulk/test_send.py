@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from rmq_core.client import BrokerError, MessageQueue, NoRouteError
-from rmq_core.client.bulk.keys import BulkUniqKeys
-from rmq_core.client.bulk.send import BulkSender
+from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.uniq_key import UniqKeys

@@ -30,7 +30,7 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import HANDLE
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import Clock, small_store
 from tests.broker.pop.test_pop import pass_time
@@ -126,10 +126,10 @@ async def test_a_changed_time_counts_and_tags_choose(site: Site) -> None:
     await site.send("soon", "late")
     async with site.consumer(tags="a") as consumer:
         soon, late = await received(consumer, 2)
-        handle = late.properties[HANDLE]
+        handle = late.properties[PROPERTY_POP_CK]
         await consumer.change_invisible_time(soon, 2)
         await consumer.change_invisible_time(late, 60)
-        assert late.properties[HANDLE] != handle
+        assert late.properties[PROPERTY_POP_CK] != handle
         await pass_time(site.clock, 20)
         (again,) = await received(consumer, 1)
         assert bodies([again]) == ["soon"]
@@ -203,11 +203,11 @@ async def test_what_cannot_be_is_refused(site: Site) -> None:
         (message,) = await received(consumer, 1)
         with pytest.raises(OptionError, match="invisible time"):
             await consumer.change_invisible_time(message, -1)
-        words = message.properties[HANDLE].split(" ")
-        message.properties[HANDLE] = " ".join([*words[:7], "99"])
+        words = message.properties[PROPERTY_POP_CK].split(" ")
+        message.properties[PROPERTY_POP_CK] = " ".join([*words[:7], "99"])
         with pytest.raises(BrokerError):
             await consumer.ack(message)
-        del message.properties[HANDLE]
+        del message.properties[PROPERTY_POP_CK]
         with pytest.raises(MessageError, match="was not popped"):
             await consumer.ack(message)
 

@@ -16,7 +16,7 @@ from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_record, encode_record
 from rmq_formats.errors import FormatError
 from rmq_formats.store import Store
-from tests.record_strategies import encode_segment, messages, plain_message
+from tests.support.stores.record_strategies import encode_segment, messages, plain_message
 
 QUEUE = MessageQueue(topic="T", broker_name="b", queue_id=0)
 NOT_AS_STORED = Compression.ZSTD.sys_flag | Compression.LZ4.sys_flag | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP

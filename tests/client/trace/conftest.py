@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker_processes import Standalone, configured
+from tests.support.processes.broker_processes import Standalone, configured
 
 SETTINGS = (
     "traceTopicEnable=true\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=500\n"

@@ -12,10 +12,10 @@ from rmq_core.client import Admin, Message, Producer, ProducerOptions, PushConsu
 from rmq_core.client.options import StartPosition
 from rmq_core.remoting.loop import run
 from rmq_formats.codecs.trace import TRACE_TOPIC, MessageType, TraceRecord, TraceType, decode_trace, encode_trace
-from tests.broker_processes import Standalone
 from tests.client.trace.test_clients import traces_of
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import wait_for
+from tests.support.processes.broker_processes import Standalone
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("trace")]
 SOURCE = Path(__file__).parent / "Traced.java"

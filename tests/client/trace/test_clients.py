@@ -27,8 +27,8 @@ from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.loop import run
 from rmq_formats.codecs.trace import TRACE_TOPIC, ContextCode, MessageType, TraceRecord, TraceType, decode_trace
 from rmq_formats.errors import RmqError
-from tests import warm_processes
-from tests.broker_processes import Standalone
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import Standalone
 
 pytestmark = [pytest.mark.xdist_group("trace")]
 TRACED = ProducerOptions(enable_trace=True)

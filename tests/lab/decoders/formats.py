@@ -32,11 +32,11 @@ from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messag
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage import store_variants
-from tests.files_in_memory import InMemory
 from tests.lab.decoders.samples import files_under, golden_files, records
 from tests.lab.decoders.target import Read, Target
 from tests.lab.rounds import ViolationError
 from tests.sql92.test_sql92 import FALSE, MORE_FALSE, MORE_PROPERTIES, MORE_TRUE, TRUE, cases
+from tests.support.stores.store_files import InMemory
 
 _LARGEST_INFLATED = 1 << 16
 _SLOTS, _ENTRIES = 50, 200  # of the golden stores' IndexFiles
@@ -166,7 +166,7 @@ def _walk_chains(data: bytes, dice: random.Random) -> None:
 
 def _read_unit(data: bytes) -> None:
     unit = consumequeue.Unit.decode(data)
-    unit.is_written, unit.is_pre_blank  # noqa: B018
+    unit.is_written, unit.is_placeholder  # noqa: B018
     if consumequeue.Unit.decode(unit.encode()) != unit:
         raise ViolationError("a unit is another one after it was encoded again")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rmq_core.broker.config import load_config
 from rmq_core.remoting.bodies import OffsetTable, TopicConfigs, decode_body
-from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.config_files import load, load_numbers
 from rmq_core.store.files.disk import Disk
@@ -20,7 +19,8 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.timer import TimerUnit, encode_blank
 from rmq_formats.errors import DecodeError, OptionError
-from rmq_formats.repair.journal import pending
+from rmq_offline.repair.journal import pending
+from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from tests.lab.decoders.samples import files_under
 from tests.lab.decoders.target import Target
 from tests.lab.rounds import ViolationError

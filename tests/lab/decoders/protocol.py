@@ -3,8 +3,8 @@
 import random
 
 from rmq_core.broker.timer.records import decode_timer_record
-from rmq_core.broker.transaction.half_record import decode_half_record
-from rmq_core.broker.transaction.op_queue import half_offsets
+from rmq_core.broker.transaction.check import half_offsets
+from rmq_core.broker.transaction.half import decode_half_record
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.ha.frames import Pushes, Reports, encode_push, encode_report
 from rmq_core.remoting.bodies import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import zstandard
 
-from tests.commitlog_walk_oracle import Frame, walk
+from tests.support.oracles.commitlog_walk import Frame, walk
 
 _ARCHIVES = Path(__file__).parents[2] / "golden"
 _MOST_BYTES = 4096  # of a record that is a sample: larger ones only take longer

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -12,7 +11,7 @@ from typing import Final
 from tests.interop import peer
 from tests.lab.lives.script import Life
 
-_THREADS: Final = 64  # a store waits for its own threads most of the time
+_THREADS: Final = 16  # a store waits for its own threads most of the time, and each open one wakes up every millisecond
 _TIMEOUT_S: Final = 60
 _SHOWN_BYTES: Final = 2000  # of what Java prints before it dies
 
@@ -20,9 +19,10 @@ _SHOWN_BYTES: Final = 2000  # of what Java prints before it dies
 class LifePlayer:
     """Process of Java's that plays scripts; a context manager."""
 
-    def __init__(self, threads: int = _THREADS) -> None:
+    def __init__(self, threads: int) -> None:
         """Create the player of the release that ``peer.version`` names; ``threads`` scripts are played at a time."""
         self._threads = threads
+        self._answers: dict[str, str] = {}
 
     def __enter__(self) -> "LifePlayer":
         """Start the process."""
@@ -43,30 +43,21 @@ class LifePlayer:
         self._process.communicate(timeout=_TIMEOUT_S)
         self._errors.close()
 
-    def start(self, scripts: Mapping[str, Sequence[str]], work: Path) -> None:
-        """Start to play scripts.
-
-        Args:
-            scripts: lines of each script by its name.
-            work: directory for the scripts' files.
-        """
+    def start(self, path: Path) -> None:
+        """Start to play the script in a file."""
         assert self._process.stdin is not None
-        for name, lines in scripts.items():
-            path = work / f"{name}.script"
-            path.write_text("\n".join(lines), encoding="utf-8")
-            self._process.stdin.write(f"{path}\n")
+        self._process.stdin.write(f"{path}\n")
         self._process.stdin.flush()
 
-    def finish(self, count: int) -> dict[str, str]:
-        """Wait until so many scripts have been played; return the answer to each: ``ok``, or Java's error."""
+    def wait(self, path: Path) -> str:
+        """Wait until the script in a file has been played; return the answer to it: ``ok``, or Java's error."""
         assert self._process.stdout is not None
-        answers: dict[str, str] = {}
-        for _ in range(count):
+        while str(path) not in self._answers:
             line = self._process.stdout.readline()
             path_text, tab, answer = line.rstrip("\n").partition("\t")
             assert tab, f"Java ended: {line}{self._last_errors()}"
-            answers[Path(path_text).name.removesuffix(".script")] = answer
-        return answers
+            self._answers[path_text] = answer
+        return self._answers.pop(str(path))
 
     def _last_errors(self) -> str:
         self._errors.seek(0, os.SEEK_END)
@@ -82,11 +73,14 @@ class LifePlayers:
     that the JVM dies of SIGSEGV.
     """
 
+    def __init__(self, work: Path) -> None:
+        """Create the players; ``work`` is the directory of the scripts' files."""
+        self._work = work
+
     def __enter__(self) -> "LifePlayers":
         """Start no process: the first lives do."""
         self._stack = ExitStack()
-        self._together: LifePlayer | None = None
-        self._in_turn: LifePlayer | None = None
+        self._players: dict[int, LifePlayer] = {}  # by threads
         return self
 
     def __exit__(
@@ -95,19 +89,21 @@ class LifePlayers:
         """Kill the processes."""
         self._stack.close()
 
-    def play(self, lives: Mapping[str, Life], work: Path) -> dict[str, str]:
-        """Play lives by their names; and return the answer to each: ``ok``, or Java's error."""
-        in_turn = {name for name, life in lives.items() if life.has_rocksdb and peer.is_from_5_4()}
-        started = []
-        if in_turn:
-            self._in_turn = self._in_turn or self._stack.enter_context(LifePlayer(threads=1))
-            started.append((self._in_turn, in_turn))
-        if len(in_turn) < len(lives):
-            self._together = self._together or self._stack.enter_context(LifePlayer())
-            started.append((self._together, lives.keys() - in_turn))
-        for player, names in started:
-            player.start({name: life.lines for name, life in lives.items() if name in names}, work)
-        answers: dict[str, str] = {}
-        for player, names in started:
-            answers |= player.finish(len(names))
-        return answers
+    def start(self, name: str, life: Life) -> None:
+        """Start to play the script of a life."""
+        path = self._path(name)
+        path.write_text("\n".join(life.lines), encoding="utf-8")
+        self._player(life).start(path)
+
+    def wait(self, name: str, life: Life) -> str:
+        """Wait until a life has been played; return the answer to it: ``ok``, or Java's error."""
+        return self._player(life).wait(self._path(name))
+
+    def _player(self, life: Life) -> LifePlayer:
+        threads = 1 if life.has_rocksdb and peer.is_from_5_4() else _THREADS
+        if threads not in self._players:
+            self._players[threads] = self._stack.enter_context(LifePlayer(threads))
+        return self._players[threads]
+
+    def _path(self, name: str) -> Path:
+        return self._work / f"{name}.script"

@@ -6,26 +6,30 @@ That is: verify has no error, our broker's start leaves the queues, and a repair
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
-from rmq_formats.repair.job import repair_store
-from rmq_formats.storage import store_variants
 from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.findings import Severity
-from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.commitlog_walk_oracle import Blank, Frame, walk
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.repair.job import repair_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.findings import Severity
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.lab.lives.java import LifePlayers
 from tests.lab.lives.script import FAULT, Life, write_life
 from tests.lab.rounds import Round
 from tests.store.small_stores import opened
-from tests.verified_stores import flip_at, verify
+from tests.support.oracles.commitlog_walk import Blank, Frame, walk
+from tests.support.stores.verified_stores import flip_at, verify
 
 STORES: Final = 50
 _LOG: Final = "commitlog"
@@ -38,33 +42,34 @@ def play(one: Round) -> None:
     """Play one round."""
     names = [f"life{number:02}" for number in range(STORES)]
     lives = {name: write_life(one.dice, one.work, name) for name in names}
-    with LifePlayers() as java:
-        answers = java.play(lives, one.work)
-        sound = {}
+    with LifePlayers(one.work) as java:
         for name, life in lives.items():
+            java.start(name, life)
+        repaired = {}
+        for name, life in lives.items():  # while Java plays those after it
             _tell_script(one, name, life)
-            if answers[name].startswith("unsound"):
-                continue  # units behind a torn log's end stay in Java's files, and come back as the log grows
-            one.demand(answers[name] == "ok", f"{name}: the original fails: {answers[name][:500]}")
+            answer = java.wait(name, life)
+            if answer.startswith("unsound"):
+                continue  # units after a torn log's end stay in Java's files; or Java does not load its own store
+            one.demand(answer == "ok", f"{name}: the original fails: {answer[:500]}")
             if _files(life.root) != _files(life.before):
                 continue  # what the original itself changes at each start is no sound life
             one.case()
             write_config(life)
             _demand_sound(one, name, life.root)
             if not life.has_rocksdb:
-                _demand_left_by_broker(one, name, life)
-            sound[name] = life
-        repaired = {name: life for name, life in sound.items() if _repair(one, name, life)}
-        for life in repaired.values():
-            life.lines = []
-            life.open()
-            life.step("look", life.end_file)
-            life.step("close")
-        states = {name: _files(life.root) for name, life in repaired.items()}
-        answers = java.play(repaired, one.work)
-        for name, life in repaired.items():
-            one.demand(answers[name] == "ok", f"{name}: the original cannot read what was repaired: {answers[name]}")
-            one.demand(_files(life.root) == states[name], f"{name}: the original changes what was repaired")
+                _demand_left_by_broker(one, java, name, life)
+            if _repair(one, name, life):
+                again = replace(life, lines=[])
+                again.open()
+                again.step("look", life.end_file)
+                again.step("close")
+                repaired[f"{name}.repaired"] = again, _files(life.root)
+                java.start(f"{name}.repaired", again)
+        for name, (life, files) in repaired.items():
+            answer = java.wait(name, life)
+            one.demand(answer == "ok", f"{name}: the original cannot read what was repaired: {answer}")
+            one.demand(_files(life.root) == files, f"{name}: the original changes what was repaired")
 
 
 def _tell_script(one: Round, name: str, life: Life) -> None:
@@ -96,10 +101,13 @@ def _demand_sound(one: Round, name: str, root: Path) -> None:
     one.demand(not errors, f"{name}: verify has {len(errors)} errors in a sound store: {texts}")
 
 
-def _demand_left_by_broker(one: Round, name: str, life: Life) -> None:
+def _demand_left_by_broker(one: Round, java: LifePlayers, name: str, life: Life) -> None:
     """Start our broker's store on a copy, which stopped in order or was killed: each queue stays as it is.
 
     After a kill, records without a queue are dispatched, also those of topics that were deleted, as the original does.
+    Where a start after a kill changes a queue, the original is asked what it makes of the same store.
+    Units after the log's end, which the original cuts in memory only, are overwritten with zeros, and files without a
+    unit at a queue's end are removed.
     """
     for crashed in (False, True):
         root = life.root.with_name(f"{name}.ours{crashed:d}")
@@ -108,25 +116,56 @@ def _demand_left_by_broker(one: Round, name: str, life: Life) -> None:
             (root / "abort").write_text("1", encoding="utf-8")
         config = StoreConfig.from_properties(life.settings | {"storePathRootDir": str(root)})
         one.demand(opened(config, int(time.time() * 1000)).shutdown(), f"{name}: our store does not shut down")
-        log_end = int(life.end_file.read_text())  # our store overwrites what stands behind it with zeros
-        old, new = _up_to(log_end, _files(life.root)), _up_to(log_end, _files(root))
-        queues = {path.rpartition("/")[0] for path in old}
+        log_end = int(life.end_file.read_text())  # our store overwrites what stands after it with zeros
+        old, new = (_without_empty_files(_up_to(log_end, _files(path))) for path in (life.root, root))
+        queues = {path.rpartition("/")[0] for path in old if path.split("/")[1] in life.topics} | {_LOG}
         changed = [
             path for path in sorted(old.keys() | new.keys())
             if old.get(path) != new.get(path)
             and not path.startswith(_EXT)  # it cuts what no unit names any more
             and (not crashed or path.rpartition("/")[0] in queues)
         ]  # fmt: skip
+        if crashed and changed:
+            expected = _without_empty_files(_up_to(log_end, _start_original_after_kill(one, java, name, life)))
+            changed = [path for path in changed if expected.get(path) != new.get(path)]
         one.demand(not changed, f"{name}: our start {'after a kill ' * crashed}changes {changed[:5]}")
         shutil.rmtree(root)
 
 
+def _start_original_after_kill(one: Round, java: LifePlayers, name: str, life: Life) -> Files:
+    killed = replace(life, root=life.root.with_name(f"{name}.original"), lines=[])
+    shutil.copytree(life.root, killed.root)
+    (killed.root / "abort").write_text("1", encoding="utf-8")
+    killed.open()
+    killed.step("close")
+    java.start(killed.root.name, killed)
+    answer = java.wait(killed.root.name, killed)
+    one.demand(answer == "ok", f"{name}: the original does not start after a kill: {answer[:500]}")
+    return _files(killed.root)
+
+
 def _up_to(log_end: int, files: Files) -> Files:
-    """Cut the files of the log at its end."""
+    """Cut the files of the log at its end, and replace the units of queues after it by zeros."""
+    return {path: _part_up_to(log_end, path, data) for path, data in files.items()}
+
+
+def _without_empty_files(files: Files) -> Files:
+    """Leave out a queue's files of zeros after its first file, in which it has no unit."""
+    first = {path.rpartition("/")[0]: path for path in sorted(files, reverse=True)}
     return {
-        path: data[: max(0, log_end - int(Path(path).name))] if path.startswith(f"{_LOG}/") else data
-        for path, data in files.items()
-    }
+        path: data for path, data in files.items()
+        if any(data) or not path.startswith(f"{_QUEUES[0]}/") or path == first[path.rpartition("/")[0]]
+    }  # fmt: skip
+
+
+def _part_up_to(log_end: int, path: str, data: bytes) -> bytes:
+    if path.startswith(f"{_LOG}/"):
+        return data[: max(0, log_end - int(Path(path).name))]
+    if not path.startswith(f"{_QUEUES[0]}/"):
+        return data
+    units = np.frombuffer(data, dtype=UNIT_DTYPE).copy()
+    units[units["physical_offset"] >= log_end] = 0
+    return units.tobytes()
 
 
 def _repair(one: Round, name: str, life: Life) -> bool:
@@ -144,8 +183,13 @@ def _repair(one: Round, name: str, life: Life) -> bool:
     report = repair_store(str(life.root), VerifyOptions(), ProcessRunner(1), apply=True)
     errors = [finding for finding in report.left if finding.kind.severity is Severity.ERROR]
     one.demand(not errors, f"{name}: repair leaves {errors[:3]}")
+    log_end = int(life.end_file.read_text())
     old, new = (_until_end_marks(_files(root)) for root in (before, life.root))
     log = f"{_LOG}/{file.name}"
+    for path in old.keys() & new.keys():
+        if path.startswith(f"{_LOG}/") and not any(new[path][max(0, log_end - int(Path(path).name)) :]):
+            kept = _part_up_to(log_end, path, old[path])  # a repair clears a torn tail, as it says
+            old[path] = kept.ljust(len(new[path]), b"\0")
     one.demand(_cut(old.pop(log), record, size) == _cut(new.pop(log), record, size), f"{name}: the log is changed")
     old, new = _without_fault(old), _without_fault(new)
     changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
@@ -191,7 +235,7 @@ def _without_fault(files: Files) -> Files:
 
 def _files(root: Path) -> Files:
     """Bytes of log and queues; of a RocksDB its keys and values. Java may index the last message at each start."""
-    database = store_variants.queue_database(str(root), store_variants.detect_layouts(LocalStorage(), str(root)))
+    database = open_store(str(root)).layouts.queue_database
     files = {}
     for tree in (_LOG, *_QUEUES):
         for path in (root / tree).rglob("*"):

@@ -53,6 +53,15 @@ class Life:
         """Whether the script sets the clock."""
         return "duplicationEnable" in self.settings
 
+    @property
+    def may_be_killed(self) -> bool:
+        """Whether the script may kill the process.
+
+        With duplicationEnable a kill brings a deleted topic back with the messages before the checkpoint's
+        confirmPhyOffset, and never with those behind it: Java itself has lost them.
+        """
+        return not self.has_rocksdb and not (self.jumps and self.deleted)
+
     def step(self, *words: object) -> None:
         """Add a command."""
         self.lines.append("\t".join(map(str, words)))
@@ -94,7 +103,7 @@ def write_life(dice: random.Random, work: Path, name: str) -> Life:
         for _ in range(dice.randint(2, 6)):
             _send(dice, life)
         life.put(FAULT, 0, dice.randint(5, 20), 80, TAGS="fault", KEYS="fault#")
-        if dice.random() < 0.25 and not life.has_rocksdb:
+        if dice.random() < 0.25 and life.may_be_killed:
             killed += 1
             picture = life.root.with_name(f"{name}.killed{killed}")
             # With duplicationEnable, which sets the clock, a start dispatches the log up to the checkpoint's
@@ -160,16 +169,13 @@ def _change_settings(dice: random.Random, life: Life) -> None:
         life.settings["messageIndexEnable"] = dice.choice(["false", "true"])
     if dice.random() < 0.1 and not life.has_rocksdb:
         life.settings |= {"enableConsumeQueueExt": "true", "mappedFileSizeConsumeQueueExt": "4096"}
+    elif dice.random() < 0.1 and "enableConsumeQueueExt" in life.settings:
+        life.settings["enableConsumeQueueExt"] = "false"
 
 
 def _deletable(life: Life) -> list[str]:
-    """List the topics and light queues that may be deleted.
-
-    With duplicationEnable a kill brings a deleted light queue back with the messages before the checkpoint's
-    confirmPhyOffset, and never with those behind it: Java itself has lost them. Of topics the config tells.
-    """
-    names = [name for name in life.topics if name not in {FAULT, HALF, OP, DELAYED}]
-    return [name for name in names if not (life.jumps and name.startswith("%LMQ%"))]
+    """List the topics and light queues that may be deleted."""
+    return [name for name in life.topics if name not in {FAULT, HALF, OP, DELAYED}]
 
 
 def _send(dice: random.Random, life: Life, *, deletes: bool = True) -> None:
@@ -196,6 +202,9 @@ def _send(dice: random.Random, life: Life, *, deletes: bool = True) -> None:
         life.put(
             HALF, 0, dice.randint(1, 5), 70, REAL_TOPIC="Orders", REAL_QID="0", PGROUP="payments", UNIQ_KEY="half#"
         )
+        if dice.random() < 0.5:
+            committed: dict[str, str] = {"@COMMIT": "1", "TRAN_MSG": "true", "PGROUP": "payments"}
+            life.put("Orders", 0, dice.randint(1, 3), 70, REAL_TOPIC="Orders", REAL_QID="0", **committed)
         life.put(OP, 0, 1, 8, TAGS="d")
     elif kind < 0.78:
         queues = [f"%LMQ%device{dice.randrange(4)}" for _ in range(dice.randint(1, 2))]

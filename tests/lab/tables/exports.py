@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats.errors import RmqError
 from rmq_formats.spark.sources import register_all
+from rmq_lakehouse.command.options import export_options
 from tests.lab.rounds import Round
 from tests.lab.tables.changes import Reasons
 from tests.lab.tables.model import SCHEMA, TYPED_TOPIC, Key, ModelLog, ModelTable, Rows, State, forget
@@ -215,8 +216,7 @@ class Exports:
         if self._one.dice.random() < _FRESH:
             forget(self._spark)
         try:
-            export_delta.check(given)
-            return Told(export_delta.main(given, spark or self._spark)[0])
+            return Told(export_delta.main(export_delta.check(given), spark or self._spark)[0])
         except KilledError:
             return Told(was_killed=True)
         except RmqError as error:
@@ -296,5 +296,5 @@ class Exports:
 
     def _app_id(self, table: ModelTable, selection: str) -> str:
         given = export_delta.parser().parse_args(self._base(selection))
-        chosen = export_delta.selection(given)
+        chosen = export_options(given, {}).selection
         return chosen.app_id if table.kind == "raw" else chosen.of_topic(TYPED_TOPIC).app_id

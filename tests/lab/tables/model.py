@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.codecs.layout import BLANK_BYTES
 from tests.lab.tables.delta_files import actions, commits, rows
-from tests.lakehouse.exported_stores import FILE_BYTES, write
+from tests.lakehouse.small_stores import FILE_BYTES, write
 
 TYPED_TOPIC = "Even"
 SCHEMA = "id STRING, n INT"

@@ -6,21 +6,21 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from rmq_formats.lakehouse import raw, run
-from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.delta import keyed
-from rmq_formats.lakehouse.delta.table import DeltaTableLog, DeltaTransaction
-from rmq_formats.lakehouse.exactly_once import ExactlyOnceTable
-from rmq_formats.lakehouse.run import ExportRun
+from rmq_lakehouse import raw_files, stores
+from rmq_lakehouse.checkpoint import ExportCheckpoint
+from rmq_lakehouse.delta import keyed
+from rmq_lakehouse.delta.table import DeltaTableLog, DeltaTransaction
+from rmq_lakehouse.exactly_once import ExactlyOnceTable
+from rmq_lakehouse.message_source import ExportLoop
 
 _SEAMS: tuple[tuple[Any, str], ...] = (
-    (run, "snapshot_log"), (run, "fsync_log"), (ExportRun, "export_up_to"),
+    (stores, "snapshot_log"), (stores, "fsync_log"), (ExportLoop, "export_round"),
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
     (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "fsync"),
     (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "progress"), (ExactlyOnceTable, "_start"),
     (keyed, "commit_progress_with_retry"),
-    (raw, "write_files"), (keyed, "_merge"),
-    (DeltaTransaction, "append"), (DeltaTransaction, "append_files"), (DeltaTransaction, "commit"),
+    (raw_files, "write_files"), (keyed, "_merge"),
+    (DeltaTransaction, "write"), (DeltaTransaction, "commit"),
 )  # fmt: skip
 
 

@@ -8,11 +8,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from rmq_formats.spark.job import spark_cause
+from rmq_offline.spark.job import spark_cause
 from tests.conftest import GoldenSettings
-from tests.rebuilt_stores import built, stored_messages
 from tests.spark.conftest import Load
-from tests.store_files import tree
+from tests.support.stores.rebuilt_stores import built, stored_messages
+from tests.support.stores.store_files import tree
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.spark import explain
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.versions import SPARK_VERSION, arrow_schema
-from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.spark.conftest import Load
-from tests.store_files import flip
+from tests.support.oracles.consumequeue import goes_to_consumequeue
+from tests.support.stores.store_files import flip
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.errors import StoreError
 from rmq_formats.scan import splits
-from rmq_formats.spark.commitlog.source import CommitLogSource
 from rmq_formats.spark.commitlog.stream import CommitLogStreamReader
-from tests.store_files import flip, write_commitlog
+from rmq_offline.spark.commitlog_source import CommitLogSource
+from tests.support.stores.store_files import flip, write_commitlog
 
 FILE_BYTES = 4096
 HOST = Host(bytes([127, 0, 0, 1]), 10911)

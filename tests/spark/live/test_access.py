@@ -6,13 +6,12 @@ import pytest
 from pyspark import cloudpickle
 
 from rmq_formats.errors import OptionError
-from rmq_formats.spark.live.batch import ClusterReader
-from rmq_formats.spark.live.client import resolve_access
-from rmq_formats.spark.live.columns import COLUMNS
-from rmq_formats.spark.live.options import read_options, write_options
-from rmq_formats.spark.live.source import ClusterSource
-from rmq_formats.spark.metadata.options import OFFSETS_OPTIONS, metadata_options
-from rmq_formats.spark.metadata.sources import OffsetsSource, TopicsSource
+from rmq_lakehouse.live.batch import COLUMNS, ClusterReader
+from rmq_lakehouse.live.client import resolve_access
+from rmq_lakehouse.live.options import read_options, write_options
+from rmq_lakehouse.live.source import ClusterSource
+from rmq_lakehouse.metadata.options import OFFSETS_OPTIONS, metadata_options
+from rmq_lakehouse.metadata.sources import OffsetsSource, TopicsSource
 
 SECRET, TOKEN = "s3cret-of-the-tests", "t0ken-of-the-tests"
 READ = {"namesrv": "127.0.0.1:1", "subscribe": "T"}
@@ -32,7 +31,7 @@ def test_options_show_no_secret() -> None:
 def test_the_driver_reads_files_and_variables_and_tasks_need_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq_formats.spark.live.stream import ClusterStreamReader  # a Spark without it skips this test alone
+    from rmq_lakehouse.live.stream import ClusterStreamReader  # a Spark without it skips this test alone
 
     file = tmp_path / "tools.yml"
     file.touch(0o600)

@@ -14,10 +14,10 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.spark.live.options import ClusterQueue, read_options, write_options
-from rmq_formats.spark.live.plan import Span
-from rmq_formats.spark.live.read import read_span
-from rmq_formats.spark.live.write import write_rows
+from rmq_lakehouse.live.options import ClusterQueue, read_options, write_options
+from rmq_lakehouse.live.plan import Span
+from rmq_lakehouse.live.read import read_span
+from rmq_lakehouse.live.write import write_rows
 from tests.client.conftest import FakeCluster, fakes
 
 __all__ = ["fakes"]

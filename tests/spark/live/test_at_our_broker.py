@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker_processes import configured
 from tests.spark.live.scenarios import *  # noqa: F403 # the tests themselves
+from tests.support.processes.broker_processes import configured
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 _CONF = "mappedFileSizeCommitLog=1048576\nenablePropertyFilter=true\ndiskMaxUsedSpaceRatio=99\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jobs import replay
 from rmq_core.client.access import ACCESS_SETTINGS
-from rmq_formats.spark.live.options import ACCESS_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
-from rmq_formats.spark.live.write import WRITTEN_COLUMNS
+from rmq_lakehouse.live.options import ACCESS_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
+from rmq_lakehouse.live.write import WRITTEN_COLUMNS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

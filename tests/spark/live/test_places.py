@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,20 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_ZLIB
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.spark.live.batch import SpanPartition
-from rmq_formats.spark.live.options import ClusterQueue
-from rmq_formats.spark.live.plan import Span
-from rmq_formats.spark.live.source import ClusterSource
-from rmq_formats.spark.live.stream import ClusterStreamReader
-from tests.broker_processes import configured, standalone
+from rmq_lakehouse.live.batch import SpanPartition
+from rmq_lakehouse.live.options import ClusterQueue
+from rmq_lakehouse.live.plan import Span
+from rmq_lakehouse.live.source import ClusterSource
+from rmq_lakehouse.live.stream import ClusterStreamReader
 from tests.spark.live.scenarios import fresh, make_topic
 from tests.spark.live.two_brokers import SMALL_FILES, second_broker
+from tests.support.processes.broker_processes import configured, standalone
 
 pytestmark = [pytest.mark.xdist_group("live_places")]
 Row = dict[str, Any]
+SYS_FLAG = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB
 
 
 def read(namesrv: str, **options: str) -> list[Row]:
@@ -57,6 +60,29 @@ def test_queues_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
         assert left == sorted([*range(2, 40, 4), *range(19, 40, 4)])
         with pytest.raises(Exception, match=r"queue 0 of '.*' is on several brokers: broker-a:0, broker-b:0"):
             read(namesrv, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
+
+
+def test_compressed_bodies_are_written_with_the_flag_that_says_so(tmp_path: Path) -> None:
+    conf = tmp_path / "a.conf"
+    conf.write_text(SMALL_FILES)
+    with standalone(tmp_path / "a", "-c", str(conf), log=tmp_path / "a.log") as running:
+        topic, namesrv = make_topic(running.namesrv, fresh("Compressed")), running.namesrv
+        bodies = [b"%d " % number * 500 for number in range(12)]
+        is_compressed = [number % 3 == 0 for number in range(12)]
+        rows = [
+            {"body": zlib.compress(body) if flag else body, "sys_flag": SYS_FLAG if flag else 0x2, "queue_id": 0}
+            for body, flag in zip(bodies, is_compressed, strict=True)
+        ]
+        schema = StructType().add("body", BinaryType()).add("sys_flag", IntegerType()).add("queue_id", IntegerType())
+        arrow = pa.schema([("body", pa.binary()), ("sys_flag", pa.int32()), ("queue_id", pa.int32())])
+        writer = ClusterSource({"namesrv": namesrv, "topic": topic}).writer(schema, False)
+        writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=arrow)]))
+        inflated = sorted(read(namesrv, subscribe=topic), key=lambda row: row["queue_offset"])
+        assert [row["body"] for row in inflated] == bodies
+        stored = sorted(read(namesrv, subscribe=topic, decompress="false"), key=lambda row: row["queue_offset"])
+        assert [(row["body"], row["sys_flag"]) for row in stored] == [
+            (row["body"], SYS_FLAG if flag else 0) for row, flag in zip(rows, is_compressed, strict=True)
+        ]
 
 
 @pytest.fixture(scope="module")

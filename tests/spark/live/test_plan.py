@@ -11,8 +11,9 @@ from rmq_core.client import Message, ProducerOptions
 from rmq_core.client.producer.packet import Packer
 from rmq_formats.arrow.messages import encode_messages, encode_property_maps
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.spark.live.client import ClusterLink
-from rmq_formats.spark.live.options import (
+from rmq_formats.spark.options.values import EARLIEST
+from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.options import (
     ClusterQueue,
     ClusterQueueName,
     batch_only,
@@ -21,8 +22,7 @@ from rmq_formats.spark.live.options import (
     stream_only,
     write_options,
 )
-from rmq_formats.spark.live.plan import Span, check_present, find_queue, limit_ends, spans
-from rmq_formats.spark.options.values import EARLIEST
+from rmq_lakehouse.live.plan import Span, check_present, find_queue, limit_ends, spans
 
 A0, A1, B0 = ClusterQueue("T", "a", 0), ClusterQueue("T", "a", 1), ClusterQueue("T", "b", 0)
 GIVEN = {"namesrv": "h:1", "subscribe": "T"}

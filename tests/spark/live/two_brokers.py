@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from tests import warm_processes
-from tests.broker_processes import COMMAND
+from tests.support.processes import warm_processes
+from tests.support.processes.broker_processes import COMMAND
 
 SMALL_FILES = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\ndiskMaxUsedSpaceRatio=99\n"
 

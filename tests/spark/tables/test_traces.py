@@ -15,7 +15,7 @@ from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.codecs.trace import TRACE_TOPIC, ContextCode, MessageType, TraceRecord, TraceType, encode_trace
 from rmq_formats.spark.tables.traces import traces
 from tests.codecs.test_trace import AFTER, BEFORE, ENDED, PUB, RECALLED
-from tests.store_files import write_commitlog
+from tests.support.stores.store_files import write_commitlog
 
 pytestmark = pytest.mark.spark
 RECORDS = [PUB, BEFORE, AFTER, ENDED, RECALLED]

@@ -9,11 +9,11 @@ from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.consumequeue import Unit
-from tests.consumequeue_oracle import build_consumequeue
-from tests.odd_queue_offsets import interleaved
 from tests.store.derived_from_log import records
 from tests.store.small_stores import NoThreads, config_of, opened, put, start_without
-from tests.store_files import tree
+from tests.support.oracles.consumequeue import build_consumequeue
+from tests.support.stores.odd_queue_offsets import interleaved
+from tests.support.stores.store_files import tree
 
 
 def put_all(store: MessageStore, messages: list[tuple[str, int]], batch: int) -> None:

@@ -11,8 +11,8 @@ from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT, Unit
 from rmq_formats.errors import StoreSizeError
-from tests.consumequeue_oracle import build_consumequeue
-from tests.store_files import tree
+from tests.support.oracles.consumequeue import build_consumequeue
+from tests.support.stores.store_files import tree
 
 FILE_BYTES = 100  # five units
 Maker = Callable[[], ConsumeQueue]
@@ -143,7 +143,7 @@ def test_what_is_searched_is_found_over_blanks_and_files(make: Maker) -> None:
 def test_the_minimum_follows_the_log(make: Maker, log_min: int, expected: int, files: int) -> None:
     queue = make()
     put(queue, *range(12))
-    queue.remove_expired(log_min)
+    queue.expire_files(log_min)
     queue.correct_min(log_min)
     assert (queue.min_offset, len(queue.files.files)) == (expected, files)
     again = make()
@@ -157,7 +157,7 @@ def test_a_file_that_ends_in_blanks_stays_while_a_message_of_it_is_there(make: M
     """A hole in the log takes the units of its records; the original takes a blank for a message at offset 0."""
     queue = make()
     put(queue, 0, 1, 6)
-    assert queue.remove_expired(log_min) == (first == 6)
+    assert queue.expire_files(log_min) == (first == 6)
     queue.correct_min(log_min)
     assert (queue.min_offset, queue.max_offset) == (first, 7)
 
@@ -165,7 +165,7 @@ def test_a_file_that_ends_in_blanks_stays_while_a_message_of_it_is_there(make: M
 def test_the_last_file_stays_for_its_number(make: Maker) -> None:
     queue = make()
     put(queue, *range(10))
-    assert queue.remove_expired(1 << 40) == 1
+    assert queue.expire_files(1 << 40) == 1
     queue.correct_min(1 << 40)
     assert (queue.min_offset, queue.max_offset) == (10, 10)
     put(queue, 10)

@@ -11,10 +11,10 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import Arrival, GetStatus, PutStatus
 from rmq_formats.codecs.hashing import tags_code
-from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, found, records
 from tests.store.small_stores import NOW_MS, QuickDisk, fill, put, read_all

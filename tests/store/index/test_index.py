@@ -15,9 +15,9 @@ from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.index import MAX_LONG, IndexHeader, entry_position
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.kernels.dispatch import KEY_COLUMNS
-from tests.index_oracle import build_index, find_key
 from tests.store.small_stores import config_of
-from tests.store_files import tree
+from tests.support.oracles.index import build_index, find_key
+from tests.support.stores.store_files import tree
 
 Entry = tuple[int | None, int, int]
 SLOTS, ENTRIES = 50, 100  # of config_of

@@ -11,12 +11,12 @@ import pytest
 
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.consumequeue import Unit
-from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from tests.rebuild.test_standing_queues import lives, queue_path, with_idle
 from tests.store.small_stores import config_of, opened, put
-from tests.store_files import tree
-from tests.store_with_queues import write_config, write_log, write_queue
-from tests.verified_stores import FILE_BYTES, FIRST_MS, patch
+from tests.support.stores.store_files import tree
+from tests.support.stores.store_with_queues import write_config, write_log, write_queue
+from tests.support.stores.verified_stores import FILE_BYTES, FIRST_MS, patch
 
 
 def config(root: Path) -> StoreConfig:
@@ -71,6 +71,17 @@ def test_a_last_unit_of_which_a_sector_is_lost_is_made_again(tmp_path: Path, siz
     assert start(tmp_path, crashed=True) == before
 
 
+def test_messages_of_a_former_life_do_not_come_back_to_a_queue_that_begins_with_pre_blanks(tmp_path: Path) -> None:
+    """The original dispatches whole files of the log after a kill: to a deleted topic's queue the end of its life."""
+    units = write_log(tmp_path, range(40))
+    write_queue(tmp_path, dict(enumerate(units)) | dict.fromkeys(range(7), Unit(0, PRE_BLANK_SIZE, 0)))
+    write_config(tmp_path, "Orders")
+    before = tree(tmp_path / "consumequeue")
+    assert start(tmp_path) == before
+    assert start(tmp_path, crashed=True) == before
+    assert start(tmp_path, crashed=True, without=("watermark",)) == before
+
+
 def test_units_of_a_log_that_was_cut_give_way_to_those_of_the_new_records(tmp_path: Path) -> None:
     """The original cuts queues in memory: units of lost records stand behind those of the records in their place."""
     units = write_log(tmp_path, range(60))
@@ -80,3 +91,18 @@ def test_units_of_a_log_that_was_cut_give_way_to_those_of_the_new_records(tmp_pa
     wanted = tmp_path / "wanted"
     write_queue(wanted, dict(enumerate(units)))
     assert start(tmp_path, crashed=True) == tree(wanted / "consumequeue")
+
+
+@pytest.mark.parametrize("place", [35, 57], ids=["between", "at_the_end"])
+def test_expired_units_that_a_cut_left_after_live_ones_stay(tmp_path: Path, place: int) -> None:
+    offsets = [number + 3 * (number >= place) for number in range(57)]
+    units = write_log(tmp_path, offsets)
+    placed = dict(zip(offsets, units, strict=True))
+    placed |= {place + number: Unit(1000 + 100 * number, 100, 7) for number in range(3)}
+    sorted((tmp_path / "commitlog").iterdir())[0].unlink()
+    write_queue(tmp_path, placed)
+    write_config(tmp_path, "Orders")
+    before = tree(tmp_path / "consumequeue")
+    assert start(tmp_path) == before
+    assert start(tmp_path, crashed=True) == before, "after a kill"
+    assert start(tmp_path, crashed=True, without=("watermark",)) == before, "without the watermark"

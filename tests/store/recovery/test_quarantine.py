@@ -12,8 +12,8 @@ from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC, Quarantine, tomb
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.record import decode_record
-from tests.commitlog_walk_oracle import Frame, walk
 from tests.store.small_stores import QuickDisk
+from tests.support.oracles.commitlog_walk import Frame, walk
 
 FILE_BYTES = 1 << 14
 

@@ -18,8 +18,8 @@ from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, records
 from tests.store.power_loss import SECTOR_BYTES
 from tests.store.small_stores import NOW_MS, NoThreads, config_of, cut_log, fill, log_records, opened, put, read_all
-from tests.store_files import tree
-from tests.torture import rounds
+from tests.support.stores.store_files import tree
+from tests.support.torture import rounds
 
 BODY = b"0123456789"
 

@@ -1,0 +1,259 @@
+"""Users and their policies: ``rmq admin createUser``, ``createAcl`` and others."""
+
+import getpass
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_cli.admin.answer import Answer
+from rmq_cli.admin.options import Broker, ClusterName, addresses
+from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
+from rmq_formats.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin
+    from rmq_core.remoting.bodies.access import AclInfo, UserInfo
+
+User = Annotated[str, typer.Option("-u", "--username", metavar="U", help="The user.")]
+_PASSWORD_HELP = "The password; - asks for it, or reads a line: what is on a command line can be seen by others."
+UserType = Annotated[str | None, typer.Option("-t", "--userType", metavar="TYPE", help="Super or Normal.")]
+Subject = Annotated[str, typer.Option("-s", "--subject", metavar="User:U", help="Whose policies.")]
+Resources = Annotated[
+    str, typer.Option("-r", "--resources", metavar="R,R", help="Such as Topic:Orders*,Group:readers; * is all.")
+]
+Actions = Annotated[str, typer.Option("-a", "--actions", metavar="A,A", help="Pub, Sub, Create … or All.")]
+Decision = Annotated[str, typer.Option("-d", "--decision", metavar="D", help="Allow or Deny.")]
+Addresses = Annotated[
+    str, typer.Option("-i", "--sourceIp", metavar="IP,IP", help="Of clients, as 10.0.0.0/8; all if there are none.")
+]
+From = Annotated[str, typer.Option("-f", "--fromBroker", metavar="HOST:PORT", help="The broker that has them.")]
+To = Annotated[str, typer.Option("-t", "--toBroker", metavar="HOST:PORT", help="The broker that is to have them.")]
+
+
+async def create_user(
+    admin: "Admin",
+    *,
+    user: User,
+    password: Annotated[str, typer.Option("-p", "--password", metavar="P", help=_PASSWORD_HELP)] = "-",
+    user_type: UserType = None,
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Create a user. At all masters unless -b or -c says where."""
+    from rmq_core.remoting.bodies.access import UserInfo  # noqa: PLC0415 # --help does not need it
+
+    new_user = UserInfo(username=user, password=_password(password), user_type=user_type)
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
+        await admin.users.create(address, new_user)
+    return Answer(("broker", "user"), [(address, user) for address in masters])
+
+
+async def update_user(
+    admin: "Admin",
+    *,
+    user: User,
+    password: Annotated[str | None, typer.Option("-p", "--password", metavar="P", help=_PASSWORD_HELP)] = None,
+    user_type: UserType = None,
+    status: Annotated[str | None, typer.Option("-s", "--userStatus", metavar="S", help="enable or disable.")] = None,
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Change a user's password, type or status. At all masters unless -b or -c says where."""
+    from rmq_core.remoting.bodies.access import UserInfo  # noqa: PLC0415 # --help does not need it
+
+    if password is None and user_type is None and status is None:
+        raise OptionError("updateUser: say what is to change, with -p, -t or -s")
+    secret = None if password is None else _password(password)
+    changed = UserInfo(username=user, password=secret, user_type=user_type, user_status=status)
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
+        await admin.users.update(address, changed)
+    return Answer(("broker", "user"), [(address, user) for address in masters])
+
+
+async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+    """Delete a user and its policies. -b or -c must say where."""
+    masters = await _named(admin, "deleteUser", broker, cluster)
+    for address in masters:
+        await admin.users.delete(address, user)
+    return Answer(("broker", "deleted_user"), [(address, user) for address in masters])
+
+
+async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+    """Show a user, without the password."""
+    users = [(address, await admin.users.get(address, user)) for address in await addresses(admin, broker, cluster)]
+    return _users((address, info) for address, info in users if info is not None)
+
+
+async def list_users(
+    admin: "Admin",
+    *,
+    part: Annotated[str, typer.Option("-f", "--filter", metavar="PART", help="Whose names have it.")] = "",
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """List the users, without passwords."""
+    users = []
+    for address in await addresses(admin, broker, cluster):
+        users += [(address, info) for info in await admin.users.find(address, part)]
+    return _users(users)
+
+
+async def copy_user(
+    admin: "Admin",
+    *,
+    source: From,
+    target: To,
+    users: Annotated[str, typer.Option("-u", "--usernames", metavar="U,U", help="These; all if none is named.")] = "",
+) -> Answer:
+    """Copy users of one broker to another, or change those that it has to them."""
+    names = _split(users)
+    copied = [info for info in await admin.users.find(source) if not names or info.username in names]
+    for info in copied:
+        if not info.password:
+            raise OptionError(f"copyUser: {source} tells passwords to super users alone")
+        existing = await admin.users.get(target, str(info.username))
+        await (admin.users.create if existing is None else admin.users.update)(target, info)
+    code = EXIT_CLEAN if copied else EXIT_FINDINGS
+    return Answer(("broker", "user"), [(target, info.username or "") for info in copied], code=code)
+
+
+async def create_acl(
+    admin: "Admin",
+    *,
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision,
+    source_ips: Addresses = "",
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Allow or deny a user actions on resources. At all masters unless -b or -c says where."""
+    return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=True)
+
+
+async def update_acl(
+    admin: "Admin",
+    *,
+    subject: Subject,
+    resources: Resources,
+    actions: Actions,
+    decision: Decision,
+    source_ips: Addresses = "",
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Change what a user may do with resources. At all masters unless -b or -c says where."""
+    return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=False)
+
+
+async def delete_acl(
+    admin: "Admin",
+    *,
+    subject: Subject,
+    resource: Annotated[str, typer.Option("-r", "--resources", metavar="R", help="This one; all if not given.")] = "",
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Delete a user's policies, or those for one resource. -b or -c must say where."""
+    masters = await _named(admin, "deleteAcl", broker, cluster)
+    for address in masters:
+        await admin.users.delete_acl(address, subject, resource)
+    return Answer(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in masters])
+
+
+async def get_acl(admin: "Admin", *, subject: Subject, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+    """Show a user's policies."""
+    masters = await addresses(admin, broker, cluster)
+    acls = [(address, await admin.users.get_acl(address, subject)) for address in masters]
+    return _acls((address, acl) for address, acl in acls if acl is not None)
+
+
+async def list_acls(
+    admin: "Admin",
+    *,
+    subject: Annotated[str, typer.Option("-s", "--subject", metavar="PART", help="Whose subjects have it.")] = "",
+    resource: Annotated[str, typer.Option("-r", "--resource", metavar="PART", help="Whose resources have it.")] = "",
+    broker: Broker = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """List the policies of all users."""
+    acls = []
+    for address in await addresses(admin, broker, cluster):
+        acls += [(address, acl) for acl in await admin.users.find_acls(address, subject, resource)]
+    return _acls(acls)
+
+
+async def copy_acl(
+    admin: "Admin",
+    *,
+    source: From,
+    target: To,
+    subjects: Annotated[str, typer.Option("-s", "--subjects", metavar="S,S", help="These; all if not given.")] = "",
+) -> Answer:
+    """Copy policies of one broker to another."""
+    names = _split(subjects)
+    acls = [acl for acl in await admin.users.find_acls(source) if not names or acl.subject in names]
+    for acl in acls:
+        await admin.users.put_acl(target, acl, is_new=True)
+    code = EXIT_CLEAN if acls else EXIT_FINDINGS
+    return Answer(("broker", "subject"), [(target, acl.subject or "") for acl in acls], code=code)
+
+
+async def _put_acl(admin: "Admin", acl: "AclInfo", broker: str | None, cluster: str | None, *, is_new: bool) -> Answer:
+    masters = await addresses(admin, broker, cluster)
+    for address in masters:
+        await admin.users.put_acl(address, acl, is_new=is_new)
+    return Answer(("broker", "subject"), [(address, acl.subject or "") for address in masters])
+
+
+async def _named(admin: "Admin", command: str, broker: str | None, cluster: str | None) -> list[str]:
+    if broker is None and cluster is None:
+        raise OptionError(f"{command}: say where, with -b or -c")
+    return await addresses(admin, broker, cluster)
+
+
+def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: str) -> "AclInfo":
+    from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
+
+    entries = [
+        PolicyEntryInfo(resource=name, actions=_split(actions), decision=decision, source_ips=_split(source_ips))
+        for name in _split(resources)
+    ]
+    return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _password(text: str) -> str:
+    """Return a password, or prompt for the password if the text is ``-``. Raises OptionError if there is none."""
+    if text == "-":
+        text = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not text:
+        raise OptionError("-p: the password is empty")
+    return text
+
+
+def _users(users: "Iterable[tuple[str, UserInfo]]") -> Answer:
+    rows = [(address, user.username or "", user.user_type or "", user.user_status or "") for address, user in users]
+    return Answer(("broker", "user", "type", "status"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+
+
+def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> Answer:
+    rows = [
+        (
+            address, acl.subject or "", policy.policy_type or "Custom", entry.resource or "",
+            ",".join(entry.actions), ",".join(entry.source_ips or []), entry.decision or "",
+        )
+        for address, acl in acls
+        for policy in acl.policies
+        for entry in policy.entries
+    ]  # fmt: skip
+    columns = "broker", "subject", "policy", "resource", "actions", "source_ips", "decision"
+    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)

@@ -1,0 +1,138 @@
+"""Arguments and options that several commands share."""
+
+from collections.abc import Callable
+from datetime import datetime
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmq_cli import output
+from rmq_formats.errors import OptionError
+from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+
+if TYPE_CHECKING:
+    from rmq_formats.storage.broker_conf import BrokerConf
+
+_MIN_MS_DIGITS: Final = 11  # fewer are a date, as 20260731
+
+StorePath = Annotated[
+    str, typer.Argument(metavar="STORE", help="The store's root directory, or a URI.", show_default=False)
+]
+StorePaths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STORE...",
+        help="The store's root directory, or a URI. Several: more of them, a quoted pattern as '/data/*/store', or a "
+        "TOML file that names them.",
+        show_default=False,
+    ),
+]
+AnyPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A store, its commitlog, consumequeue or index directory, one queue's directory, or one file. "
+        "Local, or a URI as s3://bucket/store.",
+        show_default=False,
+    ),
+]
+
+BrokerConfFile = Annotated[
+    str | None, typer.Option("-c", "--config", metavar="FILE", help=CONFIG_HELP, show_default=False)
+]
+_SIZES: Final[dict[str, Any]] = {
+    option.name: Annotated[option.kind | None, typer.Option(metavar=option.metavar, help=option.help)]
+    for option in SIZE_OPTIONS
+}
+
+Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")]
+Work = Annotated[
+    str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
+]
+PlanWork = Annotated[
+    str | None,
+    typer.Option("--work", metavar="DIR", help="Of --plan: for its files; default: a temporary one."),
+]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A topic, or TOPIC/QUEUE, whose messages may leave or whose end may be lowered; all is any. Repeatable.",
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Complete what an interrupted run has left in the store, whoever left it.")
+]
+StartAnew = Annotated[
+    bool, typer.Option("--start-anew", help="Set aside what an interrupted run has left in the store.")
+]
+AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
+
+
+def parse_time(text: str) -> int | datetime:
+    """Parse a time: ISO 8601, or milliseconds since 1970.
+
+    Raises:
+        OptionError: neither.
+    """
+    if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"--time {text}: not a time such as 2026-07-31T12:00:00+08:00") from None
+
+
+def several(stores: list[str]) -> list[str] | None:
+    """Return the paths of several stores, absolute or URIs; None for a single store."""
+    from rmq_formats.read.stores import names_several  # noqa: PLC0415 # --help does not need it
+
+    if len(stores) == 1 and not names_several(stores[0]):
+        return None
+    return [store if "://" in store else str(Path(store).absolute()) for store in stores]
+
+
+def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
+    """Read the operator's broker.conf, which places the logs of these stores. Raises OptionError."""
+    output.given_settings = {}
+    if config is None:
+        return None
+    output.given_settings = {"config": config}
+    from rmq_formats.read.stores import find_stores  # noqa: PLC0415
+    from rmq_formats.storage.broker_conf import use_broker_conf  # noqa: PLC0415
+
+    roots = stores if several(stores) is None else [entry.path for entry in find_stores(stores)]
+    return use_broker_conf(config, roots)
+
+
+def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
+    """Replace a command's argument ``sizes`` with the options from which the store's sizes are built.
+
+    The command that is returned raises OptionError where the delay levels are none, or the broker.conf has a fault.
+    """
+
+    def run(**arguments: Any) -> int:
+        from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415 # --help does not need it
+
+        stores = arguments["stores"] if "stores" in arguments else [arguments["store"]]
+        conf = follow_broker_conf(arguments.pop("config"), stores)
+        size_arguments = {name: arguments.pop(name) for name in _SIZES}
+        output.given_settings |= {name: value for name, value in size_arguments.items() if value is not None}
+        sizes = VerifyOptions.from_arguments(size_arguments, conf)
+        return command(sizes=sizes, **arguments)
+
+    options = {"config": BrokerConfFile, **_SIZES}
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        replaced = [
+            parameter.replace(name=name, default=None, annotation=option, kind=Parameter.KEYWORD_ONLY)
+            for name, option in options.items()
+        ]
+        parameters += replaced if parameter.name == "sizes" else [parameter]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = command.__doc__
+    return run

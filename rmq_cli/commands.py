@@ -1,0 +1,53 @@
+"""The classes of ``rmq``'s commands and groups: paths that begin with ``~``, errors with paths, help by default."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from typer.core import TyperCommand, TyperGroup
+
+from rmq_cli import output
+
+_PATHS: Final = frozenset({"DIR", "FILE", "[FILE]", "PATH", "STORE", "STORE..."})  # metavars of paths
+
+
+class RmqCommand(TyperCommand):
+    """A command whose paths may begin with ``~``, and which names its path where an OSError has none."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        for parameter in self.params:
+            if parameter.metavar in _PATHS:
+                ctx.params[parameter.name] = expand_home(ctx.params.get(parameter.name))
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None:
+                error.strerror = error.strerror or str(error)  # pyarrow's errors of an object store have a text only
+                path = ctx.params.get("path") or ctx.params.get("store")
+                if path is not None:
+                    error.filename = path
+            raise
+
+
+def expand_home(path: Any) -> Any:
+    """Replace a leading ``~`` by the user's home, as a shell does where it sees one: not within ``--out=~/x``."""
+    if isinstance(path, str):
+        return os.path.expanduser(path)  # noqa: PTH111 # of URIs, too, and a name of no user stays
+    if isinstance(path, Path):
+        return Path(os.path.expanduser(path))  # noqa: PTH111
+    if isinstance(path, list | tuple):
+        return type(path)(map(expand_home, path))
+    return path
+
+
+class CommandGroup(TyperGroup):
+    """Command group that prints its help and ends with 0 if the arguments name no command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, or print the help."""
+        if not args and not ctx.resilient_parsing:
+            with output.naming_stdout():
+                print(ctx.get_help(), flush=True)  # noqa: T201 # as click's own does
+            ctx.exit()
+        return super().parse_args(ctx, args)

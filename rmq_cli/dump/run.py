@@ -1,0 +1,188 @@
+"""The work of ``rmq dump``: selects the reader for a kind of file, and writes its rows as text or JSON."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from rmq_cli import output
+from rmq_cli.dump import json_lines, text_lines, variant_rows
+from rmq_cli.dump import rows as file_rows
+from rmq_cli.dump.rows import ReportFault
+from rmq_cli.dump.unqueued import unqueued_lines
+from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
+from rmq_formats.codecs import config_json
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.damage import Damage
+from rmq_formats.errors import OptionError
+from rmq_formats.read.config_documents import documents_at
+from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
+from rmq_formats.storage.segments import Segment, Storage, opened
+
+_WITHOUT_TOPICS: Final = frozenset({PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG, PathKind.ENTRY_INDEX})
+
+
+@dataclass(slots=True)
+class DumpOptions:
+    """The options of ``rmq dump``: what to print."""
+
+    as_json: bool
+    from_offset: int
+    limit: int | None
+    topic: str | None
+    with_body: bool
+    unqueued: bool = False
+
+
+_Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]]
+_TABLES: Final[Mapping[PathKind, tuple[_Reader, str, Callable[[Iterator[Any]], Iterator[bytes]]]]] = {
+    PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNIT_HEADING, text_lines.unit_lines),
+    PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_HEADING, text_lines.batch_lines),
+    PathKind.QUEUE_DATABASE: (variant_rows.stored_units, text_lines.STORED_HEADING, text_lines.stored_lines),
+    PathKind.ENTRY_INDEX: (variant_rows.entry_index, text_lines.ENTRY_INDEX_HEADING, text_lines.entry_index_lines),
+    PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_HEADING, text_lines.ext_lines),
+    PathKind.INDEX: (file_rows.entries, text_lines.ENTRY_HEADING, text_lines.entry_lines),
+}
+
+
+@dataclass(slots=True)
+class Faults:
+    """Reports faults on stderr, each after what was printed before it."""
+
+    lines: output.Lines
+    count: int = field(default=0)
+
+    def report(self, text: str) -> None:
+        """Report one fault on one line."""
+        self.lines.flush()
+        output.warn(text)
+        self.count += 1
+
+
+def run(path: str, options: DumpOptions) -> int:
+    """Print what is at a path. Returns the exit code. Raises RmqError."""
+    place = classify_path(path)
+    if options.topic is not None and place.kind in _WITHOUT_TOPICS:
+        raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
+    if place.kind is PathKind.TIER:
+        raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
+    if options.unqueued and place.kind is not PathKind.STORE:
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+    with output.Lines() as lines:
+        faults = Faults(lines)
+        heading, pieces = _pieces(place, options, faults)
+        is_empty = True
+        for piece in pieces:
+            if is_empty and not options.as_json:
+                lines.write(heading.encode())
+            is_empty = False
+            lines.write(piece)
+        if is_empty and options.topic is not None and options.limit != 0:
+            behind = f" from {options.from_offset} on" if options.from_offset else ""
+            faults.report(f"{path}: has nothing of a topic {options.topic}{behind}")
+        elif is_empty and not options.as_json:
+            lines.write(heading.encode())
+    return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
+
+
+def _pieces(place: ClassifiedPath, options: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
+    """Return the heading, for people, and the lines of what is at a place, one or many in a piece."""
+    if options.unqueued:
+        return text_lines.RECORD_HEADING, unqueued_lines(
+            place, as_json=options.as_json, topic=options.topic, begin=options.from_offset, limit=options.limit,
+            with_body=options.with_body,
+        )  # fmt: skip
+    if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
+        segments = log_segments(place)
+        _note_leftovers(segments)
+        batches = _batches(
+            place.storage, segments, options.from_offset, faults, has_gaps=may_have_gaps(place),
+            has_sums=not is_queue_log(place),
+        )  # fmt: skip
+        if options.as_json:
+            return "", _json_records(batches, options)
+        lines = _text_records(batches, options)
+        return text_lines.RECORD_HEADING, islice(lines, options.limit)
+    if place.kind in _TABLES:
+        read, heading, lines_of = _TABLES[place.kind]
+        rows = islice(read(place, options.topic, options.from_offset, faults.report), options.limit)
+        return heading, _json(rows) if options.as_json else lines_of(rows)
+    line = msgspec.json.encode(_whole(place))
+    return "", iter([(line if options.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+
+
+def _note_leftovers(segments: list[Segment]) -> None:
+    """Print on stderr where a log ends, if records of an earlier life follow the log's end."""
+    for segment in segments:
+        if segment.log_bytes is not None:
+            output.warn(
+                f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
+            )
+            return
+
+
+def _whole(place: ClassifiedPath) -> object:
+    """Return the values of a checkpoint or of config; config in RocksDB is the document that its file would be."""
+    if place.is_directory:
+        return documents_at(place.storage, place.path)
+    data = place.storage.read_bytes(place.path)
+    if place.kind is PathKind.CHECKPOINT:
+        return Checkpoint.decode(data)
+    return config_json.loads(data.decode("utf-8", "replace"))
+
+
+def _json(rows: Iterator[Any]) -> Iterator[bytes]:
+    return (msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def _json_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes | memoryview]:
+    renderer = json_lines.RecordRenderer(topic=options.topic, with_body=options.with_body)
+    remaining = options.limit
+    while remaining != 0 and (batch := next(batches, None)) is not None:
+        for piece, count in renderer.render(batch, remaining):
+            yield piece
+            remaining = None if remaining is None else remaining - count
+
+
+def _text_records(batches: Iterator[FrameBatch], options: DumpOptions) -> Iterator[bytes]:
+    for batch in batches:
+        yield from text_lines.record_lines(batch, topic=options.topic, with_body=options.with_body)
+
+
+def _batches(
+    storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool, has_sums: bool
+) -> Iterator[FrameBatch]:
+    """Yield batches of record frames from a physical offset on; report faults on the way.
+
+    Args:
+        storage: where the files are.
+        segments: of the log.
+        begin: physical offset of the first record.
+        faults: receives each fault.
+        has_gaps: files may be missing.
+        has_sums: the records' own sums hold, which they do not in the log of a single queue.
+    """
+    expected: int | None = None
+    for segment in segments:
+        if expected is not None and not has_gaps and segment.start_offset > max(expected, begin):
+            missing = segment.start_offset - expected
+            faults.report(f"no file holds the log at offset {expected} ({missing} bytes)")
+        expected = segment.end_offset
+        if begin >= segment.end_offset:
+            continue
+        with opened(storage, segment.path) as file:
+            start = max(0, begin - segment.head_bytes - segment.start_offset)
+            frame_batches = scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=start, data_end=segment.data_end(file),
+                head_bytes=segment.head_bytes,
+            )  # fmt: skip
+            for batch in frame_batches if has_sums else without_record_sums(frame_batches):
+                for damage in batch.all_damages():
+                    faults.report(_damage_text(damage))
+                yield batch
+
+
+def _damage_text(damage: Damage) -> str:
+    return f"damage at offset {damage.physical_offset}, {damage.size} bytes: {damage.code.text}"

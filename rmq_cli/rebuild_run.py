@@ -1,0 +1,148 @@
+"""The work of ``rmq rebuild``: runs the rebuild in processes of this machine, and prints the report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from rmq_cli import output
+from rmq_cli.output import bytes_text, printable
+from rmq_cli.worker_processes import interruptible_workers
+from rmq_formats.errors import OptionError
+from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.publication import Outcome, Terms
+from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.runner import ProcessRunner
+
+if TYPE_CHECKING:
+    from rmq_offline.rebuild.several import OptionsOf
+
+LISTED: Final = 50  # findings in the table: the report has more
+_PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
+
+
+def run(
+    store: str, out: str | None, options: RebuildOptions, terms: Terms, *, workers: int | None,
+    report_file: str | None, as_json: bool, leftover: Leftover,
+) -> int:  # fmt: skip
+    """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
+    _check_report(report_file)
+    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
+        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, terms)
+    _write_report(report.to_dict(), report_file, as_json)
+    if not as_json:
+        show(report)
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+def run_several(
+    stores: list[str], out: str | None, options_of: "OptionsOf", terms: Terms, *, workers: int | None,
+    report_file: str | None, as_json: bool, leftover: Leftover,
+) -> int:  # fmt: skip
+    """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
+    from rmq_offline.rebuild.several import rebuild_stores  # noqa: PLC0415 # one store needs no verification
+
+    _check_report(report_file)
+    with interruptible_workers():
+        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, terms)
+    _write_report(report.to_dict(), report_file, as_json)
+    if not as_json:
+        for store, store_report in report.reports:
+            output.console().print(Text(printable(str(store.broker)), style="bold"))
+            show(store_report)
+        output.show_failed(report.failed)
+    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
+    return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
+
+
+def _check_report(report_file: str | None) -> None:
+    if report_file is not None and not Path(report_file).absolute().parent.is_dir():
+        raise OptionError(f"--report {report_file}: no such directory")
+
+
+def _write_report(report: dict[str, Any], report_file: str | None, as_json: bool) -> None:
+    line = output.json_line(report)
+    if report_file is not None:
+        Path(report_file).write_bytes(line)
+    if as_json:
+        with output.Lines() as lines:
+            lines.write(line)
+
+
+def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
+    outcome = report.outcome
+    if outcome.is_plan:
+        return [("plan", "nothing was written into the store")]
+    facts: list[tuple[str, str | Text]] = [("written to", printable(report.out))]
+    if outcome.former is not None:
+        facts.append(("former files", f"{printable(outcome.former)}, {bytes_text(outcome.former_bytes)} on disk"))
+    return facts
+
+
+def show_changes(outcome: Outcome, console: Console) -> None:
+    """Print what consumers get, or would get, other than before, and how the former files come back."""
+    changes = outcome.changes
+    if changes is not None and (outcome.is_plan or outcome.former is not None or changes.queues):
+        console.print()
+        console.print(_changes_title(outcome, changes))
+        lines = [change.text() for change in changes.queues] + [change.text() for change in changes.groups]
+        for line in lines[:LISTED]:
+            console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
+        if len(lines) > LISTED:
+            console.print(f"… {len(lines) - LISTED:,} more; --json lists them")
+    if outcome.bring_back is not None:
+        console.print("→ The former files stay until you delete them. With the broker stopped this brings them back:")
+        console.print(printable(outcome.bring_back), soft_wrap=True, highlight=False, markup=False)
+
+
+def _changes_title(outcome: Outcome, changes: QueueChanges) -> Text:
+    would = "would get" if outcome.is_plan else "get"
+    if outcome.taken:
+        accept = "--accept " + " --accept ".join(outcome.taken[:MAX_NAMED])
+        return Text(f"consumers {would} less of {output.counted(len(outcome.taken), 'queue')}: {accept}", style="red")
+    if not outcome.is_as_planned:
+        return Text("the second comparison differs from the plan: something else was changed", style="red")
+    if not changes.queues:
+        return Text(f"consumers {would} the same as before, from every queue", style="green")
+    return Text(f"consumers {would} other messages than before:", style="yellow")
+
+
+def show(report: RebuildReport) -> None:
+    """Print the report for people."""
+    console = output.console()
+    rate = report.bytes / report.seconds / 1e6 if report.seconds else 0.0
+    seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
+    written = f"{output.counted(report.queues, 'queue')}, {output.counted(report.files, 'file')}"
+    if report.finding_counts:
+        findings = Text(", ".join(f"{count:,} {code}" for code, count in report.finding_counts.items()), style="yellow")
+    else:
+        findings = Text("none", style="green")
+    console.print(
+        output.facts(
+            ("store", printable(report.store)),
+            *_publication_facts(report),
+            ("read", f"{output.counted(report.messages, 'message')} in {bytes_text(report.bytes)}"),
+            ("ConsumeQueue", f"{report.units:,} units"),
+            ("Index", f"{report.index_entries:,} entries; of TAGS: {printable(report.index_tags)}"),
+            ("written", written),
+            ("seconds", f"{report.seconds:.2f} ({seconds}), {rate:,.0f} MB/s"),
+            ("findings", findings),
+        )
+    )
+    show_changes(report.outcome, console)
+    if report.findings:
+        table = output.table("severity", "code", ">offset", "what")
+        for finding in report.findings[:LISTED]:
+            offset = "-" if finding.physical_offset is None else str(finding.physical_offset)
+            queue = "" if finding.topic is None else f"{printable(finding.topic)}/{finding.queue_id}: "
+            table.add_row(finding.kind.severity, finding.kind.code, offset, f"{queue}{printable(finding.detail)}")
+        console.print()
+        console.print(table)
+    if len(report.findings) > LISTED:
+        console.print(f"… {len(report.findings) - LISTED:,} more; --json and --report list them")
+    for remedy in sorted({finding.kind.remedy for finding in report.findings}):
+        console.print(f"→ {remedy}")

@@ -1,1 +1,0 @@
-"""``rmq convert``: a store of another layout."""

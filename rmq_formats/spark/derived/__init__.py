@@ -1,1 +1,0 @@
-"""The Spark data sources ``rmq_consumequeue`` and ``rmq_index``."""

@@ -1,0 +1,141 @@
+"""The files of one store: where they are, and once each its layouts and the segments of its CommitLog."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
+from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.log_paths import configured_log_directories
+from rmq_formats.storage.nearby_store import is_store, nearby_store, refuse_no_store
+from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments, open_storage
+from rmq_formats.storage.store_variants import StoreVariants
+
+_LOG_ELSEWHERE: Final = "Where storePathCommitLog is another directory, give -c broker.conf."
+
+
+@dataclass(frozen=True, eq=False)
+class StoreFiles:
+    """The files of a store, opened once by a job or a task, and handed down.
+
+    What it has listed stays as it was: a tool that waits for a broker, or that has written, opens the store anew.
+    A Spark task gets the storage and the root alone, and lists for itself.
+
+    Attributes:
+        storage: its file system.
+        root: path to join names to.
+    """
+
+    storage: Storage
+    root: str
+
+    def __reduce__(self) -> tuple[type["StoreFiles"], tuple[Storage, str]]:
+        return StoreFiles, (self.storage, self.root)
+
+    @cached_property
+    def layouts(self) -> StoreVariants:
+        """Layouts of the store; files that cannot be listed or read are ignored."""
+        return store_variants.detect_layouts(self.storage, self.root)
+
+    @cached_property
+    def dledger_directories(self) -> list[str]:
+        """Directories of DLedger CommitLogs' entries, by name."""
+        return store_variants.dledger_directories(self.storage, self.root)
+
+    @property
+    def _classic_directories(self) -> list[str]:
+        return configured_log_directories(self.root) or [paths.commitlog_dir(self.root)]
+
+    @property
+    def log_directories(self) -> list[tuple[str, int]]:
+        """Directories of the CommitLog, in log order, each with the bytes in front of its records.
+
+        Raises:
+            StoreLayoutError: the store has several DLedger CommitLogs.
+        """
+        dledger = self.dledger_directories
+        store_variants.refuse(store_variants.log_read_refusal(dledger))
+        classic = [(directory, 0) for directory in self._classic_directories]
+        return classic + [(directory, ENTRY_HEAD_BYTES) for directory in dledger]
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """CommitLog segments, DLedger segments after those of ``commitlog``.
+
+        Raises:
+            StoreNotFoundError: there is no such store, or it holds no CommitLog file.
+            StoreLayoutError: it has several DLedger CommitLogs.
+            StoreSizeError: files overlap.
+            StoreError: see ``require_readable``.
+        """
+        self.require_readable()
+        segments = [
+            segment
+            for directory, head in self.log_directories
+            for segment in list_segments(self.storage, directory, head)
+        ]
+        if not segments:
+            self._refuse_no_log()
+        segments.sort(key=lambda segment: segment.start_offset)
+        for before, after in pairwise(segments):
+            if before.end_offset > after.start_offset:
+                raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+        return segments
+
+    def require_readable(self) -> None:
+        """Refuse a store that cannot be read.
+
+        Raises:
+            StoreNotFoundError: there is none.
+            StoreError: in an object store, some of its objects are those that a write was about to replace.
+        """
+        if not self.storage.exists(self.root):
+            raise StoreNotFoundError(f"{self.root}: no such store")
+        if not self.storage.is_local and self.storage.exists(f"{self.root}/{WRITE_DIRECTORY}/{PUBLISHING}"):
+            raise StoreError(f"{self.root}: a write into this store has not ended; the next one ends it (import_delta)")
+
+    def require_log(self) -> None:
+        """Refuse a store without CommitLog files; raises as ``segments``."""
+        _ = self.segments
+
+    def _refuse_no_log(self) -> None:
+        if not is_store(self.storage, self.root) and (hint := nearby_store(self.storage, self.root)) is not None:
+            raise StoreNotFoundError(hint)
+        refuse_no_store(self.storage, self.root)
+        nothing = f"{', '.join(self._classic_directories)}: no CommitLog files. {_LOG_ELSEWHERE}"
+        raise StoreNotFoundError(next(self._compressed_segments(), nothing))
+
+    def refuse_compressed_segments(self) -> None:
+        """Refuse to write into a store with a segment that was compressed in place: its messages may be in that file.
+
+        Raises:
+            StoreLayoutError: a compressed file stands where a segment with its name is missing.
+        """
+        for reason in self._compressed_segments():
+            raise StoreLayoutError(reason)
+
+    def _compressed_segments(self) -> Iterator[str]:
+        """Yield an error text of each compressed file that stands where a segment with its name is missing."""
+        for directory, _ in self.log_directories:
+            entries = self.storage.entries(directory)
+            there = {entry.name for entry in entries if entry.size_bytes}
+            for entry in entries:
+                start_offset = paths.parse_compressed_segment_name(entry.name)
+                if start_offset is not None and paths.segment_name(start_offset) not in there:
+                    yield (
+                        f"{directory}/{entry.name}: a segment that was compressed in place, which may hold the log "
+                        f"from {start_offset} on; decompress it (gunzip), or move it out of the store to do without it"
+                    )
+
+
+def open_store(path: str) -> StoreFiles:
+    """Open the store at a path or URI; no file is looked at yet.
+
+    Raises:
+        StoreError: the URI's scheme is unknown or its store does not answer.
+    """
+    return StoreFiles(*open_storage(path))

@@ -1,0 +1,92 @@
+"""Reasons why a value is refused: they name column, value and wanted type."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+DEAD_LETTER: Final = "dead-letter"
+NULL: Final = "null"
+RESCUE: Final = "rescue"
+UNKNOWN_FIELDS: Final = "_unknown_fields"  # column with the fields of a body that the schema lacks, by path, in JSON
+RESCUED: Final = "_rescued"  # column with the values that did not fit, by column, in JSON
+
+_SHOWN_CHARS: Final = 48  # of a value
+
+
+class Mismatch(ValueError):  # noqa: N818 # no fault of the program: a message that its column cannot hold
+    """Value that its column cannot hold unchanged; the text is the reason of a dead letter."""
+
+
+def mismatch(path: str, value: str, wanted: str) -> Mismatch:
+    """Return the error of a value.
+
+    Args:
+        path: of the column, members of structs behind dots.
+        value: its kind, and what it is.
+        wanted: type of the column.
+    """
+    return Mismatch(f"column {path}: {value}, wanted {wanted}")
+
+
+def rows_of_elements(convert: Callable[[Any], dict[str, Any]], elements: Iterable[Any]) -> list[dict[str, Any]]:
+    """Convert the elements of an array to rows. Raises ``Mismatch`` with the number of the first that does not fit."""
+    rows = []
+    for number, element in enumerate(elements):
+        try:
+            rows.append(convert(element))
+        except Mismatch as error:
+            raise Mismatch(f"element {number}: {error}") from None
+    return rows
+
+
+Refused = dict[str, Any]
+"""Values as they were sent, by their column's path."""
+
+
+def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refused | None) -> Callable[[Any], Any]:
+    """Return a converter that gives null for a value that its column cannot hold, and notes the value.
+
+    Args:
+        convert: raises ``Mismatch``.
+        path: of the column.
+        refused: takes the values; None leaves the error.
+    """
+    if refused is None:
+        return convert
+
+    def attempt(value: Any) -> Any:
+        try:
+            return convert(value)
+        except Mismatch:
+            refused[path] = value
+            return None
+
+    return attempt
+
+
+def python_values_as_json(values: Refused) -> str:
+    """Write values of Python as a JSON text; bytes are Base64."""
+    return json.dumps(values, ensure_ascii=False, default=_json_text)
+
+
+def with_rescued(
+    row: dict[str, Any],
+    refused: Refused | None,
+    on_mismatch: str,
+    write: Callable[[Refused], str] = python_values_as_json,
+) -> dict[str, Any]:
+    """Add the column ``RESCUED`` to a row with refused values: a JSON text of column and value, by ``write``."""
+    if refused and on_mismatch == RESCUE:
+        row[RESCUED] = write(refused)
+    return row
+
+
+def _json_text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def shown(value: object) -> str:
+    """Write a value in a line, cut where it is long."""
+    text = "".join(char if char.isprintable() else "?" for char in str(value)[: _SHOWN_CHARS + 1])
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -1,0 +1,100 @@
+"""Commit hook: runs a context manager around the commits that Delta makes itself.
+
+These are commits of CREATE, ALTER, MERGE, DELETE, OPTIMIZE and VACUUM. Delta's only hook is the observer of
+transactions that its own tests use.
+
+Source: ``OptimisticTransactionImpl#commitImpl``, ``TransactionExecutionObserver`` of Delta 4.4.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.delta.files import set_transaction
+
+CommitGuard = Callable[[], AbstractContextManager[None]]
+"""Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
+
+
+@contextmanager
+def commit_hook(
+    spark: SparkSession, commit_guard: CommitGuard, versions: Mapping[str, int] | None = None
+) -> Iterator[None]:
+    """Run ``commit_guard`` around each commit that Delta makes in this thread.
+
+    Args:
+        spark: the session.
+        commit_guard: context of a commit; a StoreError of it prevents the commit, and is raised here.
+        versions: transaction versions that the first commit sets in addition to its own, by application id.
+    """
+    jvm: Any = spark._jvm
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
+    observers = getattr(getattr(jvm.org.apache.spark.sql.delta, "TransactionExecutionObserver$"), "MODULE$")
+    observer, before = _Observer(jvm, commit_guard, dict(versions or {})), observers.getObserver()
+    observers.setObserver(observer)
+    try:
+        yield
+    except (PySparkException, Py4JJavaError):
+        if observer.error is not None:
+            raise observer.error from None
+        raise
+    finally:
+        observers.setObserver(before)
+        observer.leave()
+
+
+class _Observer:
+    """Observer of transactions, as a Java object."""
+
+    def __init__(self, jvm: Any, commit_guard: CommitGuard, versions: dict[str, int]) -> None:
+        self.error: StoreError | None = None
+        self._jvm, self._commit_guard, self._versions = jvm, commit_guard, versions
+        self._entered = ExitStack()
+
+    def leave(self) -> None:
+        """Leave the guard, if it was entered."""
+        self._entered.close()
+
+    def startingTransaction(self, begin: Any) -> Any:  # noqa: N802 # Delta's names
+        return begin.apply()
+
+    def preparingCommit(self, prepare: Any) -> Any:  # noqa: N802
+        actions = prepare.apply()
+        while self._versions:
+            actions = actions.prepended(set_transaction(self._jvm, *self._versions.popitem()))
+        return actions
+
+    def beginDoCommit(self) -> None:  # noqa: N802
+        self.leave()
+        try:
+            self._entered.enter_context(self._commit_guard())
+        except StoreError as error:
+            self.error = error
+            raise
+
+    def beginBackfill(self) -> None:  # noqa: N802
+        pass
+
+    def beginPostCommit(self) -> None:  # noqa: N802
+        self.leave()
+
+    def transactionCommitted(self) -> None:  # noqa: N802
+        self.leave()
+
+    def transactionAborted(self) -> None:  # noqa: N802
+        self.leave()
+
+    def createChild(self) -> "_Observer":  # noqa: N802
+        return self
+
+    def nextObserver(self) -> Any:  # noqa: N802
+        return self._jvm.scala.Option.empty()
+
+    class Java:
+        implements = ("org.apache.spark.sql.delta.TransactionExecutionObserver",)

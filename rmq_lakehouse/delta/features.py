@@ -1,0 +1,66 @@
+"""Features of a Delta table that only Delta's own writer has."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+AUTO_COMPACT: Final = "spark.databricks.delta.autoCompact.enabled"
+_PLAIN_VERSIONS: Final = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
+_PLAIN_FEATURES: Final = frozenset({"appendOnly", "invariants"})
+# Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
+_WRITER_DEMANDS: Final = (
+    '"nullable":false',
+    "__CHAR_VARCHAR_TYPE_STRING",
+    "delta.invariants",
+    "delta.generationExpression",
+)
+_INTERVAL: Final = r"interval ([1-9][0-9]{0,8}) (second|minute|hour|day|week)s?"
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_BOOLEAN: Final = "true|false"
+_NO_VALUE: Final = "(?!)"
+_FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_LOG_RETENTION: Final = "delta.logRetentionDuration"
+# Delta's own properties that ask nothing of a writer of files, and their values.
+_PASSIVE_PROPERTIES: Final = {
+    "delta.appendOnly": _BOOLEAN,
+    "delta.checkpointInterval": "[1-9][0-9]{0,8}",
+    _FILE_RETENTION: _INTERVAL,
+    "delta.enableExpiredLogCleanup": _BOOLEAN,
+    _LOG_RETENTION: _INTERVAL,
+    "delta.setTransactionRetentionDuration": _INTERVAL,
+}
+
+
+def demanding_property(properties: Mapping[str, str]) -> str | None:
+    """Return the first property of a new table that only Delta's own writer may know, or whose value it may refuse."""
+    for name, value in properties.items():
+        if name.startswith("delta.") and re.fullmatch(_PASSIVE_PROPERTIES.get(name, _NO_VALUE), value) is None:
+            return name
+    log_s = _seconds(properties.get(_LOG_RETENTION, "interval 30 days"))
+    return _LOG_RETENTION if log_s < _seconds(properties.get(_FILE_RETENTION, "interval 1 week")) else None
+
+
+def _seconds(interval: str) -> int:
+    match = re.fullmatch(_INTERVAL, interval)
+    assert match is not None  # both are checked before
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, str], auto_compact: str) -> bool:
+    """Return whether a table needs plain Parquet files only: no constraints, no column mapping.
+
+    Args:
+        protocol: action of the table's log.
+        schema: of the table, as the log has it.
+        properties: of the table.
+        auto_compact: the session's setting by which Delta's own writer compacts small files after its commits.
+    """
+    features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
+    versions = protocol["minReaderVersion"], protocol["minWriterVersion"]
+    compacts = [value for name, value in properties.items() if name.startswith("delta.autoOptimize")]
+    has_plain_protocol = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
+    return (
+        has_plain_protocol
+        and not any(demand in schema for demand in _WRITER_DEMANDS)
+        and all(value == "false" for value in [*compacts, auto_compact])
+    )

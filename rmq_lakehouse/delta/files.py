@@ -1,0 +1,107 @@
+"""Actions of Delta's log: files with statistics, and transaction versions."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_lakehouse.parquet import MAP_VALUE, FinishedFile, WrittenFile
+
+
+def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
+    """Build the action that sets a transaction version, as Delta's own object."""
+    now_ms = jvm.scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
+    return jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, version, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFiles:
+    """Delta's rules for files; see ``TableFiles``."""
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
+        """Leave out the columns of the partitions: they are in no file."""
+        return pa.schema([field for field in schema if field.name not in partitions])
+
+    def partition_source(self, name: str) -> str:
+        return name
+
+    def partition_values(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        return rows.column(name)
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Convert a value to Delta's text; the empty text becomes null, as in Delta."""
+        if pa.types.is_timestamp(value.type):
+            return None if not value.is_valid else f"{value.as_py():%Y-%m-%dT%H:%M:%S.%fZ}"
+        text: str | None = pc.cast(value, pa.string()).as_py()
+        return text or None
+
+    def is_counted(self, leaf: str) -> bool:
+        """Leave out bodies and values of maps, whose bounds are useless."""
+        return leaf != "body" and not leaf.endswith(MAP_VALUE)
+
+    def action(self, file: FinishedFile) -> str:
+        """Build the ``add`` action."""
+        bounds = {name: stats.bounds() for name, stats in file.stats.items()}
+        stats = {
+            "numRecords": file.rows,
+            "minValues": {name: smallest for name, (smallest, _) in bounds.items() if smallest is not None},
+            "maxValues": {name: largest for name, (_, largest) in bounds.items() if largest is not None},
+            "nullCount": {name: stats.nulls for name, stats in file.stats.items()},
+        }
+        add = {
+            "path": quote(file.relative, safe="/="),
+            "partitionValues": file.partitions,
+            "size": file.bytes,
+            "modificationTime": file.modified_ms,
+            "dataChange": True,
+            "stats": json.dumps(stats),
+        }
+        return json.dumps({"add": add})
+
+
+def write_metrics(adds: Sequence[WrittenFile] | None) -> dict[str, int]:
+    """Count the files, rows and bytes of a write for the history of the table; without a write there is no count.
+
+    Delta's own counts of a write without rows have a file, which no version has.
+    """
+    if adds is None:
+        return {}
+    return {
+        "numFiles": len(adds),
+        "numOutputRows": sum(file.rows for file in adds),
+        "numOutputBytes": sum(file.bytes for file in adds),
+    }
+
+
+_COMMITS: Final = 10  # looked at: the newest may have added none, as one that only sets a transaction version
+
+
+def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int) -> list[str]:
+    """List the files of the newest commit that added files which the table still contains.
+
+    Args:
+        actions: gives the lines of a commit; None if it was cleaned up.
+        version: of the table.
+
+    Returns:
+        Their URIs, as the log has them: relative to the table, or absolute; none if none is found.
+    """
+    removed: set[str] = set()
+    for number in range(version, max(version - _COMMITS, -1), -1):
+        lines = actions(number)
+        if lines is None:
+            break
+        file_actions: list[dict[str, Any]] = [
+            json.loads(line) for line in lines if line.startswith((b'{"add"', b'{"remove"'))
+        ]
+        added = [action["add"]["path"] for action in file_actions if "add" in action]
+        present_paths = [path for path in added if path not in removed]
+        if present_paths:
+            return present_paths
+        removed |= {action["remove"]["path"] for action in file_actions if "remove" in action}
+    return []

@@ -1,0 +1,430 @@
+"""Log of a Delta table through Delta's Scala API: versions, properties and atomic commits.
+
+Delta's writer can skip a transaction that was committed before. It cannot make a commit depend on what was committed
+since rows were selected. Delta's own transactions can, in Scala only: this module calls them.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from rmq_formats.errors import StoreError
+from rmq_formats.spark.session import check_class, delta_package
+from rmq_lakehouse.changes import MergeRows
+from rmq_lakehouse.delta import keyed, s3a
+from rmq_lakehouse.delta.columns import (
+    exported_columns,
+    former_columns,
+    physical_columns,
+)
+from rmq_lakehouse.delta.commit_hook import commit_hook
+from rmq_lakehouse.delta.commit_lock import commit_lock
+from rmq_lakehouse.delta.commits import COLUMNS_PROPERTY, MAPPING_MODE, parse_commit
+from rmq_lakehouse.delta.directory import DeltaDirectory
+from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
+from rmq_lakehouse.delta.files import DeltaFiles, newest_files, set_transaction, write_metrics
+from rmq_lakehouse.delta.location import DeltaLocation
+from rmq_lakehouse.delta.partitions import with_partition_checks
+from rmq_lakehouse.delta.torn_commits import quarantine_torn_commits
+from rmq_lakehouse.evolution import (
+    column,
+    ddl,
+    missing,
+    quoted,
+    text,
+)
+from rmq_lakehouse.parquet import Layout, WrittenFile
+from rmq_lakehouse.progress import TableCommit
+from rmq_lakehouse.spark_log import add_missing_columns, check_table_columns, frame_has_rows
+from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
+from rmq_offline.tasks.publish import sync_file_system
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
+
+
+_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
+_MAKING_S: Final = 5.0  # what that may take
+_POLL_S: Final = 0.1
+_WIDENING: Final = "delta.enableTypeWidening"
+_UNIFORM: Final = "delta.universalFormat.enabledFormats"
+
+
+class DeltaSnapshot:
+    """One version of a table."""
+
+    def __init__(self, snapshot: Any, read_commit: Callable[[int], TableCommit | None]) -> None:
+        self._snapshot = snapshot
+        self.read_commit = read_commit
+
+    @property
+    def version(self) -> int:
+        return -1 if self._snapshot is None else int(self._snapshot.version())
+
+    def transaction_version(self, app_id: str) -> int:
+        version = self._snapshot.transactions().get(app_id)
+        return int(version.get()) if version.isDefined() else -1
+
+    def app_ids(self) -> list[str]:
+        keys = self._snapshot.transactions().keysIterator()
+        app_ids = []
+        while keys.hasNext():
+            app_ids.append(str(keys.next()))
+        return app_ids
+
+    def drops_transactions(self) -> bool:
+        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
+        return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
+
+
+class DeltaTableLog:
+    """Transaction log of one table; each call sees its newest version.
+
+    Raises:
+        OptionError: the session has no Delta, which ``spark-submit`` was not given.
+    """
+
+    conflicts: tuple[type[Exception], ...] = CONFLICTS
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())
+        self._spark = spark
+        self._location = DeltaLocation(spark, table)
+        self._jvm: Any = spark._jvm
+        # For jvm.org.apache.… Java looks for a class of each package's name in 300 jars, which takes milliseconds.
+        self._delta_log: Any = getattr(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")
+        self._file_names: Any = getattr(getattr(spark._jvm, "org.apache.spark.sql.delta.util.FileNames$"), "MODULE$")
+        self._nothing: Any = getattr(spark._jvm, "scala.Option").empty()
+        self._torn_commits_checked = False  # for what a loss of power has torn
+
+    def exists(self) -> bool:
+        return self._location.path() is not None and bool(self._snapshot().version() >= 0)
+
+    def snapshot(self) -> DeltaSnapshot:
+        delta_snapshot = None if self._location.path() is None else self._snapshot()
+        return DeltaSnapshot(delta_snapshot, self.read_commit)
+
+    def _lines(self, version: int) -> list[bytes] | None:
+        """Read the actions of a commit of the log; None if it was cleaned up."""
+        log = self._log()
+        path = self._file_names.unsafeDeltaFile(log.logPath(), version)
+        files = path.getFileSystem(log.newDeltaHadoopConf())
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).splitlines()
+        finally:
+            stream.close()
+
+    def read_commit(self, version: int) -> TableCommit | None:
+        """Read a commit of the log; None if it was cleaned up."""
+        lines = self._lines(version)
+        return None if lines is None else parse_commit(lines, self._restored_version)
+
+    def _restored_version(self, parameters: Mapping[str, Any]) -> int | None:
+        """Find the table version that a RESTORE went back to, which may have been given as a time."""
+        if parameters.get("version") is not None:
+            return int(parameters["version"])
+        timestamp = F.lit(parameters.get("timestamp")).cast("timestamp")
+        try:
+            ((timestamp_ms,),) = self._spark.range(1).select(F.unix_millis(timestamp)).collect()
+            if timestamp_ms is None:
+                return None
+            at = self._jvm.java.sql.Timestamp(timestamp_ms)
+            return int(self._log().history().getActiveCommitAtTime(at, self._nothing, True, False, False).version())
+        except (PySparkException, Py4JJavaError):  # it was cleaned up
+            return None
+
+    def configuration(self) -> dict[str, str]:
+        return _text_map(self._snapshot().metadata().configuration())
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
+
+    def former_columns(self) -> dict[str, str | None]:
+        """See ``TableLog``; without column mapping no column can be renamed or dropped."""
+        properties = self.configuration()
+        if properties.get(MAPPING_MODE, "none") == "none":
+            return {}
+        exported = exported_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
+        return former_columns(self.schema(), exported)
+
+    def partition_columns(self) -> list[str]:
+        names = self._snapshot().metadata().partitionColumns()
+        return [str(names.apply(at)) for at in range(names.size())]
+
+    def is_plain(self) -> bool:
+        """Return whether tasks may write the table's files themselves; see ``is_plain``."""
+        snapshot = self._snapshot()
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        auto_compact = self._spark.conf.get(AUTO_COMPACT, "false") or "false"
+        return is_plain(protocol, str(snapshot.metadata().schemaString()), self.configuration(), auto_compact)
+
+    def storable_schema(self, schema: StructType) -> StructType:
+        """Return the columns as they are: Delta has all of Spark's types."""
+        return schema
+
+    def missing_file(self) -> str | None:
+        """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
+        files, directory = self._files(), str(self._log().dataPath())
+        newest_paths = newest_files(self._lines, int(self._snapshot().version()))
+        absolute = self._jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
+        paths = [absolute(directory, name) for name in (*newest_paths[:1], *newest_paths[-1:])]
+        return next((str(path) for path in paths if not files.exists(path)), None)
+
+    def other_table(self) -> str | None:
+        return self._directory().other_table()
+
+    def _directory(self) -> DeltaDirectory:
+        """Return the table's directory. The Iceberg metadata that Delta writes itself (UniForm) are the table's own."""
+        is_uniform = self.exists() and "iceberg" in self.configuration().get(_UNIFORM, "")
+        return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path(), is_uniform)
+
+    def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
+        self._directory().check_new(self._location.table)
+        table_properties = dict(properties)
+        if table_properties.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
+            table_properties[COLUMNS_PROPERTY] = json.dumps(physical_columns(schema))
+        if table_spec.stats:
+            table_properties["delta.dataSkippingStatsColumns"] = ",".join(table_spec.stats)
+        clauses = [f"COMMENT {text(table_spec.comment)}"] if table_spec.comment else []
+        for clause, columns in (("PARTITIONED BY", table_spec.partitions), ("CLUSTER BY", table_spec.clusters)):
+            if columns:
+                clauses.append(f"{clause} ({', '.join(map(quoted, columns))})")
+        listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in table_properties.items())
+        columns_ = ", ".join(missing(StructType([]), schema))
+        create = f"CREATE TABLE IF NOT EXISTS {self._location.sql} ({columns_}) USING delta {' '.join(clauses)}"
+        try:
+            with commit_hook(self._spark, self.commit_guard):
+                self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
+        except (PySparkException, *CONFLICTS) as error:
+            if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
+                raise
+            return
+        # IF NOT EXISTS takes each place that is not empty for a table, and then does nothing.
+        if not self._appears(_MAKING_S):
+            raise StoreError(f"{self._location.table}: is not empty, and no table: empty it, or give another --table")
+
+    def _appears(self, seconds: float) -> bool:
+        """Return whether there is the table, or will be in so many seconds: another export may be making it."""
+        end = time.monotonic() + seconds
+        while not self.exists():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def add_columns(self, schema: StructType) -> None:
+        columns = ", ".join(missing(self.schema(), schema))
+        exported = self.configuration().get(COLUMNS_PROPERTY)
+        with commit_hook(self._spark, self.commit_guard):
+            self._spark.sql(f"ALTER TABLE {self._location.sql} ADD COLUMNS ({columns})")
+        if exported is not None:
+            value = text(json.dumps({**json.loads(exported), **physical_columns(self.schema())}))
+            with commit_hook(self._spark, self.commit_guard):
+                self._spark.sql(f"ALTER TABLE {self._location.sql} SET TBLPROPERTIES ('{COLUMNS_PROPERTY}' = {value})")
+
+    def widening_refusal(self, narrow: DataType, wide: DataType) -> str | None:  # noqa: ARG002 # Delta widens all of them
+        if self.configuration().get(_WIDENING, "false").lower() == "true":
+            return None
+        return (
+            f"to let exports widen it, run ALTER TABLE {self._location.sql} SET TBLPROPERTIES ('{_WIDENING}' = 'true')"
+        )
+
+    def widen_column(self, path: Sequence[str], kind: DataType) -> None:
+        with commit_hook(self._spark, self.commit_guard):
+            self._spark.sql(
+                f"ALTER TABLE {self._location.sql} ALTER COLUMN {'.'.join(map(quoted, path))} TYPE {ddl(kind)}"
+            )
+
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
+        """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
+        if table_spec.clusters or not self.is_plain():
+            return None
+        path, connect = self.local_path(), None
+        if path is None:
+            connect = s3a.connection(self._files())
+            if connect is None:
+                return None
+            path = str(self._log().dataPath().toString()).rstrip("/")
+        return Layout(path, DeltaFiles(), table_spec.partitions, table_spec.stats, codec, connect=connect)
+
+    def rows(self, version: int, columns: Sequence[str]) -> DataFrame:
+        frame = self._spark.read.format("delta").option("versionAsOf", version).load(self._location.directory())
+        return frame.select(*map(column, columns))
+
+    def visible_rows(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._location.directory())
+
+    def local_path(self) -> str | None:
+        """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self._location.directory())
+        files = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
+
+    def _files(self) -> Any:
+        """Return Hadoop's file system of the table."""
+        log = self._log()
+        return log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+
+    def upsert(
+        self,
+        start: StartAttempt,
+        rows: Callable[[CommitAttempt], DataFrame],
+        merge: MergeRows,
+        last_row: int | None,
+        *,
+        is_backfill: bool,
+    ) -> None:
+        keyed.upsert(
+            self._spark, self, self._location, self.commit_guard, start, rows, merge, last_row, is_backfill=is_backfill
+        )
+
+    def check_columns(self, path: str, schema: StructType, identity_columns: Sequence[str]) -> None:
+        check_table_columns(path, self, schema, identity_columns)
+
+    def add_missing_columns(self, path: str, schema: StructType) -> None:
+        add_missing_columns(path, self, schema)
+
+    def has_rows(self, version: int, row_range: RowRange) -> bool:
+        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
+
+    def begin_transaction(self) -> "DeltaTransaction":
+        sessions = self._jvm.org.apache.spark.sql.SparkSession
+        sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
+        self._snapshot()
+        return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
+
+    def delete_older(self, time_column: str, days: int) -> None:
+        with commit_hook(self._spark, self.commit_guard):
+            self._location.open().delete(column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
+        self.fsync()
+
+    def compact(self, time_column: str) -> None:
+        """See ``TableLog``; a table that has clustering columns is clustered."""
+        del time_column  # Delta has an order of its own
+        with commit_hook(self._spark, self.commit_guard):
+            self._location.open().optimize().executeCompaction()
+        self.fsync()  # before files that no version has any more are deleted
+
+    def vacuum(self, hours: int) -> None:
+        self._directory().check_vacuum(self._location.table)
+        with commit_hook(self._spark, self.commit_guard):  # its history has the begin and the end of it
+            self._location.open().vacuum(hours)
+
+    @contextmanager
+    def commit_guard(self) -> Iterator[None]:
+        """Sync the data files to disk, then hold the commit lock, for the duration of a commit."""
+        self.fsync()
+        path = self.local_path()
+        with nullcontext() if path is None else commit_lock(Path(path)):
+            yield
+
+    def fsync(self) -> None:
+        path = self.local_path()
+        if path is not None and Path(path).is_dir():
+            sync_file_system(Path(path))
+
+    def _log(self) -> Any:
+        if not self._torn_commits_checked:
+            path = self.local_path()
+            if path is not None:
+                quarantine_torn_commits(Path(path))
+            self._torn_commits_checked = True
+        return self._delta_log.forTable(self._spark._jsparkSession, self._location.directory())
+
+    def _snapshot(self) -> Any:
+        # Delta has no Python call for transaction identifiers; its log is the only place that has them.
+        return self._log().update(False, self._nothing, self._nothing)
+
+
+class DeltaTransaction:
+    """Delta transaction that watches transaction versions, adds files and sets versions atomically.
+
+    The commit fails if another writer has set one of the versions watched.
+    """
+
+    def __init__(self, jvm: Any, transaction: Any, log: DeltaTableLog) -> None:
+        self._jvm = jvm
+        self._transaction = transaction
+        self._table = log
+        self._written_actions: dict[str, Any] = {}  # of files that Delta's writer has written, by path
+
+    @property
+    def snapshot(self) -> DeltaSnapshot:
+        return DeltaSnapshot(self._transaction.snapshot(), self._table.read_commit)
+
+    def watch(self, app_id: str) -> None:
+        self._transaction.txnVersion(app_id)
+
+    def write(self, frame: DataFrame) -> list[WrittenFile]:
+        """Write rows by Delta's own writer, which checks constraints and computes generated columns."""
+        table = self._table
+        rows = with_partition_checks(frame, table.partition_columns(), table.configuration(), table.local_path())
+        actions = self._transaction.writeFiles(rows._jdf)
+        files = [actions.apply(at) for at in range(actions.size())]
+        self._written_actions = {file.path(): file for file in files}
+        return [
+            WrittenFile(file.json(), file.path(), rows=file.numLogicalRecords().get(), bytes=file.size())
+            for file in files
+        ]
+
+    def commit(self, adds: Sequence[WrittenFile] | None, versions: Mapping[str, int], metadata: str | None) -> None:
+        delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
+        nothing = scala.Option.empty()
+        self._register_metrics(write_metrics(adds))
+        from_json = getattr(getattr(delta.actions, "Action$"), "MODULE$").fromJson
+        written = self._written_actions  # read from JSON, these would get empty tags
+        actions = self._jvm.PythonUtils.toSeq([written.get(add.path) or from_json(add.action) for add in adds or ()])
+        for app_id, version in versions.items():  # in front of the files; see ``torn_commits``
+            actions = actions.prepended(set_transaction(self._jvm, app_id, version))
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        write = getattr(delta, "DeltaOperations$Write")
+        user_metadata = nothing if metadata is None else scala.Some(metadata)
+        with self._table.commit_guard():
+            self._transaction.commit(actions, write(append, nothing, nothing, user_metadata, *[nothing] * 5))
+        self._table.fsync()
+
+    def _register_metrics(self, metrics: Mapping[str, int]) -> None:
+        """Register counts for the commit's entry in the table's history."""
+        session = self._transaction.spark()
+        sql_metrics = self._jvm.java.util.HashMap()
+        for name, value in metrics.items():
+            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
+                session.sparkContext(), name
+            )
+            metric.set(value)
+            sql_metrics[name] = metric
+        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(sql_metrics))
+
+
+def _text_map(entries: Any) -> dict[str, str]:
+    pairs = entries.toSeq()
+    return {str(pairs.apply(at)._1()): str(pairs.apply(at)._2()) for at in range(pairs.size())}

@@ -1,0 +1,137 @@
+"""Tables in a directory, by the metadata that Delta and Iceberg keep there.
+
+Two tables in one directory are a loss: the maintenance of each deletes the files that only the other one names.
+"""
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pyarrow.fs as pafs
+
+from rmq_formats.errors import StoreError
+
+DELTA_LOG: Final = "_delta_log"
+METADATA: Final = "metadata"  # Iceberg's directory of a table's metadata
+_METADATA_FILE: Final = re.compile(r".*(\.metadata\.json(\.gz)?|\.gz\.metadata\.json)")
+_UUID: Final = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"')  # of a file that was cut off, too
+_FIRST: Final = re.compile(r"(00000-.*|v[01]\..*)")  # a table's first metadata, as catalogs and Hadoop name them
+_NEWEST_READ: Final = 20  # limit: of metadata files that the table does not name, for a run's look at a directory
+
+
+def iceberg_uuid(content: bytes) -> str | None:
+    """Return the uuid of an Iceberg table from a metadata file, whole or cut off; None if the file has none."""
+    try:
+        plain = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError):
+        return None
+    try:
+        return str(json.loads(plain)["table-uuid"])
+    except (ValueError, TypeError, KeyError):
+        match = _UUID.search(plain)
+        return None if match is None else match[1].decode(errors="replace")
+
+
+def other_iceberg_table(
+    files: pafs.FileSystem, paths: Collection[str], uuid: str | None, named: Collection[str]
+) -> str | None:
+    """Describe the first Iceberg table of another uuid among metadata files; None if there is no such table.
+
+    Args:
+        files: file system of the paths.
+        paths: of files, of which those that are no metadata are passed over.
+        uuid: of the table that may be there; None if no table may.
+        named: names of the metadata files that this table names.
+    """
+    for path in paths:
+        name = PurePosixPath(path).name
+        if name in named or not _METADATA_FILE.fullmatch(name):
+            continue
+        try:
+            with files.open_input_stream(path, compression=None) as stream:
+                content = bytes(stream.read())
+        except FileNotFoundError:  # another export has deleted the file
+            continue
+        other_uuid = iceberg_uuid(content)
+        if content and (other_uuid is None or other_uuid != uuid):
+            return f"the Iceberg table {other_uuid or 'of an unknown uuid'} ({path})"
+    return None
+
+
+def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named: Collection[str] = ()) -> str | None:
+    """Describe the table in a directory that is not the Iceberg table of a uuid; None if there is no such table.
+
+    Args:
+        files: file system of the directory.
+        directory: its path.
+        uuid: see ``other_iceberg_table``.
+        named: see ``other_iceberg_table``.
+    """
+    log = f"{directory}/{DELTA_LOG}"
+    if files.get_file_info(log).type == pafs.FileType.Directory:
+        return f"a Delta table ({log})"
+    listed = files.get_file_info(pafs.FileSelector(f"{directory}/{METADATA}", allow_not_found=True))
+    unnamed = [info for info in listed if info.base_name not in named and _METADATA_FILE.fullmatch(info.base_name)]
+    by_age = sorted(unnamed, key=lambda info: (_FIRST.fullmatch(info.base_name) is None, -(info.mtime_ns or 0)))
+    firsts = sum(_FIRST.fullmatch(info.base_name) is not None for info in unnamed)
+    return other_iceberg_table(files, [info.path for info in by_age[: firsts + _NEWEST_READ]], uuid, named)
+
+
+def table_around(directory: Path) -> Path | None:
+    """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
+    for above in directory.absolute().parents:
+        if (above / DELTA_LOG).is_dir() or any(map(_is_metadata, (above / METADATA).glob("*.json*"))):
+            return above
+    return None
+
+
+def _is_metadata(path: Path) -> bool:
+    return _METADATA_FILE.fullmatch(path.name) is not None
+
+
+def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
+    """Describe a table whose files a VACUUM of the Delta table in this directory would delete; None without one.
+
+    A VACUUM passes over names that begin with ``_`` or ``.``.
+
+    Args:
+        directory: of the Delta table.
+        ignored: names in this directory that are passed over as well.
+    """
+    for path, names, files in os.walk(directory):
+        current_directory = Path(path)
+        if current_directory != directory and DELTA_LOG in names:
+            return f"a Delta table ({current_directory / DELTA_LOG})"
+        if current_directory.name == METADATA and any(map(_METADATA_FILE.fullmatch, files)):
+            return f"an Iceberg table ({current_directory})"
+        hidden = ignored if current_directory == directory else ()
+        names[:] = [name for name in names if not name.startswith(("_", ".")) and name not in hidden]
+    return None
+
+
+def check_new_table(name: str, around: Path | None, other: str | None) -> None:
+    """Refuse a directory for a new table if another table has it, or is around it.
+
+    Args:
+        name: name of the new table.
+        around: directory of a table above, see ``table_around``.
+        other: description of a table in the directory.
+
+    Raises:
+        StoreError: naming the other table.
+    """
+    if around is not None:
+        raise StoreError(f"{name}: is within the table {around}; give another --table")
+    if other is not None:
+        raise StoreError(f"{name}: its directory has {other}; give another --table")
+
+
+def check_vacuum(name: str, other: str | None) -> None:
+    """Refuse a VACUUM that would delete files of another table, given its description. Raises StoreError."""
+    if other is not None:
+        reason = f"its directory has {other}; --vacuum deletes nothing there: move that table to another directory"
+        raise StoreError(f"{name}: {reason}")

@@ -1,0 +1,372 @@
+"""Exactly-once commit of log rows to a Delta or Iceberg table.
+
+The steps of a commit, in the order of this module:
+
+1. Begin a transaction on the newest version of the table: ``commit_with_retry``.
+2. Watch the transaction versions of the export, read its progress from the snapshot, and find the range of the log
+   that is still pending: ``ExactlyOnceTable.start_attempt``.
+3. Write the pending rows as data files, without those that the table already contains: the tasks of ``raw_files``, or
+   ``spark_table``. In a table with a key, merge them: ``SparkTableLog.upsert``.
+4. Add the high watermark to the transaction versions: ``with_high_watermark``.
+5. Commit data files, transaction versions and metadata atomically: ``commit_files``, by ``TableTransaction.commit``.
+6. If another writer changed a watched version meanwhile, the commit fails. Begin again with step 1.
+
+The transaction version of an export is the physical offset up to which its rows are committed. Rows and offset are one
+commit: a killed run leaves both or neither, and a repeated run commits pending rows only. Of two runs that race, one
+commits first, and the other begins again after the offset of the first.
+
+A table contains the rows of one store, or of several brokers. Each broker has transaction versions of its own, and one
+transaction may commit the rows of many brokers.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.parquet import WrittenFile
+from rmq_lakehouse.progress import ExportProgress, last_metadata, read_progress
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.store_log import StoreLog, check_log, fingerprint_end, snapshot_log
+from rmq_lakehouse.table_fit import check_files, check_fit, create_or_evolve
+from rmq_lakehouse.table_log import (
+    UNDECODED,
+    CommitAttempt,
+    CommitResult,
+    StartAttempt,
+    TableLog,
+    TableSnapshot,
+    TableSpec,
+    TableTransaction,
+)
+from rmq_lakehouse.watermark import WATERMARK_LOST, WATERMARK_SUFFIX, HighWatermark
+
+PULLED_END: Final = "pulled_end"
+ATTEMPTS: Final = 50  # each lost race is the commit of another writer
+_BROKERS: Final = "brokers"
+_UNKNOWN_OFFSET: Final = 1 << 62  # behind the end of any log
+
+WriteRows = Callable[[Mapping[int, CommitAttempt]], CommitResult]
+"""Writes and commits the rows of attempts of one transaction, by their positions in the list of ``StartAttempt``."""
+
+
+def commit_with_retry(path: str, log: TableLog, starts: Sequence[StartAttempt], write: WriteRows) -> CommitResult:
+    """Commit the pending rows of several brokers in one transaction, and retry after a lost race (steps 1 and 6).
+
+    Args:
+        path: path of the table.
+        log: log of the table.
+        starts: starts the attempt of each broker.
+        write: writes and commits the rows; called again after each lost race.
+
+    Raises:
+        StoreError: each attempt lost a race, or the table does not contain the rows that were committed to it.
+    """
+    for _ in range(ATTEMPTS):
+        transaction = log.begin_transaction()
+        started = ((number, start(transaction)) for number, start in enumerate(starts))
+        attempts = {number: attempt for number, attempt in started if attempt is not None}
+        if not attempts:
+            return CommitResult()
+        try:
+            if any(attempt.has_pending_rows for attempt in attempts.values()):
+                return write(attempts)
+            return commit_progress(list(attempts.values()))
+        except log.conflicts:
+            continue
+    raise StoreError(f"{path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
+
+
+class ExactlyOnceTable:
+    """Table to which the rows of one store, or of one broker, are committed exactly once.
+
+    Args:
+        path: path of the table, or its name in a catalog.
+        log: log of the table.
+        selection: selection of the store's messages that the export commits.
+        table_spec: partitions and properties of the table.
+        offset: name of the column of physical offsets.
+        broker_columns: names of the columns of cluster and broker, in a table of several brokers.
+        order_column: first column by which the later of two rows wins, in a table with a key: ``offset``, or the store
+            time with several brokers. Only a later row replaces a row. So unless rows were removed, the table has a
+            row as late as the latest row committed.
+        key: names of the key columns, if the table has a key.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        log: TableLog,
+        selection: ExportSelection,
+        table_spec: TableSpec,
+        offset: str = "physical_offset",
+        broker_columns: tuple[str, str] = (CLUSTER, BROKER_NAME),
+        order_column: str | None = None,
+        key: Sequence[str] = (),
+    ) -> None:
+        self.path = path
+        self.selection = selection
+        self.app_id = selection.app_id
+        self.broker_id = None if selection.broker is None else selection.broker.id
+        self.offset = offset
+        self.log = log
+        self._table_spec, self._broker_columns = table_spec, broker_columns
+        self._order_column, self._identity_columns = order_column, [offset, *key]
+        self._watermarks = HighWatermark(log, selection, offset, broker_columns, order_column)
+        self._progress_cache: dict[tuple[str, int, int], ExportProgress] = {}  # of the newest version read
+
+    @property
+    def broker_texts(self) -> Mapping[str, str]:
+        """Values of the columns of cluster and broker in the rows of the store; empty in a table of one store."""
+        return self._watermarks.broker_texts
+
+    @property
+    def watermark_id(self) -> str:
+        """Application id of the high watermark; its version is the physical offset of the newest row committed."""
+        return self.app_id + WATERMARK_SUFFIX
+
+    @property
+    def queues_id(self) -> str:
+        """Application id of the progress by queue offsets; see ``cluster.queues``."""
+        return f"{self.app_id}:queues"
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether the export begins at ``--from-offset``, so that the table may already contain its rows."""
+        return self.selection.from_offset is not None
+
+    def is_store_id(self, app_id: str) -> bool:
+        """Return whether an application id belongs to any selection of the store."""
+        return self.selection.is_own_id(app_id)
+
+    def is_other_selection_id(self, app_id: str, own_ids: Collection[str]) -> bool:
+        """Return whether an application id shows that another selection of the store has committed rows."""
+        return self.is_store_id(app_id) and app_id not in own_ids and not app_id.endswith(UNDECODED)
+
+    # Before the first commit: the table and the log must fit.
+
+    def check(self, schema: Any) -> None:
+        """Refuse a table of another store or of another layout, or a table with missing files. Raises StoreError."""
+        if self.log.exists():
+            check_fit(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+            check_files(self.path, self.log)
+
+    def prepare(self, schema: Any) -> None:
+        """Create the table if it does not exist, and add the columns that it lacks. Raises StoreError."""
+        create_or_evolve(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+
+    def check_log(self, log: StoreLog) -> None:
+        """Refuse a log other than the one that the table was exported from, unless the export is a backfill.
+
+        Raises:
+            StoreError: the log was cut off, or is another store's. In a backfill: the table has rows after the end of
+                the log. Once the log has grown, they would be taken for its rows.
+        """
+        progress = self.progress()
+        if not self.is_backfill:
+            check_log(log, progress.verified_offset, progress.metadata, self.path)
+            last_fingerprint = self._last_metadata()
+            if last_fingerprint != progress.metadata:
+                check_log(log, fingerprint_end(last_fingerprint), last_fingerprint, self.path)
+        elif self.log.exists():
+            log_end = snapshot_log(log.store).end
+            exported_end = max(progress.recorded_offset or 0, fingerprint_end(self._last_metadata()))
+            if exported_end > log_end and self._has_rows_from(log_end):
+                raise StoreError(
+                    f"{self.path}: holds rows behind {log_end}, where the CommitLog ends; delete them first"
+                )
+
+    def _last_metadata(self) -> str | None:
+        """Return the metadata of the last commit of any selection: all selections share the offsets of the table."""
+        snapshot = self.log.snapshot()
+        return broker_metadata(last_metadata(snapshot, snapshot.version, f"{self.selection.lock_id}:"), self.broker_id)
+
+    def _has_rows_from(self, offset: int) -> bool:
+        return self._watermarks.has_offsets(self.log.snapshot().version, offset)
+
+    # Step 2: start an attempt from the progress that the table records.
+
+    def start_attempt(self, end: int, log: StoreLog) -> StartAttempt:
+        """Return the function that starts an attempt to commit the records that begin before ``end``."""
+        return lambda transaction: self._start(transaction, end, log)
+
+    def _start(self, transaction: TableTransaction, end: int, log: StoreLog) -> CommitAttempt | None:
+        selection = self.selection
+        transaction.watch(selection.app_id)
+        transaction.watch(selection.lock_id)
+        snapshot = transaction.snapshot
+        progress = self.progress_in(snapshot, self.app_id)
+        first = self._resume_offset(progress)
+        if end < first or (end == first and not self.is_backfill):
+            return None
+        begin = max(first, selection.starting_physical_offset)
+        watermark = None
+        if self.is_backfill:
+            is_lost = self._watermarks.find_lost_row(snapshot, self.app_id) is not None
+            watermark = WATERMARK_LOST if is_lost else snapshot.transaction_version(self.watermark_id)
+        versions = {
+            selection.app_id: max(end, self._verified_end(progress, log, end)),
+            selection.lock_id: snapshot.version + 1,
+        }
+        return CommitAttempt(
+            transaction,
+            begin,
+            end,
+            needs_dedup=self._needs_dedup(snapshot, first),
+            app_id=self.app_id,
+            versions=versions,
+            metadata=log.fingerprint(end),
+            broker_id=self.broker_id,
+            watermark=watermark,
+            lost_watermarks=self._lost_watermarks(snapshot, begin, end),
+        )
+
+    def _needs_dedup(self, snapshot: TableSnapshot, first: int) -> bool:
+        """Return whether the table may already contain rows of the log from the offset ``first``."""
+        own_ids = {self.app_id, self.watermark_id, self.selection.lock_id, self.queues_id}
+        return (
+            self.is_backfill
+            or any(self.is_other_selection_id(name, own_ids) for name in snapshot.app_ids())
+            or max(first, 0) < self._pulled_end(snapshot)
+            or snapshot.drops_transactions()
+        )
+
+    @staticmethod
+    def _verified_end(progress: ExportProgress, log: StoreLog, end: int) -> int:
+        """Return the verified offset; ``end`` if the log is not the exported one, which proves nothing then."""
+        verified = progress.verified_offset
+        return verified if log.reread_if_shorter(verified).matches(verified, progress.metadata) else end
+
+    def _lost_watermarks(self, snapshot: TableSnapshot, begin: int, end: int) -> dict[str, int]:
+        by_time = self._order_column not in {None, self.offset}  # a row of any broker may be as late as another's
+        other_ids = [
+            name
+            for name in snapshot.app_ids()
+            if name.endswith(WATERMARK_SUFFIX) and name != self.watermark_id and (by_time or self.is_store_id(name))
+        ]
+        return self._watermarks.lost_watermarks(snapshot, other_ids, begin, end) if begin < end else {}
+
+    def resume_offset(self) -> int:
+        """Return the physical offset of the first pending row; -1 if nothing was committed yet.
+
+        Raises:
+            StoreError: the table does not contain the rows that were committed, and ``--from-offset`` is not given.
+        """
+        return self._resume_offset(self.progress())
+
+    def _resume_offset(self, progress: ExportProgress) -> int:
+        from_offset = self.selection.from_offset
+        if from_offset is None:
+            if progress.fault is not None:
+                raise StoreError(f"{self.path}: {progress.fault}")
+            return progress.verified_offset
+        if progress.recorded_offset is not None and from_offset > max(progress.recorded_offset, 0):
+            recorded = max(progress.recorded_offset, 0)
+            raise StoreError(f"--from-offset {from_offset}: last export of {self.path} committed {recorded}")
+        return from_offset
+
+    def progress(self, app_id: str | None = None) -> ExportProgress:
+        """Read the progress of the selection from the newest version of the table; see ``progress_in``."""
+        snapshot = self.log.snapshot()
+        return ExportProgress(-1, -1) if snapshot.version < 0 else self.progress_in(snapshot, app_id or self.app_id)
+
+    def progress_in(self, snapshot: TableSnapshot, app_id: str) -> ExportProgress:
+        """Read the progress of the selection from a snapshot.
+
+        Args:
+            snapshot: version of the table.
+            app_id: application id of the progress by physical offsets, or by queue offsets.
+        """
+        recorded = snapshot.transaction_version(app_id)
+        key = (app_id, snapshot.version, recorded)
+        if key not in self._progress_cache:
+            has_store_ids = any(map(self.is_store_id, snapshot.app_ids()))
+            is_complete = has_store_ids and not snapshot.drops_transactions()
+            find_lost_row = partial(self._watermarks.find_lost_row, snapshot)
+            progress = read_progress(
+                snapshot, snapshot.version, app_id, recorded, find_lost_row, is_complete=is_complete
+            )
+            of_other_ids = {
+                cached_key: cached for cached_key, cached in self._progress_cache.items() if cached_key[0] != app_id
+            }
+            own_progress = replace(progress, metadata=broker_metadata(progress.metadata, self.broker_id))
+            self._progress_cache = {**of_other_ids, key: own_progress}
+        return self._progress_cache[key]
+
+    def pulled_end(self) -> int:
+        """Return a physical offset after all messages that were pulled from queues; 0 if none was."""
+        snapshot = self.log.snapshot()
+        return 0 if snapshot.version < 0 else self._pulled_end(snapshot)
+
+    def _pulled_end(self, snapshot: TableSnapshot) -> int:
+        if self.selection.broker is None:
+            return 0
+        progress = self.progress_in(snapshot, self.queues_id)
+        if progress.recorded_offset is not None and progress.recorded_offset < 0:
+            return 0
+        try:
+            return int(json.loads(progress.metadata or "")[PULLED_END])
+        except (ValueError, TypeError, KeyError):
+            return _UNKNOWN_OFFSET
+
+
+def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitAttempt:
+    """Add the high watermark to the transaction versions of an attempt (step 4).
+
+    Args:
+        attempt: attempt whose rows are written.
+        last_row: physical offset of its last row; in a table with a key and several brokers the store time of that
+            row, in ms. None if there are no rows.
+    """
+    watermark = max((offset for offset in (attempt.watermark, last_row) if offset is not None), default=None)
+    read_installed_version = (
+        {} if attempt.spans or watermark is None else {attempt.app_id + WATERMARK_SUFFIX: watermark}
+    )
+    versions = {**attempt.versions, **attempt.lost_watermarks, **attempt.undecoded_versions, **read_installed_version}
+    return replace(attempt, versions=versions)
+
+
+def commit_files(attempts: Sequence[CommitAttempt], adds: Sequence[WrittenFile] | None) -> CommitResult:
+    """Commit data files, transaction versions and metadata of attempts of one transaction atomically (step 5).
+
+    Args:
+        attempts: attempts whose rows are in the files.
+        adds: files to add; None if the attempts have no rows to write.
+
+    Raises one of the log's ``conflicts`` if another writer was faster.
+    """
+    versions = {app_id: version for attempt in attempts for app_id, version in attempt.versions.items()}
+    attempts[0].transaction.commit(adds, versions, join_metadata(attempts))
+    files = adds or ()
+    return CommitResult(sum(file.rows for file in files), len(files), committed=True)
+
+
+def commit_progress(attempts: Sequence[CommitAttempt], last_row: int | None = None) -> CommitResult:
+    """Commit the transaction versions of attempts without rows; ``last_row`` as in ``with_high_watermark``."""
+    return commit_files([with_high_watermark(attempt, last_row) for attempt in attempts], None)
+
+
+def commit_progress_with_retry(path: str, log: TableLog, start: StartAttempt, last_row: int | None) -> None:
+    """Commit the transaction versions of one attempt without rows, and retry after a lost race."""
+    commit_with_retry(path, log, [start], lambda attempts: commit_progress(list(attempts.values()), last_row))
+
+
+def join_metadata(attempts: Sequence[CommitAttempt]) -> str | None:
+    """Join the metadata of attempts: that of one store unchanged, that of brokers as JSON by broker."""
+    if attempts[0].broker_id is None:
+        return attempts[0].metadata
+    return json.dumps({_BROKERS: {attempt.broker_id: attempt.metadata for attempt in attempts}})
+
+
+def broker_metadata(metadata: str | None, broker_id: str | None) -> str | None:
+    """Return the part of a commit's metadata that belongs to one broker; see ``join_metadata``."""
+    if broker_id is None or metadata is None:
+        return metadata
+    try:
+        part = json.loads(metadata)[_BROKERS][broker_id]
+    except (ValueError, TypeError, KeyError):  # metadata of another program
+        return None
+    return part if isinstance(part, str) else None

@@ -1,0 +1,34 @@
+"""Table formats by name, and the options that they need."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from rmq_lakehouse.command.options import check_installed
+from rmq_lakehouse.delta.table import DeltaTableLog
+from rmq_lakehouse.table_log import OpenTable, SparkTableLog
+
+
+def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> OpenTable:
+    """Return the function that opens tables of a format.
+
+    Args:
+        spark: the session.
+        name: ``delta`` or ``iceberg``.
+        options: properties of a catalog that table names refer to.
+
+    Raises:
+        OptionError: pyiceberg is not installed.
+    """
+    if name == "delta":
+        # Spark's default, INT96, other engines read in nanoseconds, which end in 2262, or not at all.
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        return lambda table: DeltaTableLog(spark, table)
+    check_installed()
+    from rmq_lakehouse.iceberg.catalog import IcebergLocation  # noqa: PLC0415
+    from rmq_lakehouse.iceberg.table import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
+
+    def open_iceberg(table: str) -> SparkTableLog:
+        return IcebergTableLog(spark, IcebergLocation(table, options))
+
+    return open_iceberg

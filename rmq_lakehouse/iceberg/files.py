@@ -1,0 +1,198 @@
+"""Files of Iceberg tables: columns with the table's field ids, and data files of manifests with their metrics.
+
+Tasks derive the metrics from footers that they have just written, so that the driver opens no file.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import partition_to_py
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
+from pyiceberg.utils.datetime import date_str_to_days
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.parquet import FinishedFile
+
+METRICS_OF_BODY: Final = ("write.metadata.metrics.column.body", "none")  # bounds of bodies tell nothing
+FIELD_ID: Final = b"PARQUET:field_id"
+_COUNTS: Final = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS: Final = ("lower_bounds", "upper_bounds")
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFiles:
+    """Iceberg's rules for files; see ``TableFiles``.
+
+    Attributes:
+        schema: the table's schema, as Iceberg's JSON.
+        spec: the table's partition spec, as Iceberg's JSON.
+        properties: properties of the table that choose metrics.
+    """
+
+    schema: str
+    spec: str
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:  # noqa: ARG002 # Delta leaves them out
+        """Give the columns the table's field ids; the columns of partitions are in the files."""
+        table = Schema.model_validate_json(self.schema)
+        required = {field.field_id for field in table.fields if field.required}
+        fields = _with_ids(schema, table.fields)
+        return pa.schema([field.with_nullable(int(field.metadata[FIELD_ID]) not in required) for field in fields])
+
+    def partition_source(self, name: str) -> str:
+        _, source, _ = _partition_field(self.schema, self.spec, name)
+        return source
+
+    def partition_values(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        """Apply the partition's transform, which pyiceberg has for Arrow."""
+        field, source, kind = _partition_field(self.schema, self.spec, name)
+        names = [column.lower() for column in rows.schema.names]
+        values = rows.column(names.index(source.lower()))
+        if isinstance(field.transform, IdentityTransform):
+            return values
+        transformed = field.transform.pyarrow_transform(kind)(values)
+        return transformed.cast(pa.date32()) if isinstance(field.transform, DayTransform) else transformed
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Convert a value to its text, a time's to its microseconds; the empty text is a value of its own."""
+        if pa.types.is_timestamp(value.type):
+            value = value.cast(pa.timestamp("us", value.type.tz)).cast(pa.int64())
+        text: str | None = pc.cast(value, pa.string()).as_py()
+        return text
+
+    def is_counted(self, leaf: str) -> bool:
+        """Leave out bodies."""
+        return leaf != "body"
+
+    def action(self, file: FinishedFile) -> str:
+        """Describe a data file: its metrics, from its footer."""
+        table = Schema.model_validate_json(self.schema)
+        statistics = data_file_statistics_from_parquet_metadata(
+            file.footer, compute_statistics_plan(table, dict(self.properties)), parquet_path_to_id_mapping(table)
+        ).to_serialized_dict()
+        description = {
+            "path": file.path,
+            "bytes": file.bytes,
+            "rows": file.rows,
+            "partitions": file.partitions,
+            "split_offsets": statistics["split_offsets"],
+            **{name: statistics[name] for name in _COUNTS},
+            **{name: {key: bound.hex() for key, bound in statistics[name].items()} for name in _BOUNDS},
+        }
+        return json.dumps(description)
+
+
+def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
+    """Build a data file of ``IcebergFiles.action``.
+
+    Args:
+        action: the JSON.
+        spec: the table's partitions.
+        schema: of the table.
+
+    Raises:
+        StoreError: the table's partition spec has changed since the file was written.
+    """
+    description = json.loads(action)
+    names = [field.name for field in spec.fields]
+    if names != list(description["partitions"]):
+        raise StoreError(
+            f"{description['path']}: the table is partitioned by {','.join(names) or 'nothing'} since; run again"
+        )
+    values = [
+        _partition(
+            field.transform.result_type(schema.find_type(field.source_id)), description["partitions"][field.name]
+        )
+        for field in spec.fields
+    ]
+    metrics: dict[str, Any] = {name: _by_id(description[name].items()) for name in _COUNTS}
+    metrics |= {
+        name: _by_id((key, bytes.fromhex(bound)) for key, bound in description[name].items()) for name in _BOUNDS
+    }
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=description["path"],
+        file_format=FileFormat.PARQUET,
+        partition=Record(*values),
+        record_count=description["rows"],
+        file_size_in_bytes=description["bytes"],
+        spec_id=spec.spec_id,
+        split_offsets=description["split_offsets"],
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **metrics,
+    )
+
+
+@cache
+def _partition_field(schema_json: str, spec_json: str, name: str) -> tuple[PartitionField, str, IcebergType]:
+    """Return a partition field, and name and type of its column."""
+    schema, spec = Schema.model_validate_json(schema_json), PartitionSpec.model_validate_json(spec_json)
+    field = next(field for field in spec.fields if field.name == name)
+    source = schema.find_field(field.source_id)
+    return field, source.name, source.field_type
+
+
+def _by_id(pairs: Iterable[tuple[str, Any]]) -> dict[int, Any]:
+    return {int(key): value for key, value in pairs}
+
+
+def _partition(kind: IcebergType, text: str | None) -> Any:
+    """Convert a partition's text to the value that manifests have."""
+    if text is None:
+        return None
+    if isinstance(kind, DateType):
+        return date_str_to_days(text)
+    assert isinstance(kind, PrimitiveType)  # a partition is no struct
+    return partition_to_py(kind, text)
+
+
+def _with_ids(fields: Iterable[pa.Field], table_fields: Sequence[NestedField]) -> list[pa.Field]:
+    """Give fields the ids and names of the table's fields of the same names, whatever their case."""
+    by_name = {field.name.lower(): field for field in table_fields}
+    fields_with_ids = []
+    for field in fields:
+        table_field = by_name.get(field.name.lower())
+        if table_field is None:  # another program has dropped it since
+            raise StoreError(f"the table has no column {field.name} any more")
+        fields_with_ids.append(_field(table_field.name, field.type, table_field.field_type, table_field.field_id))
+    return fields_with_ids
+
+
+def _field(name: str, kind: pa.DataType, known: IcebergType, field_id: int, *, nullable: bool = True) -> pa.Field:
+    if isinstance(known, StructType):
+        kind = pa.struct(_with_ids(kind, known.fields))
+    elif isinstance(known, ListType):
+        kind = pa.list_(_field("element", kind.value_type, known.element_type, known.element_id))
+    elif isinstance(known, MapType):
+        key = _field("key", kind.key_type, known.key_type, known.key_id, nullable=False)
+        kind = pa.map_(key, _field("value", kind.item_type, known.value_type, known.value_id))
+    elif isinstance(known, IntegerType):
+        kind = pa.int32()  # Iceberg has no shorter ones
+    return pa.field(name, kind, nullable, {FIELD_ID: str(field_id)})

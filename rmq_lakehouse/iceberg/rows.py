@@ -1,0 +1,156 @@
+"""Rows of an Iceberg table's files, read in Spark tasks: without a JVM of Iceberg, and without rows in the driver.
+
+pyiceberg's own reader turns null lists of records into empty lists, but a rewrite must not change values. So Arrow
+reads the files, and columns are matched by their field ids.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import PyArrowFileIO, _read_all_delete_files
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField
+from pyiceberg.types import StructType as IcebergStruct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from rmq_formats.errors import StoreError
+from rmq_formats.spark.versions import arrow_schema
+from rmq_lakehouse.iceberg.files import FIELD_ID
+from rmq_lakehouse.iceberg.io import TableFileSystem
+
+FILE: Final = "_file"  # Iceberg's own name of the column with the path of a row's file
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads pickled lists of ``FileScanTask``; Spark's tasks get it pickled.
+
+    Attributes:
+        table: its schema, as Iceberg's JSON.
+        files: opens them.
+        schema: of the batches; ``FILE`` is the path of their file.
+        row_filter: condition of the rows that are read; None is all.
+    """
+
+    table: str
+    files: TableFileSystem
+    schema: pa.Schema
+    row_filter: pc.Expression | None = None
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the files. Raises StoreError."""
+        schema = Schema.model_validate_json(self.table)
+        io = self.files.io()
+        for batch in batches:
+            for task in chain.from_iterable(map(pickle.loads, batch.column(0).to_pylist())):
+                for rows in self._rows(io, task, schema):
+                    yield rows if self.row_filter is None else rows.filter(self.row_filter)
+
+    def _rows(self, io: PyArrowFileIO, task: FileScanTask, schema: Schema) -> Iterator[pa.RecordBatch]:
+        path = task.file.file_path
+        if task.file.file_format != FileFormat.PARQUET:
+            raise StoreError(f"{path}: is no Parquet file, and cannot be written anew")
+        deleted = _read_all_delete_files(io, [task]).get(path, [])
+        hidden = np.unique(np.concatenate([np.empty(0, np.int64), *(part.to_numpy() for part in deleted)]))
+        with io.new_input(path).open() as source:
+            file = pq.ParquetFile(source)
+            names = {field.name: _name_in_file(file.schema_arrow, schema.find_field(field.name), path)
+                     for field in self.schema if field.name != FILE}  # fmt: skip
+            position = 0
+            for batch in file.iter_batches(columns=[name for name in names.values() if name is not None]):
+                is_kept = ~np.isin(np.arange(position, position + batch.num_rows), hidden)
+                position += batch.num_rows
+                rows = batch if is_kept.all() else batch.filter(pa.array(is_kept))
+                if rows.num_rows:
+                    yield pa.RecordBatch.from_arrays(
+                        [_column(rows, path if field.name == FILE else None, names.get(field.name), field.type)
+                         for field in self.schema], schema=self.schema,
+                    )  # fmt: skip
+
+
+def _column(rows: pa.RecordBatch, path: str | None, name: str | None, kind: pa.DataType) -> pa.Array:
+    if path is not None:
+        return pa.repeat(path, rows.num_rows)
+    return pa.nulls(rows.num_rows, kind) if name is None else rows.column(name).cast(kind)
+
+
+def _name_in_file(file: pa.Schema, field: NestedField, path: str) -> str | None:
+    """Return the name of a table column in a file; None if the file lacks it. Raises StoreError."""
+    has_ids = any(_id(column) is not None for column in file)
+    for column in file:
+        if _id(column) == field.field_id or (not has_ids and column.name == field.name):
+            _check_members(column.type, field.field_type, f"{path}: column {field.name}")
+            return str(column.name)
+    return None
+
+
+def _id(field: pa.Field) -> int | None:
+    field_id = (field.metadata or {}).get(FIELD_ID)
+    return None if field_id is None else int(field_id)
+
+
+def _check_members(kind: pa.DataType, table_type: IcebergType, location: str) -> None:
+    """Refuse members that another program has renamed since: Arrow finds them by name."""
+    if isinstance(table_type, IcebergStruct):
+        by_id = {field.field_id: field for field in table_type.fields}
+        for member in kind:
+            table_field = by_id.get(_id(member) or 0)
+            if table_field is not None and table_field.name != member.name:
+                raise StoreError(
+                    f"{location}: its member {member.name} is {table_field.name} now, and cannot be written anew"
+                )
+            if table_field is not None:
+                _check_members(member.type, table_field.field_type, location)
+    elif isinstance(table_type, ListType):
+        _check_members(kind.value_type, table_type.element_type, location)
+    elif isinstance(table_type, MapType):
+        _check_members(kind.key_type, table_type.key_type, location)
+        _check_members(kind.item_type, table_type.value_type, location)
+
+
+def rows_of(
+    spark: SparkSession, table: Table, tasks: Sequence[FileScanTask], columns: Sequence[str] | None = None,
+    *, with_file: bool = False,
+) -> DataFrame:  # fmt: skip
+    """Read rows of a table's files, without rows hidden by delete files.
+
+    Args:
+        spark: the session.
+        table: as it was loaded.
+        tasks: the files, of one of the table's snapshots, with their delete files.
+        columns: names of the columns wanted; None is all.
+        with_file: have ``FILE`` as well.
+    """
+    all_columns = from_arrow_schema(table.schema().as_arrow())
+    row_columns = StructType([all_columns[name] for name in columns] if columns is not None else all_columns.fields)
+    if with_file:
+        row_columns = StructType([*row_columns, StructField(FILE, StringType())])
+    reader = reader_of(table, row_columns)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return reader.read(batches)
+
+    return frame_of_parts(spark, [(task,) for task in tasks]).mapInArrow(read, row_columns)
+
+
+def reader_of(table: Table, columns: StructType, row_filter: pc.Expression | None = None) -> FileReader:
+    """Return the reader that tasks use for a table's files; see ``FileReader``."""
+    files = TableFileSystem.of(table.location(), table.io)
+    return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), row_filter)
+
+
+def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:
+    """Give files to tasks of Spark, each of which reads one of ``parts``."""
+    pickled = [(pickle.dumps(list(part)),) for part in parts]
+    return spark.createDataFrame(spark.sparkContext.parallelize(pickled, max(1, len(parts))), "files BINARY")

@@ -1,0 +1,454 @@
+"""Log of an Iceberg table through pyiceberg: snapshots, properties and atomic commits, without a JVM.
+
+Each commit records the progress of its selections in the summary of its snapshot, and in the same transaction as table
+properties. The summary is the progress of the content, the properties are the progress ever committed: a rollback makes
+them differ. A commit fails if the table has another snapshot than the one that was read.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import FileScanTask, Table, TableProperties
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.exactly_once import ATTEMPTS, commit_with_retry, join_metadata, with_high_watermark
+from rmq_lakehouse.files import TARGET_FILE_BYTES
+from rmq_lakehouse.iceberg.catalog import IcebergLocation, local_path
+from rmq_lakehouse.iceberg.expire import check_directory, delete_unused, expirable_snapshots, remove_snapshots
+from rmq_lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
+from rmq_lakehouse.iceberg.io import TableFileSystem
+from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
+from rmq_lakehouse.parquet import Layout, WrittenFile
+from rmq_lakehouse.partitions import Partition
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, StartAttempt, TableSpec
+from rmq_offline.tasks.publish import sync_file_system
+
+# A second to load, and not needed by exports without Spark: methods of Spark's log import what they call.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from rmq_lakehouse.changes import MergeRows
+    from rmq_lakehouse.iceberg.keyed import MergeResult
+    from rmq_lakehouse.iceberg.rewrite import Plan, RewriteResult
+
+_DATA: Final = "data"
+_METRICS: Final = "write.metadata.metrics."
+_CODEC: Final = "zstd"  # Iceberg's default
+_CONFLICTS: Final = (CommitFailedException,)
+
+
+class IcebergLog:
+    """Log of one table, without its rows; each call sees its newest version.
+
+    Args:
+        location: of the table.
+    """
+
+    conflicts: tuple[type[Exception], ...] = _CONFLICTS
+
+    def __init__(self, location: IcebergLocation) -> None:
+        self._location = location
+
+    def exists(self) -> bool:
+        return self._location.load() is not None
+
+    def snapshot(self) -> IcebergSnapshot:
+        return IcebergSnapshot(self._location.load())
+
+    def configuration(self) -> dict[str, str]:
+        return dict(self._table().properties)
+
+    def former_columns(self) -> dict[str, str | None]:
+        """See ``TableLog``: a column is its field id, and the table keeps its former schemas."""
+        table = self._table()
+        current_schema = table.schema()
+        ids = {name: id_ for schema in table.schemas().values() for id_, name in schema._lazy_id_to_name.items()}
+        names = current_schema._lazy_id_to_name
+        return {name: names.get(id_) for name, id_ in ids.items() if name not in names.values()}
+
+    def partition_columns(self) -> list[str]:
+        """Return the names of the table's partitions; with their transformation, where it is not the identity."""
+        return _partitions(self._table())
+
+    def missing_file(self) -> str | None:
+        """See ``TableLog``: checks the first and last file of the oldest and of the newest manifest."""
+        table = self._table()
+        current = table.current_snapshot()
+        with self._location.translate_errors():
+            manifests = [] if current is None else list(filter(_has_data, current.manifests(table.io)))
+            ends = {manifest.manifest_path: manifest for manifest in (*manifests[:1], *manifests[-1:])}
+            for manifest in ends.values():
+                entries = manifest.fetch_manifest_entry(table.io)
+                for path in (entry.data_file.file_path for entry in (*entries[:1], *entries[-1:])):
+                    if not table.io.new_input(path).exists():
+                        return path
+        return None
+
+    def other_table(self) -> str | None:
+        with self._location.translate_errors():
+            return self._location.other_table(self._table())
+
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout:
+        del table_spec  # the table's own partitions
+        return table_layout(self._table(), self._location.table, codec)
+
+    def begin_transaction(self) -> "IcebergTransaction":
+        return IcebergTransaction(self._location, self._table())
+
+    def vacuum(self, hours: int) -> None:
+        before_ms = int((_now_s() - hours * 3600) * 1000)
+        with self._location.translate_errors():
+            check_directory(self._table())
+        for _ in range(ATTEMPTS):
+            table = self._table()
+            kept_ids = [snapshot.snapshot_id for snapshot in IcebergSnapshot(table).since_last_export()]
+            expired_ids = expirable_snapshots(table.metadata, before_ms, kept_ids)
+            try:
+                with self._location.translate_errors():
+                    if expired_ids:
+                        remove_snapshots(table, expired_ids)
+                    delete_unused(self._table(), before_ms)
+                return
+            except CommitFailedException:
+                continue
+        raise StoreError(
+            f"{self._location.table}: lost {ATTEMPTS} commit conflicts to other writers; no version expired"
+        )
+
+    def fsync(self) -> None:
+        fsync_table(self._table(), self._location.table)
+
+    def _table(self) -> Table:
+        table = self._location.load()
+        if table is None:
+            raise StoreError(f"{self._location.table}: the table is gone")
+        return table
+
+    def create_of_arrow(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
+        """Create the table of Arrow columns, whose comments are in their metadata."""
+        defaults = {"format-version": "2", **({"comment": table_spec.comment} if table_spec.comment else {})}
+        defaults |= dict([METRICS_OF_BODY]) if "body" in schema.names else {}
+        columns = iceberg_schema(schema, self._location.table)
+        self._location.create(columns, table_spec.partitions, {**defaults, **properties})
+
+    def add_arrow_columns(self, schema: pa.Schema) -> None:
+        """Add the columns that the table lacks."""
+        with self._location.translate_errors(), self._table().update_schema(case_sensitive=False) as update:
+            update.union_by_name(iceberg_schema(schema, self._location.table))
+
+
+class IcebergTableLog(IcebergLog):
+    """Log of one table that Spark reads, writes and merges into.
+
+    Args:
+        spark: the session, which reads rows; commits do without it.
+        location: of the table.
+    """
+
+    def __init__(self, spark: "SparkSession", location: IcebergLocation) -> None:
+        super().__init__(location)
+        self._spark = spark
+
+    def schema(self) -> "StructType":
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+        return from_arrow_schema(self._table().schema().as_arrow())
+
+    def storable_schema(self, schema: "StructType") -> "StructType":
+        """Return the columns as Iceberg keeps them: it has no integers of one or two bytes. Raises StoreError."""
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+        return from_arrow_schema(
+            iceberg_schema(_arrow_columns(schema, self._location.table), self._location.table).as_arrow()
+        )
+
+    def create(self, schema: "StructType", table_spec: TableSpec, properties: Mapping[str, str]) -> None:
+        self.create_of_arrow(_arrow_columns(schema, self._location.table), table_spec, properties)
+
+    def add_columns(self, schema: "StructType") -> None:
+        self.add_arrow_columns(_arrow_columns(schema, self._location.table))
+
+    def widening_refusal(self, narrow: "DataType", wide: "DataType") -> str | None:
+        from pyspark.sql.types import DecimalType  # noqa: PLC0415
+
+        if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType) and narrow.scale != wide.scale:
+            return "Iceberg widens the precision of a DECIMAL, and not its scale. Give the spec the table's scale"
+        return None
+
+    def widen_column(self, path: Sequence[str], kind: "DataType") -> None:
+        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
+
+        name = self._location.table
+        (field,) = iceberg_schema(_arrow_columns(StructType([StructField("column", kind)]), name), name).fields
+        with self._location.translate_errors(), self._table().update_schema() as update:
+            update.update_column(tuple(path), field_type=field.field_type)
+
+    def check_columns(self, path: str, schema: "StructType", identity_columns: Sequence[str]) -> None:
+        from rmq_lakehouse.spark_log import check_table_columns  # noqa: PLC0415
+
+        check_table_columns(path, self, schema, identity_columns)
+
+    def add_missing_columns(self, path: str, schema: "StructType") -> None:
+        from rmq_lakehouse.spark_log import add_missing_columns  # noqa: PLC0415
+
+        add_missing_columns(path, self, schema)
+
+    def has_rows(self, version: int, row_range: RowRange) -> bool:
+        from rmq_lakehouse.spark_log import frame_has_rows  # noqa: PLC0415
+
+        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
+
+    def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
+        """Read some columns of a version's rows; None if there are no rows.
+
+        Rows that another program has deleted by delete files are among them.
+        """
+        from rmq_lakehouse.iceberg.rows import rows_of  # noqa: PLC0415
+
+        table = self._table()
+        wanted_snapshot = next(
+            (snapshot for snapshot in table.snapshots() if snapshot.sequence_number == version), None
+        )
+        if wanted_snapshot is None:
+            return None
+        tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=wanted_snapshot.snapshot_id).plan_files()]
+        return rows_of(self._spark, table, tasks, columns) if tasks else None
+
+    def visible_rows(self) -> "DataFrame":
+        from rmq_lakehouse.iceberg.rows import rows_of  # noqa: PLC0415
+
+        table = self._table()
+        with self._location.translate_errors():
+            return rows_of(self._spark, table, list(table.scan().plan_files()))
+
+    def upsert(
+        self,
+        start: StartAttempt,
+        rows: "Callable[[CommitAttempt], DataFrame]",
+        merge: "MergeRows",
+        last_row: int | None,
+        *,
+        is_backfill: bool,
+    ) -> None:
+        del is_backfill  # a merge sets the progress in any case
+
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            (attempt,) = attempts.values()
+            assert isinstance(attempt.transaction, IcebergTransaction)  # of this log
+            versions = with_high_watermark(attempt, last_row).versions
+            merged = attempt.transaction.merge(self._spark, rows(attempt), merge)
+            attempt.transaction.commit(merged.added, versions, join_metadata([attempt]), merged.removed)
+            return CommitResult(committed=True)
+
+        commit_with_retry(self._location.table, self, [start], write)
+
+    def delete_older(self, time_column: str, days: int) -> None:
+        from rmq_lakehouse.iceberg.rewrite import cutoff, older_rows  # noqa: PLC0415
+
+        before = cutoff(_now_s(), days)
+        self._rewrite(lambda table: older_rows(table, time_column, before))
+
+    def compact(self, time_column: str) -> None:
+        from rmq_lakehouse.iceberg.rewrite import small_files  # noqa: PLC0415
+
+        self._rewrite(lambda table: small_files(table, time_column))
+
+    def _rewrite(self, make_plan: "Callable[[Table], Plan]") -> None:
+        """Rewrite files; after a lost race commit them if the table still contains the old files."""
+        from rmq_lakehouse.iceberg.rewrite import rewrite  # noqa: PLC0415
+
+        name = self._location.table
+        for _ in range(ATTEMPTS):
+            table = self._table()
+            with self._location.translate_errors():
+                plan = make_plan(table)
+            if not plan.replaced_tasks:
+                return
+            layout = table_layout(table, name, _CODEC)
+            written = rewrite(self._spark, table, layout, plan)
+            for _ in range(ATTEMPTS):
+                try:
+                    if self.begin_transaction().replace(written):
+                        return
+                    break
+                except CommitFailedException:
+                    continue
+        raise StoreError(f"{name}: lost {ATTEMPTS} races against other writers; its files are as they were")
+
+
+class IcebergTransaction:
+    """Transaction that adds files and sets versions; it fails if the table has another snapshot than it has read."""
+
+    def __init__(self, location: IcebergLocation, table: Table) -> None:
+        self._location, self._table = location, table
+
+    @property
+    def snapshot(self) -> IcebergSnapshot:
+        return IcebergSnapshot(self._table)
+
+    def watch(self, app_id: str) -> None:
+        """Do nothing: the commit fails if there was any other commit."""
+
+    def write(self, frame: "DataFrame") -> list[WrittenFile]:
+        from rmq_lakehouse.frame_files import write_frame  # noqa: PLC0415
+
+        return write_frame(frame, table_layout(self._table, self._location.table, _CODEC))
+
+    def merge(self, spark: "SparkSession", frame: "DataFrame", rows: "MergeRows") -> "MergeResult":
+        """Write the files of a merge in tasks; see ``keyed.merge``."""
+        from rmq_lakehouse.iceberg.keyed import merge  # noqa: PLC0415
+
+        layout = table_layout(self._table, self._location.table, _CODEC)
+        with self._location.translate_errors():
+            return merge(spark, self._table, layout, frame, rows)
+
+    def commit(
+        self,
+        adds: Sequence[WrittenFile] | None,
+        versions: Mapping[str, int],
+        metadata: str | None,
+        removes: Sequence[DataFile] = (),
+    ) -> None:
+        """Commit files, transaction versions and metadata; see ``TableTransaction.commit``.
+
+        Args:
+            adds: files to add.
+            versions: transaction versions by application id.
+            metadata: metadata of the commit.
+            removes: files whose rows are in ``adds``, or are replaced or deleted.
+
+        Raises:
+            CommitFailedException: another writer has committed meanwhile; the files written belong to no version.
+            StoreError: the state of the commit is unknown to the catalog.
+        """
+        properties = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
+        fingerprint = {} if metadata is None else {LOG_FINGERPRINT: metadata}
+        self._commit(adds or (), removes, properties | fingerprint, properties)
+
+    def replace(self, rewritten: "RewriteResult") -> bool:
+        """Replace files by others; return False if the table has changed these files meanwhile.
+
+        The snapshot repeats the metadata of the last export's snapshot, so that the latter may expire. Table properties
+        stay: a table that was rolled back still shows it. Raises as ``commit``.
+        """
+        if not rewritten.fits(self._table):
+            return False
+        snapshots = self.snapshot.since_last_export()
+        summary = snapshots[-1].summary if snapshots else None
+        summary_properties = {} if summary is None else summary.additional_properties
+        export_properties = {
+            name: value
+            for name, value in summary_properties.items()
+            if name.startswith(TRANSACTION) or name == LOG_FINGERPRINT
+        }
+        self._commit(rewritten.added, rewritten.removed, export_properties, {})
+        return True
+
+    def _commit(
+        self,
+        adds: Sequence[WrittenFile],
+        removes: Sequence[DataFile],
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
+    ) -> None:
+        table = self._table
+        # pyiceberg would append again, after the rows that another export has committed meanwhile.
+        without_retries = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": without_retries})
+        added = [data_file(file.action, table.spec(), table.schema()) for file in adds]
+        fsync_table(table, self._location.table)  # a commit must not name files that a power cut takes
+        with self._location.translate_errors():
+            try:
+                transaction = table.transaction()
+                update = transaction.update_snapshot(snapshot_properties=dict(summary))
+                with update.overwrite() if removes else update.fast_append() as change:
+                    for file in added:
+                        change.append_data_file(file)
+                    for removed_file in removes:
+                        change.delete_data_file(removed_file)
+                transaction.set_properties(dict(properties))
+                transaction.commit_transaction()
+            except CommitStateUnknownException as error:
+                reason = f"the catalog did not tell whether it has committed ({error})"
+                raise StoreError(
+                    f"{self._location.table}: {reason}; run the export again: nothing lands twice"
+                ) from error
+        fsync_table(table, self._location.table)
+
+
+def fsync_table(table: Table, name: str) -> None:
+    """Sync the file system of a table's directory to disk; an object store needs no sync."""
+    directory = local_path(table.metadata.location, name)
+    if directory is not None and directory.is_dir():
+        sync_file_system(directory)
+
+
+def table_layout(table: Table, name: str, codec: str) -> Layout:
+    """Create the directory of a table's data files, and return how tasks write them."""
+    location = table.metadata.location
+    directory = local_path(location, name)
+    connect, data = None, f"{location.rstrip('/')}/{_DATA}"
+    if directory is None:
+        connect = TableFileSystem.of(location, table.io)
+    else:
+        (directory / _DATA).mkdir(parents=True, exist_ok=True)
+        data = str(directory / _DATA)
+    metrics = tuple((key, value) for key, value in table.properties.items() if key.startswith(_METRICS))
+    files = IcebergFiles(table.schema().model_dump_json(), table.spec().model_dump_json(), metrics)
+    partitions = tuple(field.name for field in table.spec().fields)
+    return Layout(data, files, partitions, (), codec, TARGET_FILE_BYTES, connect)
+
+
+def _partitions(table: Table) -> list[str]:
+    spec, schema = table.spec(), table.schema()
+    columns = [(str(schema.find_column_name(field.source_id)), str(field.transform)) for field in spec.fields]
+    return [str(Partition.of_iceberg(column, transform)) for column, transform in columns]
+
+
+def _arrow_columns(schema: "StructType", name: str) -> pa.Schema:
+    """Convert Spark's columns, with their comments. Raises StoreError."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from rmq_formats.spark.versions import arrow_schema  # noqa: PLC0415
+
+    try:
+        plain_columns = arrow_schema(schema)
+    except (TypeError, PySparkException) as error:
+        raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
+    comments = ((field.metadata or {}).get("comment") for field in schema)
+    return pa.schema(
+        [
+            column.with_metadata({b"comment": comment}) if comment else column
+            for column, comment in zip(plain_columns, comments, strict=True)
+        ]
+    )
+
+
+def iceberg_schema(schema: pa.Schema, name: str) -> Schema:
+    """Convert Arrow's columns; ids are as Iceberg would number a new table's. Raises StoreError."""
+    try:
+        documented = [
+            column.with_metadata({b"doc": column.metadata[b"comment"]}) if column.metadata else column
+            for column in schema
+        ]
+        columns = _pyarrow_to_schema_without_ids(pa.schema(documented))
+    except (TypeError, UnsupportedPyArrowTypeException) as error:
+        raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
+    return assign_fresh_schema_ids(columns)
+
+
+def _has_data(manifest: ManifestFile) -> bool:
+    """Return whether a manifest has data files of its snapshot; manifests of formats before 2 may lack the counts."""
+    counts = manifest.added_files_count, manifest.existing_files_count
+    return manifest.content == ManifestContent.DATA and any(count is None or count > 0 for count in counts)
+
+
+def _now_s() -> float:
+    return time.time()

@@ -1,0 +1,248 @@
+"""Blocking adapter of the project's client for the Spark source, which raises the package's own errors.
+
+With ``administration`` it alone imports ``rmq_core`` here: brokers' responses are understood by the client alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.client.access import access_of, gather_settings
+from rmq_core.client.bulk.pull import READER_GROUP, BulkPulled, BulkReader
+from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys
+from rmq_core.client.errors import NoRouteError
+from rmq_core.client.options import ClientOptions
+from rmq_core.client.pull.request import PullStatus
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.loop import loop_factory
+from rmq_formats.codecs.topics import TEMPLATE_TOPIC
+from rmq_formats.errors import ClusterError
+from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, ClusterWriteOptions
+
+_T = TypeVar("_T")
+_Options = TypeVar("_Options", ClusterReadOptions, ClusterWriteOptions)
+_NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def resolve_access(options: _Options) -> _Options:
+    """Read the files and environment variables of the access, on the driver: tasks get what is in them.
+
+    Raises:
+        OptionError: settings that cannot be used.
+    """
+    return replace(options, access=gather_access(options.access))
+
+
+def gather_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Read the files and environment variables of an access; see ``resolve_access``. Raises OptionError."""
+    settings = gather_settings(access, os.environ)
+    access_of(settings)
+    return settings
+
+
+class ClusterLink:
+    """Consumer connection to a cluster: topics, offsets and pulls; a context manager.
+
+    Each method raises ClusterError, in one line, if the cluster does not answer or refuses.
+    """
+
+    def __init__(self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS) -> None:
+        self._namesrv = namesrv
+        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        self._reader = BulkReader(namesrv, group or READER_GROUP, **access_arguments(access))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._runner.run(self._reader.__aexit__())
+        self._runner.close()
+
+    def topics(self) -> list[str]:
+        """List all topics of the cluster, sorted."""
+        return self._run(self._reader.topics())
+
+    def clusters(self) -> dict[str, str]:
+        """Find the cluster of each broker, by name."""
+        return self._run(self._reader.clusters())
+
+    def queues(self, topic: str) -> list[ClusterQueue]:
+        """List the readable queues of a topic; ClusterError if there is no such topic."""
+        with translate_errors(self._namesrv):
+            try:
+                return [_queue_of(queue) for queue in self._runner.run(self._reader.queues(topic))]
+            except NoRouteError:
+                raise ClusterError(f"no topic {topic!r} at the name server {self._namesrv}") from None
+
+    def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
+        """Query min and max offset of each queue; the max offset is that of its next message."""
+
+        async def bounds_of(queue: MessageQueue) -> tuple[int, int]:
+            return await self._reader.offsets.min(queue), await self._reader.offsets.max(queue)
+
+        return self._of_each({queue: bounds_of(_message_queue(queue)) for queue in queues})
+
+    def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
+        """Query the first offset of each queue whose message was stored at a time or later."""
+        search = self._reader.offsets.search
+        return self._of_each({queue: search(_message_queue(queue), time) for queue, time in times_ms.items()})
+
+    def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:
+        """Query a consumer group's committed offsets; None where it has none."""
+        committed = self._reader.offsets.committed
+        return self._of_each({queue: committed(_message_queue(queue), group) for queue in queues})
+
+    def commit(self, offsets: Mapping[ClusterQueue, int], group: str) -> None:
+        """Commit a consumer group's offsets."""
+        commit = self._reader.offsets.commit
+        self._of_each({queue: commit(_message_queue(queue), group, offset) for queue, offset in offsets.items()})
+
+    def read(
+        self, queue: ClusterQueue, begin: int, end: int, tags: str, sql: str | None
+    ) -> Iterator[tuple[list[bytes | memoryview], int | None]]:
+        """Pull the records in a range of a queue, undecoded.
+
+        Yields:
+            Records, in pieces; and the offset before which messages were deleted, if the broker says so.
+        """
+        answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
+        while (pulled := self._run(_next(answers))) is not None:
+            records = [pull.records for pull in pulled if pull.records]
+            next_offsets = [pull.next_offset for pull in pulled if pull.status is PullStatus.OFFSET_ILLEGAL]
+            yield records, next_offsets[-1] if next_offsets else None
+
+    def _of_each(self, requests: Mapping[ClusterQueue, Coroutine[Any, Any, _T]]) -> dict[ClusterQueue, _T]:
+        async def gathered() -> list[_T]:
+            return await asyncio.gather(*requests.values())
+
+        return dict(zip(requests, self._run(gathered()), strict=True))
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        with translate_errors(self._namesrv):
+            return self._runner.run(work)
+
+
+class ClusterSink:
+    """Producer connection to a cluster, at least once; a context manager. Each method raises ClusterError."""
+
+    def __init__(
+        self, namesrv: str, group: str, access: Mapping[str, str] = _NO_SETTINGS, batch_bytes: int = 256 << 10
+    ) -> None:
+        self._namesrv = namesrv
+        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        with translate_errors(namesrv):
+            self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **access_arguments(access))
+        self._keys = BulkUniqKeys()
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._turn = random.randrange(1 << 16)  # random start, so that tasks begin with different queues
+
+    def __enter__(self) -> "ClusterSink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._sender.__aexit__())
+        self._runner.close()
+
+    @property
+    def messages(self) -> int:
+        """Number of messages stored so far."""
+        return self._sender.messages
+
+    def uniq_keys(self, count: int) -> NDArray[np.uint8]:
+        """Generate unique keys, uint8[count, 32]."""
+        return self._keys.next(count)
+
+    def check(self, topic: str | None) -> None:
+        """Check that the cluster responds, accepts this sender and has the topic (if not None)."""
+        if topic is not None:
+            self.queues(topic)
+        with translate_errors(self._namesrv):
+            if topic is None:
+                with contextlib.suppress(NoRouteError):
+                    self._runner.run(self._sender.queues(TEMPLATE_TOPIC))
+            self._runner.run(self._sender.check_access())
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """List the writable queues of a topic."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            with translate_errors(self._namesrv):
+                try:
+                    queues = self._queues[topic] = self._runner.run(self._sender.queues(topic))
+                except NoRouteError as error:
+                    raise ClusterError(f"topic of the name server {self._namesrv}: {error.remark}") from None
+        return queues
+
+    def send(self, chunks: Iterable[tuple[str, str | None, int | None, memoryview, int, int]]) -> None:
+        """Send messages, and wait until they are stored.
+
+        Args:
+            chunks: topic, broker and queue id where they are given, messages as a batch request
+                carries them, their number, and the ``sys_flag`` of all of them.
+        """
+        placed = [
+            (self._queue(topic, broker, number), data, count, sys_flag)
+            for topic, broker, number, data, count, sys_flag in chunks
+        ]
+
+        async def put_all() -> None:
+            for queue, data, count, sys_flag in placed:
+                await self._sender.put(queue, data, count, sys_flag=sys_flag)
+            await self._sender.flush()
+
+        with translate_errors(self._namesrv):
+            self._runner.run(put_all())
+
+    def _queue(self, topic: str, broker: str | None, number: int | None) -> MessageQueue:
+        able = [
+            queue for queue in self.queues(topic)
+            if broker in (None, queue.broker_name) and number in (None, queue.queue_id)
+        ]  # fmt: skip
+        if not able:
+            place = f"{broker or 'any broker'}:{'any' if number is None else number}"
+            raise ClusterError(f"topic {topic!r} at the name server {self._namesrv} has no queue {place} to write to")
+        if number is not None:
+            return able[0]  # one lane for all rows, so that they stay in order
+        self._turn += 1
+        return able[self._turn % len(able)]
+
+
+def access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of a client that stand for an access; see ``gather_access``."""
+    access = access_of(settings)
+    return {"options": ClientOptions(tls=access.tls), "credentials": access.credentials}
+
+
+async def _next(answers: AsyncIterator[list[BulkPulled]]) -> list[BulkPulled] | None:
+    return await anext(answers, None)
+
+
+@contextmanager
+def translate_errors(namesrv: str) -> Iterator[None]:
+    """Translate errors of the client to ClusterError."""
+    try:
+        yield
+    except RemotingError as error:
+        raise ClusterError(f"cluster of the name server {namesrv}: {error}") from error
+
+
+def _message_queue(queue: ClusterQueue) -> MessageQueue:
+    return MessageQueue(topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue_id)
+
+
+def _queue_of(queue: MessageQueue) -> ClusterQueue:
+    return ClusterQueue(queue.topic, queue.broker_name, queue.queue_id)

@@ -1,0 +1,198 @@
+"""Plans a read of ``rmq``: queues and offset ranges, fixed when it is planned."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rmq_formats.codecs.topics import RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
+from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.spark.options.values import EARLIEST, LATEST
+from rmq_lakehouse.live.options import GROUP, ByQueue, ClusterQueue, ClusterQueueName, ClusterReadOptions
+
+# Topics named after the cluster and its brokers need no exclusion: they have no messages.
+_NOT_BY_PATTERN: Final = re.compile(rf"{SYSTEM_TOPIC_PATTERN}|{RETRY_PREFIX}.*")
+
+Offsets = dict[ClusterQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offset range of a queue: one task.
+
+    Attributes:
+        queue: the queue.
+        begin: the first offset.
+        end: one past the last.
+    """
+
+    queue: ClusterQueue
+    begin: int
+    end: int
+
+
+class QueueLink(Protocol):
+    """Link to the queues of a running cluster (``client.ClusterLink``) or of another source with queue offsets."""
+
+    def topics(self) -> list[str]:
+        """List all topics, sorted."""
+        ...
+
+    def queues(self, topic: str) -> list[ClusterQueue]:
+        """List the readable queues of a topic; an error if there is no such topic."""
+        ...
+
+    def bounds(self, queues: Iterable[ClusterQueue]) -> Mapping[ClusterQueue, tuple[int, int]]:
+        """Find min and max offset of each queue; the max offset is that of its next message."""
+        ...
+
+    def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> Mapping[ClusterQueue, int]:
+        """Find the first offset of each queue whose message was stored at a time or later."""
+        ...
+
+    def committed(self, queues: Iterable[ClusterQueue], group: str) -> Mapping[ClusterQueue, int | None]:
+        """Find a consumer group's committed offsets; None where it has none."""
+        ...
+
+
+def chosen_queues(link: QueueLink, options: ClusterReadOptions) -> list[ClusterQueue]:
+    """List the queues that the options choose, in order.
+
+    Raises:
+        ClusterError: a topic or queue does not exist, or the cluster does not answer.
+    """
+    topics: Iterable[str]
+    if options.topics is not None:
+        topics = options.topics
+    elif options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        topics = [topic for topic in link.topics() if pattern.fullmatch(topic) and not _NOT_BY_PATTERN.fullmatch(topic)]
+    else:
+        topics = {name.topic for name in options.assigned or ()}
+    queues = sorted(queue for topic in sorted(set(topics)) for queue in link.queues(topic))
+    if options.assigned is not None:
+        return sorted(find_queue(queues, name) for name in options.assigned)
+    return queues
+
+
+def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> ClusterQueue:
+    """Find the queue that an option names.
+
+    Raises:
+        OptionError: no such queue, or more than one.
+    """
+    matches = [
+        queue for queue in queues
+        if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
+    ]  # fmt: skip
+    label = f"queue {name.queue_id}" if name.broker is None else f"queue {name.broker}:{name.queue_id}"
+    if not matches:
+        raise OptionError(f"{label} of {name.topic!r} is not among the queues that the options choose")
+    if len(matches) > 1:
+        raise OptionError(
+            f"{label} of {name.topic!r} is on several brokers: {', '.join(match.name for match in matches)}"
+        )
+    return matches[0]
+
+
+def starting_offsets(
+    link: QueueLink,
+    options: ClusterReadOptions,
+    queues: list[ClusterQueue],
+    bounds: Mapping[ClusterQueue, tuple[int, int]],
+) -> Offsets:
+    """Determine the first offset of each queue that meets all conditions. Raises ClusterError, OptionError."""
+    starts = _resolve_queues(queues, options.starts)
+    committed = link.committed(queues, options.group) if options.starting == GROUP and options.group else {}
+    begins: Offsets = {}
+    for queue in queues:
+        low, high = bounds[queue]
+        start = starts.get(queue, options.starting)
+        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(start, start)
+    times = _resolve_queues(queues, options.first_times_ms)
+    if options.first_ms is not None:
+        times = {queue: max(options.first_ms, times.get(queue, 0)) for queue in queues}
+    for queue, offset in link.at_times(times).items():
+        begins[queue] = max(begins[queue], offset)
+    return begins
+
+
+def ending_offsets(
+    link: QueueLink,
+    options: ClusterReadOptions,
+    queues: list[ClusterQueue],
+    bounds: Mapping[ClusterQueue, tuple[int, int]],
+) -> Offsets:
+    """Determine the ending offset of each queue, at most its max offset now. Raises ClusterError, OptionError."""
+    requested_ends = _resolve_queues(queues, options.ends)
+    ends = {queue: min(bounds[queue][1], requested_ends.get(queue, bounds[queue][1])) for queue in queues}
+    times = _resolve_queues(queues, options.end_times_ms)
+    if options.end_ms is not None:
+        times = {queue: min(options.end_ms, times.get(queue, options.end_ms)) for queue in queues}
+    for queue, offset in link.at_times(times).items():
+        ends[queue] = min(ends[queue], offset)
+    return ends
+
+
+def _resolve_queues(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
+    return {find_queue(queues, name): value for name, value in by_name.items()}
+
+
+def find_deleted_ranges(
+    begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]
+) -> list[tuple[ClusterQueue, int, int]]:
+    """List queues whose first messages were deleted, or that have become shorter: queue, from, up to where."""
+    ranges = []
+    for queue, begin in begins.items():
+        low, high = bounds[queue]
+        if begin < low:
+            ranges.append((queue, begin, low))
+        elif begin > high:
+            ranges.append((queue, high, begin))
+    return ranges
+
+
+def check_present(
+    begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]], fails: bool
+) -> tuple[Offsets, list[str]]:
+    """Move starting offsets to what exists; return these, and the ranges that were lost.
+
+    Raises:
+        ClusterError: messages were lost, and ``fails`` is set.
+    """
+    lost = [deleted_offsets_message(queue, first, last) for queue, first, last in find_deleted_ranges(begins, bounds)]
+    if lost and fails:
+        raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
+    return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost
+
+
+def deleted_offsets_message(queue: ClusterQueue, begin: int, end: int) -> str:
+    """Describe an offset range of a queue that was deleted."""
+    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} are gone"
+
+
+def spans(begins: Offsets, ends: Offsets, min_partitions: int) -> list[Span]:
+    """Plan the tasks: one for each queue, or more where more partitions are wanted."""
+    whole = [Span(queue, begins[queue], ends[queue]) for queue in sorted(ends) if begins[queue] < ends[queue]]
+    total = sum(span.end - span.begin for span in whole)
+    piece = max(1, -(-total // min_partitions)) if min_partitions > len(whole) else max(1, total)
+    return [
+        Span(span.queue, begin, min(begin + piece, span.end))
+        for span in whole
+        for begin in range(span.begin, span.end, piece)
+    ]
+
+
+def limit_ends(begins: Offsets, ends: Offsets, limit: int) -> Offsets:
+    """Lower the ends to so many messages in all, shared out by each queue's backlog; at least one."""
+    total = sum(ends[queue] - begins[queue] for queue in ends)
+    if total <= limit:
+        return ends
+    limited_ends: Offsets = {}
+    remaining = limit
+    for queue in sorted(ends):
+        have = ends[queue] - begins[queue]
+        share = min(have, remaining, -(-have * limit // total))
+        limited_ends[queue] = begins[queue] + share
+        remaining -= share
+    return limited_ends

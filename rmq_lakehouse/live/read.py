@@ -1,0 +1,92 @@
+"""Reads an offset range of a queue of a running cluster into Arrow batches, in Spark's Python workers."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.arrow.batches import record_batches
+from rmq_formats.arrow.pulled import pulled_frames
+from rmq_formats.arrow.rows import FrameRows
+from rmq_formats.arrow.schema import schema_of
+from rmq_formats.errors import ClusterError
+from rmq_formats.read.query import Query, parse_tags
+from rmq_formats.read.row_filter import RowFilter
+from rmq_formats.scan.segment import FrameBatch
+from rmq_lakehouse.live.batch import BROKER_NAME
+from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.options import ALL_TAGS, ClusterReadOptions
+from rmq_lakehouse.live.plan import Span, deleted_offsets_message
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Read the messages of an offset range, in queue order.
+
+    Args:
+        span: the offset range.
+        options: of the read.
+        columns: of the batches, in this order.
+
+    Raises:
+        ClusterError: the cluster does not answer or refuses, or messages are gone and failOnDataLoss is true.
+        FormatError: in FAILFAST, a record that fails a check; in any mode, bytes that are no records.
+    """
+    message_columns = [name for name in columns if name != BROKER_NAME]
+    schema = schema_of(message_columns or ["queue_offset"])
+    # Brokers compare hashes of tags and choose offsets by time; what is given out is compared exactly.
+    query = Query(tags=parse_tags(options.tags), first_ms=options.first_ms, end_ms=options.end_ms)
+    selector = None if query == Query() else RowFilter(query)
+    with ClusterLink(options.namesrv, options.group, options.access) as link:
+        batches = record_batches(
+            _frames(link, span, options), schema, mode=options.mode, decompress=options.decompress,
+            selector=selector, path=f"{span.queue.topic} {span.queue.name}",
+        )  # fmt: skip
+        for batch in batches:
+            yield _with_broker(batch, columns, span.queue.broker)
+
+
+def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
+    # Brokers go on behind messages whose file was just deleted, and say so only now and then (MESSAGE_WAS_REMOVING is
+    # answered as "none matches"): without a filter every offset has a message, and one that has not is gone.
+    is_whole = options.tags == ALL_TAGS and options.sql is None
+    at = span.begin
+    for records, deleted_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
+        if deleted_before is not None and not is_whole:
+            _fail_or_warn(deleted_offsets_message(span.queue, span.begin, min(deleted_before, span.end)), options)
+        if not records:
+            continue
+        frames = pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
+        if is_whole:
+            at = _next_offset(span, at, FrameRows(frames.data, frames.frames).queue_offsets, options)
+        yield frames
+    if is_whole and at < span.end:
+        _fail_or_warn(deleted_offsets_message(span.queue, at, span.end), options)
+
+
+def _next_offset(span: Span, at: int, offsets: NDArray[np.int64], options: ClusterReadOptions) -> int:
+    """Return the offset after the last read one; report gaps before and between the offsets."""
+    before = np.concatenate(([at], offsets + 1))
+    for hole in np.flatnonzero(before[:-1] < offsets).tolist():
+        _fail_or_warn(deleted_offsets_message(span.queue, int(before[hole]), int(offsets[hole])), options)
+    return int(before[-1])
+
+
+def _fail_or_warn(lost: str, options: ClusterReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise ClusterError(f"{lost}: deleted while they were read")
+    _log.warning("%s", lost)
+
+
+def _with_broker(batch: pa.RecordBatch, columns: Sequence[str], broker: str) -> pa.RecordBatch:
+    if BROKER_NAME not in columns:
+        return batch
+    broker_names = pa.repeat(pa.scalar(broker), batch.num_rows)
+    by_name = {BROKER_NAME: broker_names} | {name: batch.column(name) for name in batch.schema.names}
+    fields = {BROKER_NAME: pa.field(BROKER_NAME, pa.string())} | {field.name: field for field in batch.schema}
+    return pa.RecordBatch.from_arrays(
+        [by_name[name] for name in columns], schema=pa.schema([fields[name] for name in columns])
+    )

@@ -1,0 +1,160 @@
+"""Stream reader of the source ``rmq``: follows the queues of a running cluster.
+
+A stream offset is ``{"Orders": {"broker-a:0": 17}}``, which ``startingOffsets`` takes as well.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.options import schemas
+from rmq_lakehouse.live import plan
+from rmq_lakehouse.live.batch import COLUMNS, SpanPartition
+from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, queue_name
+from rmq_lakehouse.live.plan import Offsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_lakehouse.live.client import ClusterLink
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro batches by queue offset; each is read as a batch of the source is."""
+
+    def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
+        from rmq_lakehouse.live.client import resolve_access  # noqa: PLC0415
+
+        self._options = resolve_access(options)
+        self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
+        self._link: ClusterLink | None = None
+        self._last: Offsets | None = None  # of Trigger.AvailableNow
+
+    def _cluster(self) -> "ClusterLink":
+        """Connect the driver's side to the cluster; the connection lives as long as the query."""
+        if self._link is None:
+            from rmq_lakehouse.live.client import ClusterLink  # noqa: PLC0415
+
+            options = self._options
+            self._link = ClusterLink(options.namesrv, options.group, options.access)
+        return self._link
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Return the offset where a new query begins."""
+        link, options = self._cluster(), self._options
+        queues = plan.chosen_queues(link, options)
+        bounds = link.bounds(queues)
+        begins = plan.starting_offsets(link, options, queues, bounds)
+        return _as_json(self._check_present(begins, bounds))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Freeze the ends for ``Trigger.AvailableNow``: what is sent from now on is for the next run."""
+        self._last = self._ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the read limit of the options."""
+        limit = self._options.max_trigger_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the offset where the next micro batch ends.
+
+        Raises:
+            ClusterError: the cluster does not answer; or a queue ends before the stream's place in it, as that of a
+                topic that was recreated, and the option failOnDataLoss is true.
+        """
+        begins = _from_json(start)
+        ends = self._ends() if self._last is None else dict(self._last)
+        fresh = ends.keys() - begins.keys()
+        if fresh:  # new queues are read from their first message
+            begins |= {queue: low for queue, (low, _) in self._cluster().bounds(sorted(fresh)).items()}
+        shorter = {queue: (0, ends[queue]) for queue, begin in begins.items() if ends.get(queue, begin) < begin}
+        self._check_present({queue: begins[queue] for queue in shorter}, shorter)
+        # A queue that has become shorter, or whose broker is unreachable, keeps its offset.
+        ends = {queue: max(begin, ends.get(queue, begin)) for queue, begin in begins.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = plan.limit_ends(begins, ends, limit.max_rows)
+        return _as_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the queues' max offsets: less the stream's offset, they are the lag."""
+        return _as_json(self._ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the offset ranges of a micro batch.
+
+        Raises:
+            ClusterError: some of its messages are gone, and the option failOnDataLoss is true.
+        """
+        begins, ends = _from_json(start), _from_json(end)
+        changed = [queue for queue in ends if begins.get(queue) != ends[queue]]
+        bounds = self._cluster().bounds(changed)
+        begins = {queue: begins.get(queue, bounds[queue][0]) for queue in changed}
+        begins = self._check_present(begins, bounds)
+        # A restart repeats a batch that was planned before a broker lost its last messages.
+        self._check_present({queue: ends[queue] for queue in changed if ends[queue] > bounds[queue][1]}, bounds)
+        ends = {queue: min(ends[queue], bounds[queue][1]) for queue in changed}
+        return [SpanPartition(span) for span in plan.spans(begins, ends, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Read one offset range as Arrow batches."""
+        if not isinstance(partition, SpanPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_lakehouse.live.read import read_span  # noqa: PLC0415
+
+        yield from read_span(partition.span, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the processed offsets for the consumer group, if the options enable that."""
+        if self._options.commits and self._options.group is not None:
+            self._cluster().commit(_from_json(end), self._options.group)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _check_present(self, begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]) -> Offsets:
+        present, lost = plan.check_present(begins, bounds, self._options.fail_on_data_loss)
+        for text in lost:
+            _log.warning("%s", text)
+        return present
+
+    def _ends(self) -> Offsets:
+        link = self._cluster()
+        return {queue: high for queue, (_, high) in link.bounds(plan.chosen_queues(link, self._options)).items()}
+
+
+def _as_json(offsets: Offsets) -> dict[str, Any]:
+    """Encode offsets by topic and queue; keys in one order, since Spark compares the text."""
+    queue_offsets: dict[str, dict[str, int]] = {}
+    for queue in sorted(offsets):
+        queue_offsets.setdefault(queue.topic, {})[queue.name] = offsets[queue]
+    return queue_offsets
+
+
+def _from_json(offset: dict[str, Any]) -> Offsets:
+    """Decode offsets, which may come from a checkpoint.
+
+    Raises:
+        OptionError: not an offset of this source.
+    """
+    queue_offsets: Offsets = {}
+    try:
+        for topic, queues in offset.items():
+            for text, value in queues.items():
+                name = queue_name(topic, text)
+                if name.broker is None or not isinstance(value, int):
+                    raise ValueError(text)
+                queue_offsets[ClusterQueue(topic, name.broker, name.queue_id)] = value
+    except (AttributeError, ValueError) as error:
+        raise OptionError(f"the checkpoint's offset {offset} is not one of rmq") from error
+    return queue_offsets

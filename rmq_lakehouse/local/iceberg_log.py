@@ -1,0 +1,77 @@
+"""Log of an Iceberg table for exports without Spark, by pyiceberg."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.iceberg.table import IcebergLog, iceberg_schema
+from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
+from rmq_lakehouse.table_log import RowRange, TableSpec, check_identity_columns
+
+
+class LocalIcebergLog(IcebergLog):
+    """Log of one table that this process writes without Spark; each call sees its newest version."""
+
+    def check_writable(self) -> None:
+        """Refuse a table whose columns were renamed or dropped, or must not be null. Raises NeedsSparkError."""
+        if not self.exists():
+            return
+        if self.former_columns():
+            raise NeedsSparkError(f"{self._location.table}: its columns were renamed or dropped")
+        required = [field.name for field in self._table().schema().fields if field.required]
+        if required:
+            raise NeedsSparkError(f"{self._location.table}: its column {required[0]} is NOT NULL")
+
+    def check_columns(self, path: str, schema: pa.Schema, identity_columns: Sequence[str]) -> None:
+        existing = {field.name.lower(): field for field in self._table().schema().fields}
+        check_identity_columns(path, existing, identity_columns)
+        mismatch = self.type_mismatch(schema)
+        if mismatch is not None:
+            raise StoreError(f"{path}: {mismatch}")
+
+    def type_mismatch(self, schema: pa.Schema) -> str | None:
+        existing = {field.name.lower(): field for field in self._table().schema().fields}
+        for field in iceberg_schema(schema, self._location.table).fields:
+            column = existing.get(field.name.lower(), field)
+            if schema_to_pyarrow(column.field_type) != schema_to_pyarrow(field.field_type):  # without ids
+                return f"its column {column.name} is {column.field_type}, not {field.field_type}"
+        return None
+
+    def add_missing_columns(self, path: str, schema: pa.Schema) -> None:
+        del path
+        existing = {field.name.lower() for field in self._table().schema().fields}
+        if any(field.name.lower() not in existing for field in schema):
+            self.add_arrow_columns(schema)
+
+    def has_rows(self, version: int, row_range: RowRange) -> bool:
+        return any(len(values) for values in self._values(version, row_range))
+
+    def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
+        """Read the values of a column of integers, of a range of rows."""
+        return np.concatenate([np.empty(0, np.int64), *self._values(version, row_range)])
+
+    def _values(self, version: int, row_range: RowRange) -> Iterator[npt.NDArray[np.int64]]:
+        """Read the values file by file; rows that delete files hide are among them, as in the job."""
+        table, columns = self._table(), [row_range.column, *row_range.texts]
+        snapshots = (snapshot for snapshot in table.snapshots() if snapshot.sequence_number == version)
+        snapshot = next(snapshots, None)
+        if snapshot is None:
+            return
+        for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
+            with table.io.new_input(task.file.file_path).open() as source:
+                rows = pq.read_table(source, columns=columns, filters=condition_of(row_range))
+            yield np.asarray(rows.column(row_range.column).to_numpy(), np.int64)
+
+    def create(self, schema: pa.Schema, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
+        self.create_of_arrow(schema, table_spec, properties)
+
+    def delete_older(self, time_column: str, days: int) -> None:
+        raise NeedsSparkError(f"{self._location.table}: --retention of {days} days by {time_column}")
+
+    def compact(self, time_column: str) -> None:
+        raise NeedsSparkError(f"{self._location.table}: --optimize by {time_column}")

@@ -1,0 +1,162 @@
+"""Raw table of an export on one machine: tasks in processes write the files, as the tasks of the job do."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_formats.read.plan import plan_read
+from rmq_formats.read.task import read_task
+from rmq_formats.spark.options.read import commitlog_options
+from rmq_formats.storage.store_files import open_store
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
+from rmq_lakehouse.exports import ExportCounts, ExportTables
+from rmq_lakehouse.files import may_write_apart
+from rmq_lakehouse.local.table_log import LocalTableLog
+from rmq_lakehouse.raw_files import TaskRows, write_and_commit
+from rmq_lakehouse.raw_table import RawTable, check_partition_columns
+from rmq_lakehouse.records import PendingRecords
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.store_log import StoreLog
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, TableSpec
+from rmq_lakehouse.undecoded import resolve_refused
+from rmq_offline.tasks.runner import ProcessRunner
+
+_CODEC = "snappy"  # as in a session of Spark
+_ONE_TASK_BYTES = 1 << 62
+
+
+class LocalRunner(ProcessRunner):
+    """Runner on processes of this machine, which all see the table's directory."""
+
+    def check_shared(self, option: str, directory: str) -> None:
+        """Do nothing."""
+
+
+class LocalExport(ExportTables, Protocol):
+    """Interface of an export on one machine, which commits a selection of a store's messages to its own tables."""
+
+    def source_options(self) -> dict[str, str]:
+        """Return options of the source, in addition to the options of the selection."""
+        ...
+
+    def commit_pending(self, records: PendingRecords) -> ExportCounts:
+        """Commit the records that the tables lack."""
+        ...
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        """Return how many messages are undecoded at the end of a run, counting those of former runs.
+
+        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedRows:
+    """Rows of a task without those that the table already has.
+
+    Attributes:
+        rows: rows of the task.
+        committed: physical offsets of the table's rows.
+    """
+
+    rows: TaskRows
+    committed: npt.NDArray[np.int64]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        committed = pa.array(self.committed, pa.int64())
+        for batch in self.rows.batches(columns):
+            yield batch.filter(pc.invert(pc.is_in(batch.column("physical_offset"), committed)))
+
+
+class LocalRawExport(RawTable):
+    """Export of messages to a raw table by processes of this machine.
+
+    Args:
+        path: path of the table.
+        log: log of the table.
+        runner: runs the tasks.
+        selection: selection of the messages.
+        columns: columns of the source, in the order of the table; None is all.
+        table_spec: of the table.
+        decompresses: see ``RawTable``.
+
+    Raises:
+        OptionError: unknown columns, or columns that make no partitions.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        log: LocalTableLog,
+        runner: LocalRunner,
+        selection: ExportSelection,
+        columns: Sequence[str] | None,
+        table_spec: TableSpec,
+        *,
+        decompresses: bool = False,
+    ) -> None:
+        super().__init__(path, selection, columns, table_spec, decompresses=decompresses)
+        check_partition_columns(table_spec.partitions, self.file_schema)
+        self._log, self._runner = log, runner
+        self.table = ExactlyOnceTable(path, log, selection, self.table_spec)
+
+    def check(self) -> None:
+        """Refuse a table of another store, of other columns, or that needs Spark. Raises RmqError."""
+        self._log.check_writable()
+        self.table.check(self.commented_schema())
+
+    def prepare(self) -> None:
+        """Create the table."""
+        self.table.prepare(self.commented_schema())
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        return resolve_refused(self.table, is_resolved=self.table.path in accepted)
+
+    def commit_pending(self, records: PendingRecords) -> ExportCounts:
+        counts = ExportCounts()
+
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            nonlocal counts
+            layout = self._log.layout(self.table_spec, _CODEC)
+            tasks = self.files_tasks(self._pending_rows(records, attempts[0]), layout)
+            result, counts = write_and_commit(self._runner, attempts[0], tasks, layout)
+            return result
+
+        result = commit_with_retry(self.table.path, self._log, [records.start_attempt(self.table)], write)
+        return counts if result.committed else ExportCounts()
+
+    def _pending_rows(self, records: PendingRecords, attempt: CommitAttempt) -> Sequence[TaskRows]:
+        """Return the rows of an attempt by task: of one task where several would write many small files."""
+        rows, scanned_bytes = records.tasks(attempt)
+        if not may_write_apart(records.topics, scanned_bytes, len(rows)):
+            rows, _ = records.tasks(attempt, _ONE_TASK_BYTES)
+        if not attempt.needs_dedup:
+            return rows
+        committed = committed_offsets(self.table, self._log, attempt)
+        return [UncommittedRows(task_rows, committed) for task_rows in rows]
+
+
+def committed_offsets(table: ExactlyOnceTable, log: LocalTableLog, attempt: CommitAttempt) -> npt.NDArray[np.int64]:
+    """Read the physical offsets of the rows of an attempt that the table has already."""
+    offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts=table.broker_texts)
+    return log.values(attempt.transaction.snapshot.version, offsets)
+
+
+def find_topics(log: StoreLog, topics: Sequence[str]) -> set[str]:
+    """Find which of some topics the records of a log have, until all of them are found."""
+    selection = ExportSelection(log.store, log.store, tuple(topics))
+    options = commitlog_options(selection.read_options(log.segments[0].start_offset, log.end, {"columns": "topic"}))
+    plan = plan_read(open_store(options.path), options.query, access_path=options.access_path)
+    found_topics: set[str] = set()
+    for task in plan.tasks:
+        for batch in read_task(options.path, task, replace(options.read, columns=("topic",))):
+            found_topics |= set(pc.unique(batch.column("topic")).to_pylist())
+            if found_topics >= set(topics):
+                return found_topics
+    return found_topics

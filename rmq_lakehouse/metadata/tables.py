@@ -1,0 +1,95 @@
+"""The tables themselves, out of stores and out of running brokers, as Arrow batches."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rmq_formats import pending_timers
+from rmq_formats.arrow.schema import GROUPS, TOPICS
+from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig
+from rmq_formats.read import lag
+from rmq_formats.read.broker_config import stored_groups, stored_topics
+from rmq_formats.storage.store_files import open_store
+from rmq_lakehouse.metadata.options import MetadataOptions
+from rmq_lakehouse.metadata.reader import Table
+
+if TYPE_CHECKING:
+    from rmq_lakehouse.live.administration import ClusterTables, Master
+
+_WHOLE = None  # the one task of a store whose table is a small file
+
+
+def _plan_offsets(path: str, options: MetadataOptions) -> list[Any]:
+    return list(lag.plan_lag(open_store(path), options.groups, options.query))
+
+
+def _read_offsets(path: str, task: lag.LagTask, _: MetadataOptions) -> pa.RecordBatch:
+    return lag.read_lag(path, task)
+
+
+def _offsets_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
+    group_queues = tables.progress(master, options.wants_group, options.query.wants_topic)
+    return lag.lag_batch(
+        (
+            lag.GroupQueue(progress.topic, progress.queue_id, progress.group, progress.committed),
+            lag.Ends(progress.min_offset, progress.max_offset, progress.next_ms, progress.newest_ms),
+        )
+        for progress in sorted(group_queues, key=lambda progress: (progress.topic, progress.queue_id, progress.group))
+    )
+
+
+def _plan_whole(_path: str, _options: MetadataOptions) -> list[Any]:
+    return [_WHOLE]
+
+
+def _read_topics(path: str, _: None, options: MetadataOptions) -> pa.RecordBatch:
+    return _topics(stored_topics(open_store(path)) or {}, options)
+
+
+def _topics_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
+    return _topics(tables.topics(master), options)
+
+
+def _topics(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBatch:
+    """Make the table of ``StoredTopicConfig``, or of the configs that brokers answer, which have the same members."""
+    rows = (config for topic, config in configs.items() if options.query.wants_topic(topic))
+    return _batch(rows, TOPICS, {"topic": "topic_name"})
+
+
+def _read_groups(path: str, _: None, options: MetadataOptions) -> pa.RecordBatch:
+    return _groups(stored_groups(open_store(path)), options)
+
+
+def _groups_of_master(tables: "ClusterTables", master: "Master", options: MetadataOptions) -> pa.RecordBatch:
+    return _groups(tables.groups(master), options)
+
+
+def _groups(configs: Mapping[str, Any], options: MetadataOptions) -> pa.RecordBatch:
+    rows = (config for group, config in configs.items() if options.wants_group(group))
+    return _batch(rows, GROUPS, {"group": "group_name"})
+
+
+def _batch(
+    configs: "Iterable[StoredTopicConfig | StoredGroupConfig]", schema: pa.Schema, members: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Make a batch of configs, whose members have the columns' names but for some."""
+    config_schema = pa.schema(list(schema)[2:])
+    rows = list(configs)
+    columns = {}
+    for name in config_schema.names:
+        values = [getattr(config, members.get(name, name)) for config in rows]
+        columns[name] = [list(attributes.items()) for attributes in values] if name == "attributes" else values
+    return pa.RecordBatch.from_pydict(columns, schema=config_schema)
+
+
+def _read_timers(path: str, _: None, _options: MetadataOptions) -> pa.RecordBatch:
+    timers = pending_timers.pending_timers(path).combine_chunks()
+    batches = timers.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=pending_timers.PENDING)
+
+
+OFFSETS = Table(_plan_offsets, _read_offsets, _offsets_of_master)
+TOPICS_TABLE = Table(_plan_whole, _read_topics, _topics_of_master)
+GROUPS_TABLE = Table(_plan_whole, _read_groups, _groups_of_master)
+TIMERS_TABLE = Table(_plan_whole, _read_timers)

@@ -1,0 +1,363 @@
+"""Arrow batches as Parquet files of a partitioned table, each with its description for the table's log.
+
+Rows go from Arrow to Parquet column by column; Spark's own writer converts them value by value.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.file_store import Connect, TableFileStore, file_store_of
+from rmq_lakehouse.files import TARGET_FILE_BYTES
+
+CODECS: Final = {
+    "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
+}  # fmt: skip
+_OPEN_FILES: Final = 64
+_MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
+# VACUUM compares the log's texts of paths with what Hadoop makes of the files' names: of these both make the same.
+_AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+# Values that hardly ever repeat: a dictionary of them would be built and thrown away.
+_PLAIN: Final = frozenset(
+    {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
+)
+_PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
+MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
+
+Key = tuple[str | None, ...]
+
+
+class ColumnStats:
+    """Statistics of one column in one file.
+
+    Attributes:
+        nulls: how many values are null.
+    """
+
+    def __init__(self) -> None:
+        self.nulls = 0
+        self._kind: pa.DataType = pa.null()
+        self._bounds: list[pa.Scalar] = []
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Add values of the column."""
+        self.nulls += values.null_count
+        self._kind = values.type
+        min_max = pc.min_max(values)
+        self._bounds += [bound for bound in (min_max["min"], min_max["max"]) if bound.is_valid]
+
+    def bounds(self) -> tuple[str | int | None, str | int | None]:
+        """Return a lower and an upper bound of all values; None for a bound that the log omits."""
+        if not self._bounds:
+            return None, None
+        min_max = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
+        smallest, largest = min_max["min"].as_py(), min_max["max"].as_py()
+        if isinstance(smallest, datetime):
+            return _format_time(smallest), _format_time(largest)
+        if isinstance(smallest, str):
+            # The prefix of a text is a lower bound; an upper bound would have to be made up.
+            return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
+        return smallest, largest
+
+
+def _format_time(time: datetime) -> str:
+    """Format a time in milliseconds, the resolution of a record's times."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedFile:
+    """Facts of a finished file.
+
+    Attributes:
+        path: of the file, or its URI.
+        relative: the same, below the layout's directory.
+        partitions: text of each partition's value.
+        rows: in it.
+        bytes: its size.
+        modified_ms: when it was written.
+        stats: of the layout's columns.
+        footer: of the file.
+    """
+
+    path: str
+    relative: str
+    partitions: dict[str, str | None]
+    rows: int
+    bytes: int
+    modified_ms: int
+    stats: dict[str, ColumnStats]
+    footer: pq.FileMetaData
+
+
+class TableFiles(Protocol):
+    """Rules of a table format for its files; tasks get an instance pickled."""
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
+        """Return the schema of the files, of batches of ``schema``."""
+        ...
+
+    def partition_source(self, name: str) -> str:
+        """Return the column that a partition is made of."""
+        ...
+
+    def partition_values(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        """Compute a partition's values of rows."""
+        ...
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Return the text of a partition's value."""
+        ...
+
+    def is_counted(self, leaf: str) -> bool:
+        """Return whether the footer has the bounds of a leaf column, given by its path in Parquet."""
+        ...
+
+    def action(self, file: FinishedFile) -> str:
+        """Describe a file for the table's log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Directory, partition columns, codec and sizes of the files.
+
+    Attributes:
+        table: directory of the files, or its URI.
+        files: rules of the table format.
+        partitions: names of the partitions, which become directories.
+        stats: columns with minimum and maximum in the table's log.
+        codec: one of ``CODECS``.
+        target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
+            whatever the number of partitions.
+        connect: opens the object store of the files; None if they are in a file system.
+    """
+
+    table: str
+    files: TableFiles
+    partitions: tuple[str, ...] = ()
+    stats: tuple[str, ...] = ()
+    codec: str = "snappy"
+    target_bytes: int = TARGET_FILE_BYTES
+    connect: Connect | None = None
+
+    @property
+    def file_store(self) -> TableFileStore:
+        """File store of the files."""
+        return file_store_of(self.table, self.connect)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """Finished file that no version of the table contains yet.
+
+    Attributes:
+        action: description for the table's log, as JSON.
+        path: of the file.
+        rows: in it.
+        bytes: its size.
+    """
+
+    action: str
+    path: str
+    rows: int
+    bytes: int
+
+
+class PartitionedFiles:
+    """Writes batches of one schema to one open file a partition. Rows of a partition keep their order.
+
+    Args:
+        layout: see ``Layout``.
+        schema: of the batches.
+    """
+
+    def __init__(self, layout: Layout, schema: pa.Schema) -> None:
+        self._layout = layout
+        self._schema = layout.files.file_schema(schema, layout.partitions)
+        self._pending: dict[Key, list[pa.RecordBatch]] = {}
+        self._pending_bytes: dict[Key, int] = {}
+        self._open: dict[Key, _ParquetFile] = {}  # in order of the last write
+        self._written: list[WrittenFile] = []
+        self._paths: list[str] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Buffer the rows of a batch, and write the partitions whose buffers are full.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        for key, rows in _split(batch, self._layout):
+            try:
+                converted = rows.select(self._schema.names).cast(self._schema)
+            except ValueError as error:  # a null, or a value out of range
+                raise StoreError(f"{self._layout.table}: {str(error).splitlines()[0]}") from error
+            self._pending.setdefault(key, []).append(converted)
+            self._pending_bytes[key] = self._pending_bytes.get(key, 0) + converted.nbytes
+            if self._pending_bytes[key] * 8 >= self._layout.target_bytes:
+                self._flush(key)
+        if sum(self._pending_bytes.values()) >= 2 * self._layout.target_bytes:
+            for key in list(self._pending):
+                self._flush(key)
+
+    def close(self) -> list[WrittenFile]:
+        """Write the buffered rows, and return all files."""
+        for key in list(self._pending):
+            self._flush(key)
+        for key in list(self._open):
+            self._close(key)
+        return self._written
+
+    def abort(self) -> None:
+        """Delete all files."""
+        for file in self._open.values():
+            file.discard()
+        for path in self._paths:
+            with suppress(OSError):  # the files left belong to no version
+                self._layout.file_store.delete(path)
+
+    def _flush(self, key: Key) -> None:
+        batches = self._pending.pop(key)
+        del self._pending_bytes[key]
+        file = self._open.pop(key, None)
+        if file is None:
+            while len(self._open) >= _OPEN_FILES:
+                self._close(next(iter(self._open)))
+            file = _ParquetFile(self._layout, self._schema, key)
+            self._paths.append(file.path)
+            file.open()
+        self._open[key] = file
+        file.write(pa.Table.from_batches(batches, self._schema))
+        if file.bytes >= self._layout.target_bytes:
+            self._close(key)
+
+    def _close(self, key: Key) -> None:
+        self._written.append(self._open.pop(key).close())
+
+
+class _ParquetFile:
+    """A Parquet file that is being written."""
+
+    def __init__(self, layout: Layout, schema: pa.Schema, key: Key) -> None:
+        self._layout, self._key = layout, key
+        names = [_directory(name, value) for name, value in zip(layout.partitions, key, strict=True)]
+        self._relative = "/".join([*names, f"part-{uuid.uuid4()}.{layout.codec}.parquet"])
+        self.path = f"{layout.table}/{self._relative}"
+        self._file_store = layout.file_store
+        self._rows = 0
+        self._stats = {name: ColumnStats() for name in layout.stats}
+        self._schema = schema
+        self._footer: list[pq.FileMetaData] = []
+
+    def open(self) -> None:
+        """Create the file."""
+        schema, layout = self._schema, self._layout
+        leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+        try:
+            self._sink = self._file_store.open(self.path)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression=layout.codec,
+                use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN and not leaf.endswith(MAP_VALUE)],
+                write_statistics=[leaf for leaf in leaves if layout.files.is_counted(leaf)],
+                store_schema=False,
+                metadata_collector=self._footer,
+            )
+        except OSError as error:
+            raise _store_error(self.path, error) from error
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file so far, in bytes."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Write a row group."""
+        for name, stats in self._stats.items():
+            stats.add(rows.column(name))
+        self._rows += rows.num_rows
+        try:
+            self._sink.flush()  # an object's parts are sent meanwhile: no more than one row group waits
+            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        except OSError as error:
+            raise _store_error(self.path, error) from error
+
+    def close(self) -> WrittenFile:
+        """Finish the file, and describe it for the table's log."""
+        try:
+            self._writer.close()
+            size, modified_ms = self._file_store.finish(self.path, self._sink)
+        except OSError as error:
+            raise _store_error(self.path, error) from error
+        finished = FinishedFile(
+            path=self.path,
+            relative=self._relative,
+            partitions=dict(zip(self._layout.partitions, self._key, strict=True)),
+            rows=self._rows,
+            bytes=size,
+            modified_ms=modified_ms,
+            stats=self._stats,
+            footer=self._footer[0],
+        )
+        return WrittenFile(self._layout.files.action(finished), self.path, self._rows, size)
+
+    def discard(self) -> None:
+        """Close the unfinished file."""
+        for close in (self._writer.close, self._sink.close):
+            with suppress(OSError, pa.ArrowException):
+                close()
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """List the paths of a column's leaves in Parquet."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.{MAP_VALUE}", kind.item_type)
+    else:
+        yield path
+
+
+def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.RecordBatch]]:
+    """Split a batch by its partitions' values."""
+    if not batch.num_rows:
+        return
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    values = [layout.files.partition_values(batch, name) for name in layout.partitions]
+    for column in values:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+    _, counts = np.unique(codes, return_counts=True)
+    order = np.argsort(codes, kind="stable")
+    for indices in np.split(order, np.cumsum(counts)[:-1]):
+        # A copy each: a slice would keep the whole batch in memory until a rare partition's rows are written.
+        rows = batch.take(pa.array(indices)) if len(counts) > 1 else batch
+        yield tuple(layout.files.partition_value(column[int(indices[0])]) for column in values), rows
+
+
+def _directory(name: str, value: str | None) -> str:
+    if value is None:
+        return f"{name}=__HIVE_DEFAULT_PARTITION__"
+    escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
+    # The directory's name means nothing to readers: the log has the value. A cut name may be that of several.
+    return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
+
+
+def _store_error(path: str, error: OSError) -> StoreError:
+    reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+    return StoreError(f"{path}: {reason}")

@@ -1,0 +1,91 @@
+"""Columns that partition a table: checks of their types, and the days and hours of messages in Spark."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from rmq_formats.errors import OptionError
+from rmq_lakehouse.evolution import column
+from rmq_lakehouse.partitions import TIME_TRANSFORMS, parse_partition
+from rmq_lakehouse.time_columns import TIME_COLUMNS
+
+_NESTED: Final = (ArrayType, MapType, StructType)
+_SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    **dict.fromkeys(TIME_TRANSFORMS[:3], (DateType, TimestampType, TimestampNTZType)),
+    "hour": (TimestampType, TimestampNTZType),
+    "bucket": (IntegerType, LongType, DecimalType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType),
+    "truncate": (IntegerType, LongType, DecimalType, StringType),
+}
+"""Types of columns by transform: those of Iceberg's specification, but for ``truncate`` of bytes."""
+
+
+def check_partitions(partitions: Sequence[str], schema: StructType, option: str) -> None:
+    """Refuse partitions that no table can have.
+
+    Args:
+        partitions: see ``Partition``.
+        schema: columns of the table.
+        option: name of the option, for the error.
+
+    Raises:
+        OptionError: an unknown column, a column of another type, or two partitions by one thing.
+    """
+    known: set[tuple[str, str]] = set()
+    check_columns_exist([parse_partition(text).column for text in partitions], schema)
+    for text in partitions:
+        partition = parse_partition(text)
+        kind = schema[partition.column].dataType
+        if partition.transform == "identity":
+            if isinstance(kind, (BinaryType, *_NESTED)):
+                raise OptionError(f"{option} {text}: its type {kind.simpleString()} makes no partitions")
+        elif not isinstance(kind, _SOURCES[partition.transform]):
+            what = "of single values" if isinstance(kind, _NESTED) else "of another type"
+            problem = f"{option} {text}: {partition.column} is {kind.simpleString()}"
+            raise OptionError(f"{problem}. Give {partition.transform} a column {what}")
+        key = partition.column, "time" if partition.transform in TIME_TRANSFORMS else partition.transform
+        if key in known:
+            raise OptionError(f"{option} {text}: {partition.column} already makes such partitions. Leave one out")
+        known.add(key)
+
+
+def check_columns_exist(names: Sequence[str], schema: StructType) -> None:
+    """Refuse columns that the table does not have. Raises OptionError."""
+    for name in names:
+        if name not in schema.fieldNames():
+            raise OptionError(f"unknown column {name!r}; there are {', '.join(schema.fieldNames())}")
+
+
+def time_fields(names: Sequence[str]) -> list[StructField]:
+    """Return the table's columns of days and hours."""
+    return [StructField(name, DateType() if TIME_COLUMNS[name].is_day else TimestampType()) for name in names]
+
+
+def with_time_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Add columns of days and hours to messages, in UTC whatever the session's zone is."""
+    return frame.withColumns({name: time_column(name) for name in names})
+
+
+def time_column(name: str) -> Column:
+    """Return the expression of a column of days or hours over a message."""
+    time = TIME_COLUMNS[name]
+    units = F.floor(F.unix_micros(column(time.source)) / F.lit(time.unit_us))
+    if time.is_day:
+        return F.date_from_unix_date(units.cast("int"))
+    return F.timestamp_micros(units * F.lit(time.unit_us))

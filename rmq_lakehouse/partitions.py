@@ -1,0 +1,100 @@
+"""Partitions of a table by columns, by days and hours of its times, and by Iceberg's transforms."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.errors import OptionError
+from rmq_lakehouse.time_columns import TIME_COLUMNS
+
+_PART: Final = re.compile(r"[^,()]*(?:\([^()]*\))?[^,()]*")
+_TRANSFORM: Final = re.compile(
+    r"(identity|years?|months?|days?|hours?)\(\s*([^,()]+?)\s*\)|(bucket|truncate)\(\s*([1-9][0-9]{0,8})\s*,\s*([^,()]+?)\s*\)",
+    re.ASCII,
+)
+TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Column of a table that partitions it, as it is or through a transform of Iceberg.
+
+    Attributes:
+        column: name of the column.
+        transform: name of the transform; ``identity`` is the column as it is.
+        width: number of buckets, or of characters that ``truncate`` leaves; None of other transforms.
+    """
+
+    column: str
+    transform: str = "identity"
+    width: int | None = None
+
+    @classmethod
+    def of_iceberg(cls, column: str, transform: str) -> "Partition":
+        """Build the partition by a column and a transform of Iceberg's metadata, such as ``bucket[16]``."""
+        name, _, width = transform.removesuffix("]").partition("[")
+        return cls(column, name, int(width) if width else None)
+
+    def __str__(self) -> str:
+        if self.transform == "identity":
+            return self.column
+        width = "" if self.width is None else f"{self.width}, "
+        return f"{self.transform}({width}{self.column})"
+
+    @property
+    def field_name(self) -> str:
+        """Name of Iceberg's partition field, as Iceberg's own ``ALTER TABLE … ADD PARTITION FIELD`` gives it."""
+        if self.transform == "identity":
+            return self.column
+        suffix = {"truncate": "trunc"}.get(self.transform, self.transform)
+        return f"{self.column}_{suffix}" + ("" if self.width is None else f"_{self.width}")
+
+    @property
+    def iceberg_transform(self) -> str:
+        """Name of the transform in Iceberg's metadata."""
+        return self.transform if self.width is None else f"{self.transform}[{self.width}]"
+
+
+def parse_partition(text: str) -> Partition:
+    """Parse a column's name or ``transform(column)``; plural names such as ``hours`` are Spark's."""
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        return Partition(text)
+    if match[3]:
+        return Partition(match[5], match[3], int(match[4]))
+    return Partition(match[2], match[1] if match[1] == "identity" else match[1].removesuffix("s"))
+
+
+def partition_texts(text: str) -> tuple[str, ...]:
+    """Parse a comma list of partitions. Raises ValueError."""
+    parts, position = [], 0
+    while position <= len(text):
+        match = _PART.match(text, position)
+        part = match[0].strip() if match else ""
+        position = len(text) if match is None else match.end()
+        if not part or text[position : position + 1] not in ("", ","):
+            raise ValueError("expected columns or transforms, such as topic,hour or bucket(16, uniq_key)")
+        if "(" in part and _TRANSFORM.fullmatch(part) is None:
+            raise ValueError(
+                f"{part!r} is no transform: give identity, year, month, day or hour of a column, bucket(N, column) "
+                "or truncate(N, column)"
+            )
+        parts.append(str(parse_partition(part)))
+        position += 1
+    return tuple(parts)
+
+
+def check_plain(partitions: Sequence[str], option: str) -> None:
+    """Refuse transforms, which Delta does not have. Raises OptionError."""
+    for text in partitions:
+        if parse_partition(text).transform != "identity":
+            raise OptionError(
+                f"{option} {text}: Delta has no partition transforms. Give columns, such as {', '.join(TIME_COLUMNS)}"
+            )
+
+
+def source_columns(partitions: Sequence[str]) -> tuple[str, ...]:
+    """List the columns of messages that partitions and clustering are made of."""
+    columns = (parse_partition(text).column for text in partitions)
+    return tuple(dict.fromkeys(TIME_COLUMNS[name].source if name in TIME_COLUMNS else name for name in columns))

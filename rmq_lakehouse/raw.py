@@ -1,0 +1,266 @@
+"""Export of messages to a raw table by Spark: the columns of ``rmq_commitlog`` unchanged, and days and hours."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+)
+
+from rmq_lakehouse.comments import with_comments
+from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
+from rmq_lakehouse.dead_letters import DeadLetters
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
+from rmq_lakehouse.exports import ExportCounts, ExportTables
+from rmq_lakehouse.files import may_write_apart
+from rmq_lakehouse.parquet import CODECS, Layout
+from rmq_lakehouse.partition_columns import (
+    check_columns_exist,
+    check_partitions,
+    with_time_columns,
+)
+from rmq_lakehouse.raw_files import ERROR, TaskRows, write_and_commit
+from rmq_lakehouse.raw_table import RawTable
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.spark_table import SparkExactlyOnceTable
+from rmq_lakehouse.table_log import (
+    CommitAttempt,
+    CommitResult,
+    SparkTableLog,
+    StartAttempt,
+    TableSpec,
+)
+from rmq_lakehouse.undecoded import (
+    MESSAGE_COLUMNS,
+    REASON,
+    Undecoded,
+    is_as_far_as,
+    resolve_refused,
+    with_undecoded,
+)
+from rmq_offline.spark.runner import SparkRunner
+
+# Types whose text in Delta's log tasks write as Spark does.
+_PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType(), TimestampType())
+
+Counted = tuple[CommitResult, ExportCounts]
+
+
+class PendingMessages(Protocol):
+    """Messages that an export has to commit: records of a store's log, or messages of a broker's queues."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        ...
+
+    @property
+    def topics(self) -> int:
+        """Largest possible number of topics, which decides the size of files."""
+        ...
+
+    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
+        """Return the function that starts an attempt to commit the rows that the table lacks."""
+        ...
+
+    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
+        """Plan the rows of an attempt as tasks, topics not yet excluded; also return the bytes that the tasks read."""
+        ...
+
+    def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
+        """Read the rows of an attempt as a DataFrame."""
+        ...
+
+    def union_frame(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
+        """Read the rows that are pending for any of the tables as one DataFrame."""
+        ...
+
+    def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
+        """Return the condition that a row of ``union_frame`` belongs to an attempt."""
+        ...
+
+    def expected_messages(self, attempt: CommitAttempt) -> int | None:
+        """Return the number of messages of an attempt, if it is known before they are read; else None."""
+        ...
+
+
+class Export(ExportTables, Protocol):
+    """Interface of an export, which commits a selection of a store's messages to its own tables."""
+
+    def source_options(self) -> dict[str, str]:
+        """Return options of the source, in addition to the options of the selection."""
+        ...
+
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
+        """Commit the messages that the tables lack."""
+        ...
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        """Return how many messages are undecoded at the end of a run, counting those of former runs.
+
+        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
+        """
+        ...
+
+
+class RawExport(RawTable):
+    """Export of messages to a raw table, by tasks that write files, or by Spark.
+
+    Args:
+        path: path of the table.
+        log: log of the table.
+        selection: selection of the messages.
+        columns: columns of the source, in the order of the table; None is all.
+        table_spec: of the table.
+        decompresses: see ``RawTable``.
+        dead_letters: messages that a constraint of the table refuses; None leaves them out.
+    """
+
+    table: SparkExactlyOnceTable
+
+    def __init__(
+        self,
+        path: str,
+        log: SparkTableLog,
+        selection: ExportSelection,
+        columns: Sequence[str] | None,
+        table_spec: TableSpec,
+        *,
+        decompresses: bool = False,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        super().__init__(path, selection, columns, table_spec, decompresses=decompresses)
+        self._dead_letters = dead_letters
+        self._schema = with_comments(from_arrow_schema(self.file_schema))
+        check_columns_exist(table_spec.clusters, self._schema)
+        check_partitions(table_spec.partitions, self._schema, "--partition-by")
+        self.table = SparkExactlyOnceTable(path, log, selection, self.table_spec)
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        dead, path = self._dead_letters, self.table.path
+        has_all = dead is not None and bool(self._constraints()) and is_as_far_as(dead.table, self.table)
+        return resolve_refused(self.table, is_resolved=has_all or path in accepted)
+
+    def _constraints(self) -> dict[str, str]:
+        """Return the conditions that the table has for its rows, by the reason of a dead letter."""
+        log = self.table.log
+        return table_constraints(log.schema(), log.configuration()) if log.exists() else {}
+
+    def _checked_dead_letters(self) -> DeadLetters | None:
+        """Return the dead letters if the table may refuse messages."""
+        return None if self._dead_letters is None or not self._constraints() else self._dead_letters
+
+    def source_options(self) -> dict[str, str]:
+        dead_columns = MESSAGE_COLUMNS if self._checked_dead_letters() is not None else ()
+        return super().source_options() | {"columns": ",".join(dict.fromkeys([*self._source, *dead_columns]))}
+
+    def check(self) -> None:
+        """Refuse a table of another store, or of other columns. Raises StoreError."""
+        self.table.check(self._schema)
+        dead = self._checked_dead_letters()
+        if dead is not None:
+            dead.check()
+            self.tables[dead.path] = "store_timestamp"
+
+    def prepare(self) -> None:
+        """Create the tables."""
+        self.table.prepare(self._schema)
+        dead = self._checked_dead_letters()
+        if dead is not None:
+            dead.prepare()
+
+    @property
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
+        dead = self._checked_dead_letters()
+        return [self.table] if dead is None else [self.table, dead.table]
+
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
+        dead_files = self._commit_dead_letters(records)
+        counts = ExportCounts()
+        expected_messages: int | None = None
+
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            nonlocal counts, expected_messages
+            expected_messages = records.expected_messages(attempts[0])
+            result, counts = self._write_by_tasks(records, attempts[0]) or self._write_by_spark(records, attempts[0])
+            return result
+
+        result = commit_with_retry(self.table.path, self.table.log, [records.start_attempt(self.table)], write)
+        total = replace(counts, messages=result.rows, files=result.files + dead_files)
+        return total.with_missing_as_damaged(expected_messages) if result.committed else ExportCounts(files=dead_files)
+
+    def _commit_dead_letters(self, records: PendingMessages) -> int:
+        dead = self._checked_dead_letters()
+        if dead is None:
+            return 0
+        refused = self._checked(records.union_frame([dead.table])).where(F.col(REFUSED).isNotNull())
+        messages = refused.withColumnRenamed(REFUSED, REASON)
+        return dead.commit(messages, records.start_attempt(dead.table), records.belongs_to_attempt)
+
+    def _checked(self, frame: DataFrame) -> DataFrame:
+        """Add the date, and the column ``REFUSED``: the reason of the condition that a sound message does not meet."""
+        dated = with_time_columns(frame, self._time_columns)
+        constraints = self._constraints()
+        if not constraints:
+            return dated.withColumn(REFUSED, F.lit(None).cast(StringType()))
+        former = self.table.log.former_columns()
+        names = {former.get(name, name): name for name in self._schema.fieldNames()}
+        columns = {current: F.col(name) for current, name in names.items() if current is not None}
+        checked = with_refusals(dated, columns, constraints)
+        return checked.withColumn(REFUSED, F.when(F.col(ERROR).isNull(), F.col(REFUSED)))
+
+    def _write_by_tasks(self, records: PendingMessages, attempt: CommitAttempt) -> Counted | None:
+        """Write Parquet files in tasks and commit them; None if Spark has to write the rows."""
+        spark, layout = records.spark, None if attempt.needs_dedup else self.layout(records.spark)
+        if layout is None:
+            return None
+        rows, scanned_bytes = records.tasks(attempt)
+        if not may_write_apart(records.topics, scanned_bytes, len(rows)):
+            return None
+        return write_and_commit(SparkRunner(spark), attempt, self.files_tasks(rows, layout), layout)
+
+    def layout(self, spark: SparkSession) -> Layout | None:
+        """Return where and how tasks write files; None if Spark has to write the rows."""
+        if self._constraints():
+            return None
+        codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
+        columns = [name for name in self.table_spec.partitions if name in self._schema.fieldNames()]
+        plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in columns)
+        return None if codec is None or not plain else self.table.layout(codec, self._schema)
+
+    def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt) -> Counted:
+        """Write the rows by Spark and commit them."""
+        observation = Observation()
+
+        def build_columns(frame: DataFrame) -> DataFrame:
+            is_record, is_refused = F.col(ERROR).isNull(), F.col(REFUSED).isNotNull()
+            sound = is_record & ~is_refused
+            counted = [
+                F.sum(F.when(sound, F.col("size"))).alias("bytes"),
+                F.count_if(~is_record).alias("damaged"),
+                F.count_if(is_refused).alias("refused"),
+                F.min(F.when(is_refused, F.col("physical_offset"))).alias("first_refused"),
+            ]
+            rows = self._checked(frame).observe(observation, *counted).where(sound)
+            return rows.select(*self._schema.fieldNames())
+
+        def complete(attempt: CommitAttempt) -> CommitAttempt:
+            if self._dead_letters is not None or not observation.get["refused"]:
+                return attempt
+            added = Undecoded(int(observation.get["refused"]), int(observation.get["first_refused"]))
+            return with_undecoded(attempt, self.table, added)
+
+        committed = self.table.append(attempt, records.attempt_frame(attempt), build_columns, complete)
+        return committed, ExportCounts(
+            bytes=int(observation.get["bytes"] or 0),
+            damaged=int(observation.get["damaged"]),
+            undecoded=int(observation.get["refused"]),
+        )

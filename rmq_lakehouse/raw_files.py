@@ -1,0 +1,236 @@
+"""Raw export without Spark's row format: each task scans a split of the log and writes Parquet files."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
+from rmq_formats.errors import RmqError, StoreError
+from rmq_formats.read.plan import Task
+from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.task import read_task
+from rmq_formats.spark.options.brokers import interleave_tasks
+from rmq_lakehouse.exactly_once import commit_files, with_high_watermark
+from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.file_store import TableFileStore
+from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.selection import BrokerKey, ExcludedTopics
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult
+from rmq_lakehouse.time_columns import TIME_COLUMNS, time_column
+from rmq_offline.tasks.runner import Runner
+
+ERROR: Final = "record_error"
+_MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
+
+
+class TaskRows(Protocol):
+    """Rows of one task, read by the task itself."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read the rows."""
+        ...
+
+
+class FilesRunner(Runner, Protocol):
+    """Runner of tasks that write files."""
+
+    def check_shared(self, option: str, directory: str) -> None:
+        """Check that tasks see what this process writes into a directory. Raises OptionError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRows:
+    """Rows of a split of a store's log.
+
+    Attributes:
+        store: root of the store.
+        read: options of the read.
+        task: the split.
+    """
+
+    store: str
+    read: ReadOptions
+    task: Task
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from read_task(self.store, self.task, replace(self.read, columns=tuple(columns)))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTask:
+    """Task that writes files.
+
+    Attributes:
+        rows: rows to read.
+        columns: columns of the rows, as their source names them.
+        schema: columns of the files, days and hours among them.
+        broker: broker of the rows, in a table of several brokers; else None.
+        excluded_topics: topics that are not exported.
+        layout: layout of the files.
+    """
+
+    rows: TaskRows
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    broker: BrokerKey | None
+    excluded_topics: ExcludedTopics | None
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """Files and counts of one task.
+
+    Attributes:
+        files: files in the order in which they were closed.
+        bytes: bytes of the messages in the log.
+        damaged: number of damaged ranges and bodies.
+        last_offset: the largest physical offset; None if there are no rows.
+    """
+
+    files: tuple[WrittenFile, ...]
+    bytes: int
+    damaged: int
+    last_offset: int | None = None
+
+
+def write_files(runner: FilesRunner, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
+    """Run the tasks that write files. No reader sees the files before the table's log names them.
+
+    Raises:
+        StoreError: a file that cannot be read or written, or was written where the driver does not see it.
+    """
+    runner.check_shared("--table", layout.table)
+    written = runner.map(write_task, tasks)
+    check_visible([file for task in written for file in task.files], layout.file_store)
+    return written
+
+
+def write_files_of_brokers(
+    runner: FilesRunner, tasks: Sequence[Sequence[FilesTask]], layout: Layout
+) -> list[list[TaskFiles] | RmqError]:
+    """Run the interleaved tasks of several brokers as one job; a failed task fails its own broker only.
+
+    Args:
+        runner: runs the tasks.
+        tasks: tasks of each broker.
+        layout: layout of all files.
+
+    Returns:
+        For each broker the files of its tasks, or the error of one task, whose broker's files are deleted.
+    """
+    numbered = [[(number, task) for task in broker_tasks] for number, broker_tasks in enumerate(tasks)]
+    interleaved = interleave_tasks(numbered)
+    runner.check_shared("--table", layout.table)
+    done: list[list[TaskFiles]] = [[] for _ in tasks]
+    failed: dict[int, RmqError] = {}
+    for number, written in runner.map(_attempt, interleaved):
+        if isinstance(written, TaskFiles):
+            done[number].append(written)
+        else:
+            failed.setdefault(number, written)
+    check_visible([file for broker_tasks in done for task in broker_tasks for file in task.files], layout.file_store)
+    for file in (file for number in failed for task in done[number] for file in task.files):
+        with suppress(OSError):  # the files left belong to no version
+            layout.file_store.delete(file.path)
+    return [failed.get(number, broker_tasks) for number, broker_tasks in enumerate(done)]
+
+
+def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
+    """Run a task; return an error of its broker, so that the tasks of the other brokers go on."""
+    number, files_task = task
+    try:
+        return number, write_task(files_task)
+    except RmqError as error:
+        return number, StoreError(str(error))
+    except OSError as error:
+        return number, StoreError(f"{error.filename or files_task.rows}: {error.strerror or error}")
+
+
+def check_visible(files: Sequence[WrittenFile], place: TableFileStore) -> None:
+    """Check that the driver sees the files that tasks have written: an executor may lack the table's mount.
+
+    Raises:
+        StoreError: naming one that is not there, or has another size.
+    """
+    with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
+        list(pool.map(partial(_check_visible, place), files))
+
+
+def _check_visible(place: TableFileStore, file: WrittenFile) -> None:
+    try:
+        size = place.size(file.path)
+    except OSError as error:
+        reason = error.strerror or str(error).partition("\n")[0]
+        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({reason})") from error
+    if size != file.bytes:
+        raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
+
+
+def write_task(task: FilesTask) -> TaskFiles:
+    """Write the rows of one task."""
+    files = PartitionedFiles(task.layout, task.schema)
+    bytes_ = damaged = 0
+    last_offset: int | None = None
+    try:
+        for batch in task.rows.batches(task.columns):
+            included = _without_excluded(batch, task.excluded_topics)
+            sound = included.filter(pc.is_null(included.column(ERROR)))
+            damaged += included.num_rows - sound.num_rows
+            bytes_ += pc.sum(sound.column("size")).as_py() or 0
+            offsets = last_offset, pc.max(sound.column("physical_offset")).as_py()
+            last_offset = max((offset for offset in offsets if offset is not None), default=None)
+            files.write(_with_added_columns(sound, task))
+        return TaskFiles(tuple(files.close()), bytes_, damaged, last_offset)
+    except BaseException:
+        files.abort()
+        raise
+
+
+def _without_excluded(batch: pa.RecordBatch, excluded_topics: ExcludedTopics | None) -> pa.RecordBatch:
+    return batch if excluded_topics is None else batch.filter(excluded_topics.included_mask(batch.column("topic")))
+
+
+def _with_added_columns(rows: pa.RecordBatch, task: FilesTask) -> pa.RecordBatch:
+    """Add the broker and the days and hours of times, and drop columns that a sound row has not."""
+    added = {name: time_column(name, rows) for name in task.schema.names if name in TIME_COLUMNS}
+    if task.broker is not None:
+        broker_values = {CLUSTER: task.broker.cluster, BROKER_NAME: task.broker.name}
+        added |= {name: pa.repeat(pa.scalar(text, pa.string()), rows.num_rows) for name, text in broker_values.items()}
+    arrays = [added[name] if name in added else rows.column(name) for name in task.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
+
+
+def write_and_commit(
+    runner: FilesRunner, attempt: CommitAttempt, tasks: Sequence[FilesTask], layout: Layout
+) -> tuple[CommitResult, ExportCounts]:
+    """Write the files of an attempt in tasks, and commit the files. Raises as ``write_files``."""
+    written = write_files(runner, tasks, layout)
+    return commit_task_files({0: attempt}, {0: written}), count_files(written)
+
+
+def commit_task_files(
+    attempts: Mapping[int, CommitAttempt], written_files: Mapping[int, Sequence[TaskFiles]]
+) -> CommitResult:
+    """Commit the files of the tasks of several attempts."""
+    files = [file for tasks in written_files.values() for task in tasks for file in task.files]
+    committing = [with_high_watermark(attempts[number], _last_offset(tasks)) for number, tasks in written_files.items()]
+    return commit_files(committing, files)
+
+
+def _last_offset(written: Sequence[TaskFiles]) -> int | None:
+    return max((task.last_offset for task in written if task.last_offset is not None), default=None)
+
+
+def count_files(written: Sequence[TaskFiles]) -> ExportCounts:
+    """Count the rows and files of tasks."""
+    files = [file for task in written for file in task.files]
+    bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
+    return ExportCounts(sum(file.rows for file in files), bytes_, damaged, files=len(files))

@@ -1,0 +1,178 @@
+"""Snapshot of a store's CommitLog for an export: its end, deleted ranges, topics and fingerprints."""
+
+import json
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.config_json import topic_configs
+from rmq_formats.errors import OptionError, RmqError, StoreError
+from rmq_formats.read.log_end import cut_segments, find_leftovers
+from rmq_formats.read.tail import missing_ranges
+from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.queue_files import named_topics
+from rmq_formats.storage.segments import Segment, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_lakehouse.selection import ExportSelection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FINGERPRINT_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
+_FINGERPRINT: Final = ("physical_offset", "crc32_from", "crc32")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLog:
+    """CommitLog of a store, as it was at one moment.
+
+    Attributes:
+        store: root of the store.
+        files: files of the store.
+        segments: segments in log order.
+        end: physical offset after the last sound record.
+        torn: number of bytes after ``end`` that no broker is writing.
+        leftover_bytes: number of bytes after ``end`` that an earlier recovery has left; a broker overwrites them.
+    """
+
+    store: str
+    files: StoreFiles
+    segments: tuple[Segment, ...]
+    end: int
+    torn: int
+    leftover_bytes: int = 0
+
+    def missing(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of ``[begin, end)`` that were deleted."""
+        return missing_ranges(self.segments, begin, end)
+
+    def fingerprint(self, end: int) -> str | None:
+        """Return a checksum of the last bytes before an offset, as JSON for a commit; None if the bytes are deleted."""
+        for segment in self.segments:
+            if segment.start_offset < end <= segment.end_offset:
+                begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
+                return json.dumps(dict(zip(_FINGERPRINT, (end, begin, self._crc32(segment, begin, end)), strict=True)))
+        return None
+
+    def reread_if_shorter(self, end: int) -> "StoreLog":
+        """Return this snapshot, or a new one if it ends before an offset: the log may have grown."""
+        return self if end <= self.end + self.torn else snapshot_log(self.store)
+
+    def matches(self, end: int, fingerprint: str | None) -> bool:
+        """Return whether the log reaches an offset, and has the bytes of a fingerprint; None is any bytes."""
+        return end <= self.end + self.torn and (fingerprint is None or self.differing_range(fingerprint) is None)
+
+    def differing_range(self, fingerprint: str) -> tuple[int, int] | None:
+        """Return the range of bytes that differ from a fingerprint; None if they are equal, or deleted."""
+        try:
+            end, begin, crc32 = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
+        except (ValueError, TypeError, KeyError):  # another program's metadata
+            return None
+        for segment in self.segments:
+            if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _FINGERPRINT_BYTES:
+                return None if self._crc32(segment, begin, end) == crc32 else (begin, end)
+        return None
+
+    def _crc32(self, segment: Segment, begin: int, end: int) -> int:
+        with opened(self.files.storage, segment.path) as file:
+            return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
+
+    def known_topics(self) -> frozenset[str]:
+        """List the topics of the store's queues and configuration; the log may contain others."""
+        topics = set(named_topics(self.files))
+        path = f"{paths.config_dir(self.files.root)}/topics.json"
+        if self.files.storage.exists(path):
+            with suppress(RmqError):  # topics are then taken from the log itself
+                topics |= set(topic_configs(self.files.storage.read_bytes(path).decode(errors="replace")))
+        return frozenset(topics)
+
+
+def fingerprint_end(fingerprint: str | None) -> int:
+    """Return the physical offset of a fingerprint; -1 for other metadata."""
+    try:
+        return int(json.loads(fingerprint or "")[_FINGERPRINT[0]])
+    except (ValueError, TypeError, KeyError):  # another program's metadata
+        return -1
+
+
+def snapshot_log(store: str) -> StoreLog:
+    """Take a snapshot of a store's log.
+
+    Args:
+        store: root of the store.
+
+    Raises:
+        StoreNotFoundError: there is none.
+    """
+    files = open_store(store)
+    leftovers = find_leftovers(files, files.segments)
+    segments = cut_segments(files.segments, leftovers)
+    end = frozen_end(files.storage, segments)
+    leftover_bytes = 0 if leftovers is None else leftovers.size_bytes
+    return StoreLog(store, files, tuple(segments), end, torn_bytes(files.storage, segments, end), leftover_bytes)
+
+
+FindTopics = Callable[[StoreLog, Sequence[str]], Collection[str]]
+"""Finds which of some topics the records of a log have."""
+
+
+def check_topics(
+    find_topics: FindTopics, logs: Sequence[StoreLog], known: frozenset[str], topics: tuple[str, ...]
+) -> None:
+    """Refuse topics that no store has; a topic that neither queues nor configuration name is searched in the logs.
+
+    Args:
+        find_topics: scans a log.
+        logs: logs of the stores.
+        known: the stores' ``known_topics``, which are computed at each call.
+        topics: topics to export.
+
+    Raises:
+        OptionError: naming them.
+    """
+    lacking = [topic for topic in topics if topic not in known]
+    for log in logs:
+        if lacking:
+            scanned_topics = find_topics(log, lacking)
+            lacking = [topic for topic in lacking if topic not in scanned_topics]
+    if lacking:
+        stores = ", ".join(log.store for log in logs)
+        raise OptionError(f"{stores}: has no topic {', '.join(map(repr, lacking))}")
+
+
+def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[str]) -> set[str]:
+    """Find which of some topics the records of a log have, in Spark's tasks."""
+    records = ExportSelection(log.store, log.store, tuple(topics)).batch(
+        spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
+    )
+    return {row.topic for row in records.distinct().collect()}
+
+
+def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
+    """Refuse a log that is not the exported one, or that ends before the exported offset.
+
+    Args:
+        log: current log.
+        exported_end: physical offset up to which the table contains the log; -1 if it contains nothing.
+        fingerprint: fingerprint of the log when it was exported; None if it is unknown.
+        table: path of the table.
+
+    Raises:
+        StoreError: it was cut off, or is another store's.
+    """
+    log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
+    if exported_end > log.end + log.torn:
+        raise StoreError(
+            f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported_end}: "
+            "the log was cut off, or it is another store's"
+        )
+    differing = None if fingerprint is None else log.differing_range(fingerprint)
+    if differing is not None:
+        raise StoreError(
+            f"{log.store}: bytes {differing[0]} to {differing[1]} of the CommitLog are not those that {table} was "
+            "exported from: the log was cut off and written anew, or it is another store's; give another table, "
+            "or --from-offset N to go on from there"
+        )

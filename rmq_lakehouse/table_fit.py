@@ -1,0 +1,128 @@
+"""Checks that a table fits an export: its owner, properties, partitions and columns. Creates and evolves the table.
+
+The owner of a table is one store, the brokers of clusters, or a store with its tier.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.table_log import TableLog, TableSpec
+
+STORE_PROPERTY: Final = "rmq.store"
+CLUSTER_PROPERTY: Final = "rmq.cluster"
+TIER_PROPERTY: Final = "rmq.tier"
+TOPIC_PROPERTY: Final = "rmq.topic"
+"""Property of typed tables and dead-letter tables. Raw tables do not have this property."""
+_OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
+
+
+def owner_property(selection: ExportSelection) -> tuple[str, str]:
+    """Return the name and the value of the table property that names the owner of the messages."""
+    broker = selection.broker
+    if broker is None:
+        return STORE_PROPERTY, selection.store_id
+    return TIER_PROPERTY if selection.with_tier else CLUSTER_PROPERTY, broker.table_id
+
+
+def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
+    """Refuse a table of another owner.
+
+    Args:
+        path: path of the table.
+        properties: properties of the table.
+        selection: selection of the messages to export.
+
+    Raises:
+        StoreError: the message names the owner.
+    """
+    owners = {name: properties[name] for name in _OWNERS if name in properties}
+    name, expected = owner_property(selection)
+    if not owners:
+        raise StoreError(f"{path}: a table that no export wrote; give another --table, or --adopt to export into it")
+    if name not in owners:
+        (owner,) = owners.values()
+        kinds = {
+            STORE_PROPERTY: f"one store, {owner}",
+            CLUSTER_PROPERTY: f"the brokers of {owner}",
+            TIER_PROPERTY: f"a store of {owner} with its tier",
+        }
+        expected_kinds = {
+            STORE_PROPERTY: f"of one store, {expected}",
+            CLUSTER_PROPERTY: "of several brokers",
+            TIER_PROPERTY: "of a store with its tier",
+        }
+        expected_kind = expected_kinds[name]
+        actual_kind = kinds[next(iter(owners))]
+        raise StoreError(f"{path}: is the table of {actual_kind}, not {expected_kind}; give another --table")
+    if owners[name] != expected:
+        raise StoreError(
+            f"{path}: holds the messages of {owners[name]}, not of {expected}; give another --table, "
+            f"or --store-id if {'the store has moved' if name == STORE_PROPERTY else 'the name has changed'}"
+        )
+
+
+def has_owner(properties: Mapping[str, str]) -> bool:
+    """Return whether an export made a table, by its properties."""
+    return any(name in properties for name in _OWNERS)
+
+
+def check_fit(
+    path: str,
+    log: TableLog,
+    selection: ExportSelection,
+    table_spec: TableSpec,
+    schema: Any,
+    identity_columns: Sequence[str],
+) -> None:
+    """Refuse a table that an export cannot write.
+
+    Args:
+        path: path of the table.
+        log: log of the table.
+        selection: selection of the messages to export.
+        table_spec: partitions and properties that the table must have.
+        schema: columns to write.
+        identity_columns: names of the columns that identify a row.
+
+    Raises:
+        StoreError: the table has another owner, property, partition column or column type.
+    """
+    properties = log.configuration()
+    check_owner(path, properties, selection)
+    expected_properties = dict(table_spec.properties)
+    for name in (TOPIC_PROPERTY, *expected_properties):
+        expected = expected_properties.get(name)
+        if properties.get(name) != expected:
+            raise StoreError(f"{path}: its {name} is {properties.get(name) or 'none'}, not {expected or 'none'}")
+    partitions, expected_partitions = ",".join(log.partition_columns()), ",".join(table_spec.partitions)
+    if partitions != expected_partitions:
+        raise StoreError(f"{path}: is partitioned by {partitions or 'nothing'}, not {expected_partitions or 'nothing'}")
+    log.check_columns(path, schema, identity_columns)
+
+
+def check_files(path: str, log: TableLog) -> None:
+    """Refuse a table whose directory has another table as well, or that lacks a data file. Raises StoreError."""
+    other_table = log.other_table()
+    if other_table is not None:
+        raise StoreError(f"{path}: its directory has {other_table}, too: move that away, or give another --table")
+    missing_path = log.missing_file()
+    if missing_path is not None:
+        raise StoreError(f"{path}: its data file {missing_path} is gone: put it back, or give another --table")
+
+
+def create_or_evolve(
+    path: str,
+    log: TableLog,
+    selection: ExportSelection,
+    table_spec: TableSpec,
+    schema: Any,
+    identity_columns: Sequence[str],
+) -> None:
+    """Create the table if it does not exist, and add the columns that it lacks; arguments as of ``check_fit``."""
+    if not log.exists():
+        owner = dict([owner_property(selection)])
+        log.create(schema, table_spec, {**dict(table_spec.initial_properties), **dict(table_spec.properties), **owner})
+    check_fit(path, log, selection, table_spec, schema, identity_columns)
+    log.add_missing_columns(path, schema)

@@ -1,0 +1,345 @@
+"""Port between exports and table formats: snapshots of a table, transactions, and attempts to commit.
+
+Delta's and Iceberg's logs implement the port. ``exactly_once`` commits rows exactly once through it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.live.plan import Span
+from rmq_lakehouse.parquet import Layout, WrittenFile
+from rmq_lakehouse.progress import TableCommit
+
+if TYPE_CHECKING:  # the port serves exports without Spark, too
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from rmq_lakehouse.changes import MergeRows
+
+UNDECODED: Final = (":undecoded", ":undecoded-first")
+"""Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """Partitions, clustering and properties of a table when it is created.
+
+    Attributes:
+        partitions: partition columns.
+        clusters: columns that OPTIMIZE clusters the table by; a clustered table has no partitions.
+        properties: table properties, beyond the owner's; an existing table must have these values.
+        initial_properties: further properties of a new table; an existing table may have others.
+        comment: comment of a new table.
+        adopts: whether a table that no export made is accepted with its owner's columns, partitions and properties.
+        stats: columns whose minimum and maximum in each file are in Delta's log.
+    """
+
+    partitions: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    stats: tuple[str, ...] = ()
+    initial_properties: tuple[tuple[str, str], ...] = ()
+    comment: str = ""
+    adopts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """Rows and files that a transaction has added.
+
+    Attributes:
+        rows: rows added to the table.
+        files: files added to the table.
+        committed: False if nothing was pending.
+    """
+
+    rows: int = 0
+    files: int = 0
+    committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Range of a column's values, and texts of other columns.
+
+    Attributes:
+        column: name of the column.
+        first: smallest value; of a column of times in ms.
+        last: largest value; None is no bound.
+        is_time: whether the column has times.
+        texts: values of other columns.
+    """
+
+    column: str
+    first: int
+    last: int | None = None
+    is_time: bool = False
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+class TableSnapshot(Protocol):
+    """One version of a table."""
+
+    @property
+    def version(self) -> int:
+        """Number that grows with each version; -1 if there is no table."""
+        ...
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last version that was committed for ``app_id``; -1 if none was, or it has expired."""
+        ...
+
+    def app_ids(self) -> list[str]:
+        """List all application ids that have a transaction version."""
+        ...
+
+    def drops_transactions(self) -> bool:
+        """Return whether transaction versions expire."""
+        ...
+
+    def read_commit(self, version: int) -> TableCommit | None:
+        """Read a commit that led to this version; None if it was cleaned up."""
+        ...
+
+
+class TableTransaction(Protocol):
+    """Transaction that adds files and sets transaction versions atomically; it fails if another writer was faster."""
+
+    @property
+    def snapshot(self) -> TableSnapshot:
+        """Table version that the transaction reads."""
+        ...
+
+    def watch(self, app_id: str) -> None:
+        """Fail the commit if another writer changes the version of ``app_id`` meanwhile."""
+        ...
+
+    def commit(self, adds: Sequence[WrittenFile] | None, versions: Mapping[str, int], metadata: str | None) -> None:
+        """Commit data files, transaction versions and metadata atomically.
+
+        Args:
+            adds: files to add; None if the commit writes no rows and only sets versions.
+            versions: transaction versions by application id.
+            metadata: metadata of the commit; see ``CommitAttempt``.
+
+        Raises:
+            one of the log's ``conflicts``: another writer has committed meanwhile; the files belong to no version.
+            StoreError: the table cannot be written.
+        """
+        ...
+
+
+class SparkTransaction(TableTransaction, Protocol):
+    """Transaction that Spark writes rows for."""
+
+    def write(self, frame: "DataFrame") -> list[WrittenFile]:
+        """Write rows as files that no version of the table contains yet. Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAttempt:
+    """Attempt to commit the pending rows of one store or broker.
+
+    Attributes:
+        transaction: transaction that has read the progress of the export.
+        begin: physical offset of the first pending row.
+        end: physical offset after the last pending row.
+        needs_dedup: whether the table may already contain some of the rows: from the export of another selection, or
+            because the export is a backfill.
+        app_id: application id of the transaction version that is the progress of the export.
+        versions: transaction versions to commit, by application id.
+        metadata: fingerprint of the log, or the offsets of the queues; None if the log has no bytes before ``end``.
+        broker_id: identifier of the broker in the metadata of a commit; None if the table has one store.
+        spans: pending offset ranges of queues, for exports by queue offsets; ``begin`` and ``end`` are 0 then.
+        watermark: committed high watermark, if the export is a backfill; ``WATERMARK_LOST`` if its row is missing.
+        lost_watermarks: transaction versions that record the missing watermark rows of other selections.
+        undecoded_versions: transaction versions that count the undecoded messages of the selection.
+    """
+
+    transaction: TableTransaction
+    begin: int
+    end: int
+    needs_dedup: bool
+    app_id: str
+    versions: Mapping[str, int]
+    metadata: str | None
+    broker_id: str | None
+    spans: tuple[Span, ...] = ()
+    watermark: int | None = None
+    lost_watermarks: Mapping[str, int] = field(default_factory=dict)
+    undecoded_versions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def has_pending_rows(self) -> bool:
+        """Whether there may be rows to commit."""
+        return self.begin < self.end or bool(self.spans)
+
+
+StartAttempt = Callable[[TableTransaction], CommitAttempt | None]
+"""Starts the attempt of one store or broker in a transaction; returns None if nothing is pending."""
+
+
+class TableLog(Protocol):
+    """Log of one table; each call sees its newest version."""
+
+    conflicts: tuple[type[Exception], ...]
+    """Errors of a commit when another writer was faster: nothing was committed."""
+
+    def exists(self) -> bool:
+        """Return whether the table exists. Raises StoreError."""
+        ...
+
+    def snapshot(self) -> TableSnapshot:
+        """Return the newest version."""
+        ...
+
+    def configuration(self) -> dict[str, str]:
+        """Return the table's properties."""
+        ...
+
+    def partition_columns(self) -> list[str]:
+        """Return the names of the partition columns."""
+        ...
+
+    def missing_file(self) -> str | None:
+        """Return a data file of the newest version that does not exist; None if all files checked exist.
+
+        Only a few files are checked, so that the cost does not grow with the table. Raises StoreError if the log is
+        unreadable.
+        """
+        ...
+
+    def other_table(self) -> str | None:
+        """Describe another table in the directory of this table; None without one. Raises StoreError."""
+        ...
+
+    def check_columns(self, path: str, schema: Any, identity_columns: Sequence[str]) -> None:
+        """Refuse columns that the table cannot take, see ``evolution``. Raises StoreError.
+
+        Args:
+            path: path of the table.
+            schema: columns to write, as the exports of this log have them: Spark's or Arrow's.
+            identity_columns: names of the columns that identify a row.
+        """
+        ...
+
+    def add_missing_columns(self, path: str, schema: Any) -> None:
+        """Add the columns that the table lacks, also within structs; arguments as of ``check_columns``."""
+        ...
+
+    def has_rows(self, version: int, row_range: RowRange) -> bool:
+        """Return whether a version has a row of a range."""
+        ...
+
+    def create(self, schema: Any, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
+        """Create the table, unless another writer was faster. Raises StoreError."""
+        ...
+
+    def begin_transaction(self) -> TableTransaction:
+        """Begin a transaction on the newest version. A transaction that is not committed changes nothing."""
+        ...
+
+    def delete_older(self, time_column: str, days: int) -> None:
+        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``time_column``."""
+        ...
+
+    def compact(self, time_column: str) -> None:
+        """Compact small files up to the target size, with messages in the order of the column ``time_column``."""
+        ...
+
+    def vacuum(self, hours: int) -> None:
+        """Delete files that no version has had for ``hours``, and the versions that only these files made up."""
+        ...
+
+    def fsync(self) -> None:
+        """Sync the file system of the table to disk, if this machine has it; see ``sync_file_system``."""
+        ...
+
+
+class SparkTableLog(TableLog, Protocol):
+    """Log of a table that Spark reads, writes and merges into."""
+
+    def schema(self) -> "StructType":
+        """Return the table's columns."""
+        ...
+
+    def former_columns(self) -> dict[str, str | None]:
+        """Map the former path of each renamed column to its current path, and that of each dropped column to None."""
+        ...
+
+    def storable_schema(self, schema: "StructType") -> "StructType":
+        """Return the columns as the format stores them: it may lack a type. Raises StoreError."""
+        ...
+
+    def add_columns(self, schema: "StructType") -> None:
+        """Add the columns that the table lacks, also within structs."""
+        ...
+
+    def widening_refusal(self, narrow: "DataType", wide: "DataType") -> str | None:
+        """Return the reason why the table cannot widen a column, with the statement to run; None without a reason."""
+        ...
+
+    def widen_column(self, path: Sequence[str], kind: "DataType") -> None:
+        """Change the type of a column to a wider type."""
+        ...
+
+    def layout(self, table_spec: TableSpec, codec: str) -> Layout | None:
+        """Return how tasks write the files of the table; None if Spark's own writer has to write the rows."""
+        ...
+
+    def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
+        """Read some columns of a version's rows; None if there are no rows."""
+        ...
+
+    def visible_rows(self) -> "DataFrame":
+        """Read the newest version's rows, without those that delete files hide. Raises StoreError."""
+        ...
+
+    def upsert(
+        self,
+        start: StartAttempt,
+        rows: "Callable[[CommitAttempt], DataFrame]",
+        merge: "MergeRows",
+        last_row: int | None,
+        *,
+        is_backfill: bool,
+    ) -> None:
+        """Merge the pending rows of one store or broker, and commit its progress in the same transaction.
+
+        Args:
+            start: starts an attempt.
+            rows: returns the rows of an attempt, with the table's columns or some of them.
+            merge: key and order of the rows; a row replaces only an earlier row of its key.
+            last_row: position of the last of all rows; see ``exactly_once.with_high_watermark``.
+            is_backfill: whether the table may already contain the rows, and its progress may be ahead of them.
+
+        Raises:
+            StoreError: each attempt lost a race.
+        """
+        ...
+
+
+OpenTable = Callable[[str], SparkTableLog]
+"""Gives the log of a table by its path, or its name in a catalog."""
+
+
+def check_identity_columns(path: str, names: Iterable[str], identity_columns: Iterable[str]) -> None:
+    """Refuse a table without a column that identifies its rows.
+
+    Such a column that was renamed or dropped must not be added again: it would not identify the existing rows.
+
+    Args:
+        path: path of the table.
+        names: names of the table's columns.
+        identity_columns: names of the columns that identify a row.
+
+    Raises:
+        StoreError: naming the column.
+    """
+    existing_names = {name.lower() for name in names}
+    for name in identity_columns:
+        if name.lower() not in existing_names:
+            raise StoreError(f"{path}: has no column {name}, which tells its rows apart: it was renamed or dropped")

@@ -1,0 +1,305 @@
+"""Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    IntegerType,
+    StructField,
+    StructType,
+)
+
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.options import schemas
+from rmq_lakehouse.changes import (
+    DELETED,
+    MergeRows,
+    check_condition,
+    key_columns,
+    signed_offset,
+    tombstone_key,
+    tombstone_value,
+    with_deletions,
+)
+from rmq_lakehouse.comments import with_comments
+from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
+from rmq_lakehouse.dead_letters import DeadLetters
+from rmq_lakehouse.decode.bodies import ELEMENT
+from rmq_lakehouse.evolution import with_wider_types
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
+from rmq_lakehouse.exports import ExportCounts, ExportTables
+from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
+from rmq_lakehouse.partitions import parse_partition, source_columns
+from rmq_lakehouse.raw import PendingMessages
+from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.spark_table import SparkExactlyOnceTable
+from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.table_log import (
+    CommitAttempt,
+    OpenTable,
+    SparkTableLog,
+    TableSpec,
+    TableTransaction,
+)
+from rmq_lakehouse.time_columns import TIME_COLUMNS
+from rmq_lakehouse.topic_bodies import build_body_decoder
+from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
+from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
+
+_OFFSET = "physical_offset"
+VALUE = "__rmq_value"
+_METADATA = StructType([*schemas.with_brokers(schemas.COMMITLOG), StructField(ELEMENT, IntegerType())])
+
+
+def _comment(field: StructField) -> dict[str, str]:
+    """Return the comment alone: a schema's other metadata are Spark's own."""
+    comment = (field.metadata or {}).get("comment")
+    return {} if comment is None else {"comment": comment}
+
+
+def _with_types_of(log: SparkTableLog, columns: StructType) -> StructType:
+    """Replace types of columns by the wider types of a table: values are compared with the table's types."""
+    return with_wider_types(columns, log.schema(), log.former_columns()) if log.exists() else columns
+
+
+class TypedExport(ExportTables):
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
+
+    Args:
+        spark: the session.
+        topic: of the spec.
+        selection: the bounds; of all topics.
+        dead_letters: path of their table; None leaves them out.
+        open_table: gives the log of a table by its path.
+        adopts: whether a table that its owner made is accepted.
+
+    Raises:
+        OptionError: a schema that cannot be used.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topic: TypedTopic,
+        selection: ExportSelection,
+        dead_letters: str | None,
+        open_table: OpenTable,
+        *,
+        adopts: bool = False,
+    ) -> None:
+        self.name = topic.topic
+        self.selection = selection.of_topic(topic.topic)
+        self._spark, self._topic = spark, topic
+        log = open_table(topic.table)
+        self._body = build_body_decoder(spark, topic, partial(_with_types_of, log))
+        broker = () if selection.broker is None else (CLUSTER, BROKER_NAME)
+        self._metadata = (*METADATA, *broker, *((ELEMENT,) if topic.explode else ()))
+        # Of an exploded body the first row is the message; an empty array has no other row, which is none of the table.
+        self._is_message = F.col(ELEMENT) <= 0 if topic.explode else F.lit(True)
+        self._is_row = F.col(ELEMENT) >= 0 if topic.explode else F.lit(True)
+        self._names = {name: topic.metadata_prefix + name for name in self._metadata}
+        self._partitions = tuple(str(parse_partition(text)) for text in topic.partition_by)
+        body_names = self._body.columns.fieldNames()
+        self._time_columns = [name for name in self._partitions if name in TIME_COLUMNS and name not in body_names]
+        self._times = [name for name in source_columns(self._time_columns) if name not in self._metadata]
+        self._schema = self._columns()
+        check_partitions(self._partitions, self._schema, f"topic {topic.topic!r}: partition_by")
+        self._key = key_columns(topic, self._body.columns)
+        self._deletes = bool(topic.delete_when) or topic.tombstones
+        check_condition(spark, topic, self._body.columns)
+        table_spec = TableSpec(
+            self._partitions, topic.cluster_by, properties=table_properties(topic),
+            initial_properties=tuple(topic.properties.items()), comment=table_comment(topic), adopts=adopts,
+        )  # fmt: skip
+        self.tables = {topic.table: self._names["store_timestamp"]}
+        brokers = topic.metadata_prefix + CLUSTER, topic.metadata_prefix + BROKER_NAME
+        names = ("store_timestamp", *broker, _OFFSET) if broker else (_OFFSET,)
+        self._order = [self._names[name] for name in names]
+        order_column = self._order[0] if topic.key else None
+        self._table = SparkExactlyOnceTable(
+            topic.table, log, self.selection, table_spec, self._names[_OFFSET], brokers,
+            order_column, [name for part in self._key for name in part.columns],
+        )  # fmt: skip
+        self._dead_letters = None
+        if dead_letters is not None:
+            self._dead_letters = DeadLetters(dead_letters, open_table(dead_letters), self.selection)
+            self.tables[dead_letters] = "store_timestamp"
+
+    def _columns(self) -> StructType:
+        topic, body = self._topic, self._body.columns
+        check_column_names(topic, self._names.values(), body.fieldNames())
+        metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
+        body_columns = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
+        times = with_comments(StructType(time_fields(self._time_columns)))
+        columns = StructType([*with_comments(StructType(metadata), topic.metadata_prefix), *body_columns, *times])
+        for name in topic.cluster_by:
+            if name not in columns.fieldNames():
+                raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is not a column of the table")
+        return columns
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options for the columns used; bodies are inflated, as they were sent."""
+        return {"columns": ",".join([*METADATA, *self._times, "size", "body", "record_error"]), "decompress": "true"}
+
+    def check(self) -> None:
+        """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
+        self._table.check(self._schema)
+        if self._dead_letters is not None:
+            self._dead_letters.check()
+
+    def prepare(self) -> None:
+        """Create the tables, and add new columns of the schema."""
+        self._table.prepare(self._schema)
+        if self._dead_letters is not None:
+            self._dead_letters.prepare()
+
+    @property
+    def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
+        return [self._table] if self._dead_letters is None else [self._table, self._dead_letters.table]
+
+    def commit_pending(self, records: PendingMessages) -> ExportCounts:
+        """See ``Export``. Bodies are decoded once, for both tables."""
+        table, start_rows = self._table, records.start_attempt(self._table)
+        attempt = start_rows(table.log.begin_transaction())  # dropped: the attempt shows which rows to count
+        decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()
+        try:
+            attempt_rows = decoded.where(F.lit(False) if attempt is None else records.belongs_to_attempt(attempt))
+            sound = F.col("reason").isNull()
+            sound_message = sound & self._is_message
+            damaged = F.count_if("damaged")
+            undecoded = F.count_if(~sound & ~F.col("damaged") & self._is_message)
+            position = F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)
+            watermark = F.max(F.when(sound & self._is_row, position))
+            read = F.sum(F.when(sound_message, F.col("size")))
+            counted = attempt_rows.agg(F.count_if(sound_message), read, damaged, undecoded, watermark).first()
+            assert counted is not None  # an aggregate without groups always has one row
+            files = self._commit_dead_letters(decoded, records)
+
+            def start(transaction: TableTransaction) -> CommitAttempt | None:
+                return self._with_undecoded_versions(start_rows(transaction), decoded, records)
+
+            def rows(attempt: CommitAttempt) -> DataFrame:
+                return self._typed(decoded, records.belongs_to_attempt(attempt))
+
+            if self._topic.key:
+                element = self._names[ELEMENT] if self._topic.explode else None
+                merge = MergeRows(self._key, self._order, self._deletes, element)
+                # The newest message of a table with deletions may have no row, so a missing row proves nothing.
+                last_row = None if self._deletes else counted[4]
+                table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
+                messages = counted[0]
+            else:
+                result = commit_with_retry(
+                    table.path, table.log, [start], lambda attempts: table.append(attempts[0], rows(attempts[0]))
+                )
+                files += result.files
+                messages = counted[0] if self._topic.explode else result.rows
+        finally:
+            decoded.unpersist()
+        counts = ExportCounts(messages, int(counted[1] or 0), counted[2], counted[3], files)
+        return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
+
+    def _with_undecoded_versions(
+        self, attempt: CommitAttempt | None, decoded: DataFrame, records: PendingMessages
+    ) -> CommitAttempt | None:
+        """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
+        if attempt is None:
+            return None
+        if self._dead_letters is not None:
+            return replace(attempt, undecoded_versions=Undecoded().versions(self._table.app_id))
+        undecoded = decoded.where(records.belongs_to_attempt(attempt) & self._is_dead_letter & ~F.col("damaged"))
+        counted = undecoded.agg(F.count("*"), F.min(_OFFSET)).first()
+        assert counted is not None  # an aggregate without groups always has one row
+        return with_undecoded(attempt, self._table, Undecoded(counted[0], counted[1] or 0))
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        dead_letters = None if self._dead_letters is None else self._dead_letters.table
+        return resolve_undecoded(self._table, dead_letters, self.name, accepted)
+
+    def _commit_dead_letters(self, decoded: DataFrame, records: PendingMessages) -> int:
+        dead = self._dead_letters
+        if dead is None:
+            return 0
+        messages = decoded.where(self._is_dead_letter)
+        return dead.commit(messages, records.start_attempt(dead.table), records.belongs_to_attempt)
+
+    @property
+    def _is_dead_letter(self) -> Column:
+        return F.col("reason").isNotNull() & self._is_message
+
+    def _decoded(self, frame: DataFrame) -> DataFrame:
+        """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
+        attempted, reason = self._with_changes(self._body.decode(frame))
+        row_reasons = [
+            F.when(F.expr(part.sql(VALUE)).isNull(), F.lit(f"its key {part.name} is null")) for part in self._key
+        ]
+        constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
+        if constraints:
+            former = self._table.log.former_columns()
+            renamed = {former.get(name, name): column for name, column in self._table_columns(F.col(VALUE)).items()}
+            written = {name: column for name, column in renamed.items() if name is not None}
+            attempted = with_refusals(attempted, written, constraints)
+            row_reasons.append(F.when(~F.col(DELETED), F.col(REFUSED)))
+        if row_reasons:
+            reason = F.coalesce(reason, self._message_reason(F.when(self._is_row, F.coalesce(*row_reasons))))
+        return attempted.select(
+            *self._metadata,
+            *self._times,
+            "size",
+            F.when(reason.isNull(), F.col(VALUE)).alias("value"),
+            reason.alias("reason"),
+            F.when(reason.isNotNull(), F.col("body")).alias("body"),
+            F.col("record_error").isNotNull().alias("damaged"),
+            DELETED,
+        )
+
+    def _message_reason(self, row_reason: Column) -> Column:
+        """Return the reason for a message whose rows have reasons: of several rows the first reason, with its element.
+
+        So a message is in the table with all its rows, or a dead letter.
+        """
+        if not self._topic.explode:
+            return row_reason
+        of_element = F.concat(F.lit("element "), F.col(ELEMENT), F.lit(": "), row_reason)
+        message = Window.partitionBy("queue_id", "queue_offset", _OFFSET).orderBy(ELEMENT)
+        all_rows = message.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+        return F.first(of_element, ignorenulls=True).over(all_rows)
+
+    def _with_changes(self, attempted: DataFrame) -> tuple[DataFrame, Column]:
+        """Add the columns ``VALUE`` and ``DELETED`` to decoded rows; return the reason why a row is a dead letter.
+
+        A tombstone is a row with nothing but its key.
+        """
+        columns, topic = self._body.columns, self._topic
+        reason, value = F.coalesce("record_error", "decoded.reason"), F.col("decoded.value")
+        changed = with_deletions(attempted, value, columns, topic.delete_when)
+        if topic.tombstones:
+            (part,) = self._key
+            key, is_empty = tombstone_key(part), F.coalesce(F.octet_length("body"), F.lit(0)) == 0
+            is_tombstone = is_empty & F.col("record_error").isNull() & self._is_message  # other elements have no body
+            reason_text = (
+                f"column {part.name}: a tombstone whose KEYS are none, wanted {part.kind.simpleString().upper()}"
+            )
+            reason = F.when(is_tombstone, F.when(key.isNull(), F.lit(reason_text))).otherwise(reason)
+            value = F.when(is_tombstone, tombstone_value(columns, part.paths[0], key)).otherwise(value)
+            changed = changed.withColumn(DELETED, F.col(DELETED) | is_tombstone)
+        return changed.withColumn(VALUE, value), reason
+
+    def _table_columns(self, value: Column) -> dict[str, Column]:
+        """Map the names of the table's columns to expressions over a message and its decoded body."""
+        metadata = {self._names[name]: F.col(name) for name in self._metadata}
+        times = {name: time_column(name) for name in self._time_columns}
+        return {**metadata, **{field.name: value[field.name] for field in self._body.columns}, **times}
+
+    def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
+        """Select the table's columns of the decoded rows that meet a condition."""
+        sound = decoded.where(F.col("reason").isNull() & self._is_row & owed)
+        columns = self._table_columns(F.col("value"))
+        if self._deletes:
+            columns[self._names[_OFFSET]] = signed_offset(F.col(_OFFSET), F.col(DELETED))
+        rows = sound.select(*(column.alias(name) for name, column in columns.items()))
+        return self._table.with_current_columns(rows)

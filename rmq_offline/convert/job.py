@@ -1,0 +1,109 @@
+"""Conversion of a store: checks, work beside the target, publication. ``TARGETS`` has the ways of conversion."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.storage.segments import canonical_path
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_lock import directory_lock, store_lock
+from rmq_offline.convert.layouts import convert_to_classic, convert_to_rocksdb
+from rmq_offline.convert.report import Converted, ConvertReport, Source
+from rmq_offline.tasks.publish import sync_directory, sync_file_system
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.verify.delay_levels import told_delay_levels
+from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
+
+Conversion = Callable[[Source, Path, Runner], Converted]
+
+TARGETS: Final[dict[str, Conversion]] = {
+    "classic": convert_to_classic,
+    "rocksdb": convert_to_rocksdb,
+}
+"""By ``--to``: a function that is given the old store, and an empty directory in which it makes the new one."""
+
+
+def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner: Runner) -> ConvertReport:
+    """Convert a store into another layout.
+
+    The new store is made in ``OUT.rmq-convert``, and gets its name when it is whole and on the disk; a conversion that
+    was killed leaves no ``OUT``, and the next one begins anew.
+
+    Args:
+        store: root of the old store, a directory or a URI; only read.
+        to: the new layout, of ``TARGETS``.
+        out: root of the new store: a directory that is not there yet, or empty.
+        options: sizes of the old store's files, as far as they are known.
+        runner: where the tasks run.
+
+    Raises:
+        OptionError: an unknown layout, or a target that cannot be one.
+        StoreNotFoundError: there is no store.
+        StoreLayoutError: a store that cannot be converted so.
+        StoreLockedError: a running broker has it.
+        StoreError: a file that cannot be read or written.
+    """
+    begin = time.perf_counter()
+    convert = TARGETS.get(to)
+    if convert is None:
+        raise OptionError(f"--to {to}: give {' or '.join(TARGETS)}")
+    options.check()
+    files = open_store(store)
+    files.require_readable()
+    target = _check_target(files.root, out)
+    segments = readable_segments(files)
+    sizes = resolve_sizes(files, segments, options, FindingList())
+    if options.delay_levels_ms is None:
+        levels_ms = told_delay_levels(files, segments, sizes.delay_levels_ms)
+        sizes = replace(sizes, delay_levels_ms=levels_ms)
+    source = Source(open_store(files.root), sizes)  # read under the lock
+    is_locked = files.storage.is_local and Path(paths.lock_file(files.root)).exists()
+    with told_as_store_errors(out), store_lock(files.root) if is_locked else nullcontext(), _new_store(target) as work:
+        done = convert(source, work, runner)
+    return ConvertReport(store, out, to, round(time.perf_counter() - begin, 3), done)
+
+
+def _check_target(root: str, out: str) -> Path:
+    """Refuse a target that is no new directory, or in the store. Raises OptionError."""
+    if "://" in out:
+        raise OptionError(f"--out {out}: give a directory of this machine")
+    if canonical_path(out).is_relative_to(canonical_path(root)):
+        raise OptionError(f"--out {out}: is in the store, which is only read")
+    target = Path(out).absolute()
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise OptionError(f"--out {out}: is there already; give a new directory")
+    return target
+
+
+@contextmanager
+def _new_store(target: Path) -> Iterator[Path]:
+    """Make the store in a directory beside the target, and rename it at the end."""
+    beside = target.with_name(f"{target.name}.rmq-convert")
+    try:
+        with directory_lock(str(beside)):
+            work = beside / "store"
+            if work.exists():
+                shutil.rmtree(work)
+            work.mkdir()
+            try:
+                yield work
+                Path(paths.lock_file(str(work))).unlink(missing_ok=True)
+                sync_file_system(work)
+                try:
+                    work.rename(target)
+                except OSError as error:
+                    raise StoreError(f"{target}: cannot be made ({error.strerror})") from error
+                sync_directory(target.parent)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # another conversion works there
+            beside.rmdir()

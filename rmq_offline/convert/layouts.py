@@ -1,0 +1,225 @@
+"""The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
+
+Either is made of any store. Queues and Index are made anew from the new store's log.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import StoreLayoutError
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
+from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.query import Include, Queue
+from rmq_formats.read.queue_places import QueuePlaces
+from rmq_formats.storage.queue_files import queue_directories
+from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_variants import Variant
+from rmq_formats.store import Store
+from rmq_offline.convert.config import copy_config, write_databases, write_json
+from rmq_offline.convert.files import copy_file, copy_tree
+from rmq_offline.convert.log import write_log
+from rmq_offline.convert.report import Converted, Source
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.repair.checkpoint import write_checkpoint
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding
+from rmq_offline.write.topics import add_topics, queue_counts
+
+_MADE_ANEW: Final = frozenset({
+    "commitlog", "config", "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index",
+    "checkpoint", "abort", "lock",
+})  # fmt: skip
+_WITH_THE_LOG: Final = ("timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity", "rocksdbstore")
+
+_FROM_DLEDGER: Final = (
+    "each message of the DLedger CommitLog has another physical offset, and so another offset message id: ids that "
+    "clients, logs and traces have kept, and the marks of exports and streams, lead to no message or to another one; "
+    "unique keys and KEYS lead to the new places",
+    "terms and indexes of entries are gone: the new store is that of a single broker, and must not come back into the "
+    "DLedger group; start it with enableDLegerCommitLog=false",
+    "entries that no leader had committed yet are messages like the others",
+    "the commit or rollback of a transaction that a client holds names the half message by its old offset, and fails; "
+    "the broker then asks the client again",
+    "timerlog, timerwheel and config/timercheck are left out: a broker makes them anew from the timer topic; RocketMQ "
+    "may then deliver timed messages a second time that were due before",
+)
+_TO_FILES: Final = (
+    "queues are files that are made of the log: start the broker with storeType=default; a queue all of whose "
+    "messages have expired is gone, and begins at 0 again"
+)
+_TO_ROCKSDB: Final = (
+    "queues are in RocksDB, made of the log: start the broker with storeType=defaultRocksDB; a queue all of whose "
+    "messages have expired is gone, and begins at 0 again"
+)
+_FILES_TO_ROCKSDB: Final = (
+    "queues are in RocksDB, with the units and ends of the files: start the broker with storeType=defaultRocksDB"
+)
+_CONFIG_TO_FILES: Final = "topics, consumer groups and offsets are JSON files, as of the last flush of the old RocksDB"
+_CONFIG_TO_ROCKSDB: Final = (
+    "topics, consumer groups and offsets are in RocksDB of v1: start the broker without configManagerVersion=v2 and "
+    "useSingleRocksDBForAllConfigs=true; their JSON files are left out"
+)
+_ADDED_TOPICS: Final = (
+    "RocksDB of v2 had no topic that the broker made by itself: those with queues in the log are added, with "
+    "permission to read and write, and as many queues as the log has"
+)
+
+
+def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
+    """Make a classic store of one with a DLedger CommitLog, or with queues or config in RocksDB; see ``convert_store``.
+
+    Raises:
+        StoreLayoutError: a classic store.
+    """
+    store, layouts = source.files, source.files.layouts
+    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(layouts.places):
+        raise StoreLayoutError(f"{store.root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
+    in_rocksdb = Variant.ROCKSDB_CONFIG in layouts
+
+    def prepare() -> None:
+        copy_config(store, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in layouts)
+        if in_rocksdb:
+            write_json(store, new, TOPICS)
+            write_json(store, new, GROUPS)
+
+    findings, report, changes = _make(source, new, RebuildOptions(True, True, source.sizes), runner, prepare)
+    if in_rocksdb:
+        write_json(store, new, OFFSETS)
+        changes += (_CONFIG_TO_FILES,)
+        if not lists_all_topics(store):
+            _add_topics(new)
+            changes += (_ADDED_TOPICS,)
+    if Variant.ROCKSDB_QUEUES in layouts:
+        changes += (_TO_FILES,)
+    return _done(new, report, changes, findings)
+
+
+def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
+    """Make a store whose queues and config are in RocksDB; see ``convert_store``.
+
+    Raises:
+        StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
+    """
+    store, layouts = source.files, source.files.layouts
+    if layouts.rebuilds_as_database and Variant.DLEDGER not in layouts:
+        raise StoreLayoutError(f"{store.root}: has its ConsumeQueue in RocksDB already")
+    _refuse_batch_queues(store.root, sorted(stored_batch_topics(store)))
+
+    def prepare() -> None:
+        copy_config(store, new, with_tables=False, with_timers=Variant.DLEDGER not in layouts)
+        write_databases(store, new)
+
+    sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
+    options = RebuildOptions(True, True, sizes, queue_database=True)
+    findings, report, changes = _make(source, new, options, runner, prepare)
+    batch = Path(paths.batch_consumequeue_dir(str(new)))
+    _refuse_batch_queues(store.root, sorted(path.name for path in batch.iterdir()) if batch.exists() else [])
+    queues_change = _FILES_TO_ROCKSDB if _has_witnesses(store, options) else _TO_ROCKSDB
+    return _done(new, report, (*changes, queues_change, _CONFIG_TO_ROCKSDB), findings)
+
+
+def _refuse_batch_queues(root: str, topics: list[str]) -> None:
+    if topics:
+        what = f"topic {topics[0]} has batch queues (BatchConsumeQueue), which no RocksDB has"
+        raise StoreLayoutError(f"{root}: {what}; RocketMQ would lose its queues")
+
+
+def _make(
+    source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
+) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
+    """Make the log, config and all that belongs to the log, then queues and Index of these."""
+    store = source.files
+    segments = readable_segments(store)
+    prepare()  # config is small, and what is wrong with it is told before the log is copied
+    damages = write_log(store.storage, segments, new, source.sizes.commitlog_file_bytes)
+    changes = _FROM_DLEDGER if Variant.DLEDGER in store.layouts else _copy_rest(store, new)
+    old = store.root if _has_witnesses(store, options) else str(new)
+    report = rebuild_store(old, str(new), options, runner)
+    if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
+        refuse_other_messages(store, str(new))
+    return tuple(finding_kinds.make_damage_finding(damage) for damage in damages), report, changes
+
+
+def _has_witnesses(store: StoreFiles, options: RebuildOptions) -> bool:
+    """Return whether the new RocksDB gets the units of the queue files, since records stay at their offsets."""
+    return options.queue_database and store.storage.is_local and Variant.DLEDGER not in store.layouts
+
+
+def _copy_rest(store: StoreFiles, new: Path) -> tuple[str, ...]:
+    """Copy the files that refer to the log's offsets, which stay; return the names of other entries as a change."""
+    unconverted: list[str] = []
+    for entry in store.storage.entries(store.root):
+        path, target = f"{store.root}/{entry.name}", new / entry.name
+        if not entry.name.startswith(_WITH_THE_LOG):
+            unconverted += [entry.name] * (entry.name not in _MADE_ANEW and not entry.name.startswith("."))
+        elif entry.is_directory:
+            copy_tree(store.storage, path, target)
+        else:
+            copy_file(store.storage, path, target, entry.size_bytes)
+    return (
+        (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(unconverted))}",)
+        if unconverted
+        else ()
+    )
+
+
+def _add_topics(new: Path) -> None:
+    """Add the topics that have queues to ``topics.json``."""
+    storage, directory = LocalStorage(), paths.consumequeue_dir(str(new))
+    queues = [(topic, int(queue)) for topic, queue in queue_directories(storage.entries, directory)]
+    topic_queues = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]
+    add_topics(str(new), queue_counts(topic_queues), _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _done(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
+    write_checkpoint(new)
+    return Converted(report.messages, report.bytes, changes, findings + report.findings)
+
+
+def refuse_other_messages(store: StoreFiles, new: str) -> None:
+    """Refuse a conversion whose queues, made of the log, have other messages than those of the store.
+
+    Example: topic Orders was deleted after 40 messages, made again, and has 25 now. The log alone gives the 40.
+
+    Raises:
+        StoreLayoutError: a queue would have more or fewer messages.
+        StoreError: a store cannot be read.
+    """
+    if QueuePlaces(store, 0, 0).has_no_queues:
+        return
+    before, after = _live_messages(store.root), _live_messages(new)
+    for topic, queue_id in sorted(before | after):
+        queue = topic, queue_id
+        if before[queue] != after[queue]:
+            raise StoreLayoutError(
+                f"{store.root}: consumers get {before[queue]:,} messages of {topic}/{queue_id}, and {after[queue]:,} "
+                "of the new store, whose queues are made of the log: the topic was deleted and made again, or offsets "
+                "were given twice. Convert the store when the former messages have expired"
+            )
+
+
+def _live_messages(store: str) -> Counter[Queue]:
+    """Count what consumers get, by queue."""
+    counts: Counter[Queue] = Counter()
+    for batch in Store(store).arrow(
+        ["topic", "queue_id"], include=Include.LIVE, mode=Mode.DROPMALFORMED, verify_crc=False
+    ):
+        counts.update(zip(batch["topic"].to_pylist(), batch["queue_id"].to_pylist(), strict=True))
+    return counts

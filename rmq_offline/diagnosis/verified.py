@@ -1,0 +1,227 @@
+"""Answers out of a verification: what the log's and the queues' history explains."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from shlex import quote
+from typing import Final
+
+from rmq_formats.errors import RmqError
+from rmq_formats.html_text import bytes_text
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.read.ranges import log_bounds
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.diagnosis.answers import Answer, Question
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding, Kind, Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.not_repaired import NOT_REPAIRED
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
+
+MAX_LOG_BYTES: Final = 1 << 30  # a larger log takes longer than somebody waits who asks a question
+_DAMAGED_AREAS: Final = frozenset({"commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue"})
+# Other answers are about them already, as reasons why a broker does not start.
+_ANSWERED: Final = frozenset(
+    {
+        finding_kinds.SEGMENT_SIZE, finding_kinds.SEGMENT_FOREIGN, finding_kinds.SEGMENT_COMPRESSED,
+        finding_kinds.LOG_MISSING, finding_kinds.QUEUE_FILE_SIZE, finding_kinds.QUEUE_FOREIGN,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    """Meaning of a kind of findings for an operator.
+
+    Attributes:
+        describe: builds the text of an observation from the first finding, their number and their place.
+        reason: what follows of it.
+        command: the next one; {store} is the store, {topic} the first finding's topic.
+        is_fault: whether something is wrong.
+    """
+
+    describe: Callable[[Finding, int, str], str]
+    reason: str
+    command: str
+    is_fault: bool = False
+
+
+def _detail(finding: Finding, _count: int, place: str) -> str:
+    return f"{place}: {finding.detail}" if place else finding.detail
+
+
+def _describe_clock(finding: Finding, count: int, _place: str) -> str:
+    times = "once" if count == 1 else f"{count:,} times"
+    before, after = (_time_text(text) for text in (finding.expected, finding.actual))
+    first = "" if count == 1 else "the first time "
+    place = f"{first}from {before} to {after}, at {finding.physical_offset} of the log"
+    return f"the broker's clock went back {times}, {place}"
+
+
+def _time_text(text: str | None) -> str:
+    """Format the milliseconds at the end of a finding's text."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(int((text or "").rpartition(" ")[2]) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return text or "an unknown time"
+
+
+_EXPLANATIONS: Final[dict[Kind, _Explanation]] = {
+    finding_kinds.QUEUE_FORMER: _Explanation(
+        lambda _, count, place: f"{place}: the topic was deleted and made again, and {count:,} messages of its former "
+        "life are in the log",
+        "consumers get the messages since then alone, and that is right: no repair and no rebuild changes it",
+        "rmq inspect {store} --unqueued",
+    ),
+    finding_kinds.TOPIC_DELETED: _Explanation(
+        lambda _, count, place: f"{place}: the topic was deleted, and {count:,} of its messages are in the log",
+        "no queue has them, and no consumer gets them; the log keeps them until its files expire",
+        "rmq inspect {store} --unqueued",
+    ),
+    finding_kinds.QUEUE_ABSENT: _Explanation(
+        lambda _, count, place: f"{place}: {count:,} messages are in the log, and the queue has no files",
+        "the topic was deleted and made again, or the queue's directory is lost; in the second case a rebuild brings "
+        "the messages back",
+        "rmq rebuild {store} --from-log-alone --plan",
+        is_fault=True,
+    ),
+    finding_kinds.OWN_TOPIC_MISSING: _Explanation(
+        lambda _, count, place: f"{place}: the broker's own topic has {count:,} messages in the log and no queue",
+        "the broker never deletes it, so its directory is lost: transactions or delayed messages hang",
+        "rmq rebuild {store} --plan",
+        is_fault=True,
+    ),
+    finding_kinds.QUEUE_PASSED_OVER: _Explanation(
+        lambda _, count, place: f"{place}: {count:,} messages are in the log, and the queue passes them over",
+        "a crash lost the queue's last units, and no broker and no rebuild puts the messages into the queue",
+        "rmq dump {store} --unqueued --topic {topic}",
+        is_fault=True,
+    ),
+    finding_kinds.UNIT_NOT_ADDED: _Explanation(
+        lambda _, count, place: f"{place}: {count:,} messages are in the log after the queue's last unit",
+        "no broker adds them, since another queue names a later one; the next messages get their queue offsets",
+        "rmq rebuild {store} --plan",
+        is_fault=True,
+    ),
+    finding_kinds.QUEUE_OFFSET_REPEATED: _Explanation(
+        lambda _, count, place: f"{place}: {count:,} messages have a queue offset that was given before",
+        "a crash made the broker count anew; it skips such messages, and no consumer gets them",
+        "rmq dump {store} --unqueued --topic {topic}",
+        is_fault=True,
+    ),
+    finding_kinds.QUEUE_OFFSET_GAP: _Explanation(
+        _detail,
+        'the broker closed the gap and logged "[BUG]logic queue order maybe wrong", or the log was damaged there; the '
+        "queue is right as it stands, and a rebuild leaves it so",
+        "rmq verify {store}",
+    ),
+    finding_kinds.FORMER_DELAY: _Explanation(
+        lambda finding, count, place: f"{place}: {finding.detail}, in all {count:,} messages, other than "
+        "messageDelayLevel has now",
+        "messageDelayLevel was changed: messages stored before are delivered by their former delay, and that is right",
+        "rmq offsets {store}",
+    ),
+    finding_kinds.FORMER_TAGS: _Explanation(
+        lambda finding, count, place: f"{place}: {finding.detail}, in all {count:,} messages",
+        "a broker with another hash of tags dispatched them; consumers that filter by the hash of now miss them, and a "
+        "rebuild from the log alone gives them the codes of now",
+        "rmq rebuild {store} --from-log-alone --plan",
+    ),
+    finding_kinds.LOG_LEFTOVER: _Explanation(
+        _detail,
+        "a recovery cut the log there; a broker overwrites these records, no consumer gets them, and that is right",
+        "rmq dump {store} --unqueued",
+    ),
+    finding_kinds.LOG_CLOCK: _Explanation(
+        _describe_clock,
+        "a broker's search by time may find a wrong message (resetOffsetByTime, a group that begins at a time); log "
+        "and queues are sound, and rmq query --time and rmq offsets reset --time find the right one",
+        "rmq verify {store}",
+    ),
+}  # fmt: skip
+
+
+def verified_answers(
+    root: str, options: VerifyOptions, runner: Runner, *, largest_bytes: int = MAX_LOG_BYTES
+) -> Iterator[Answer]:
+    """Verify a store whose log is not large, and explain the findings.
+
+    Args:
+        root: of the store.
+        options: the broker's sizes, where the caller has them.
+        runner: where the tasks run.
+        largest_bytes: size of a log above which the store is not verified, and the answer says so.
+    """
+    try:
+        log_bytes = _log_bytes(root)
+        if log_bytes > largest_bytes:
+            yield Answer(
+                Question.MESSAGES,
+                f"the log has {bytes_text(log_bytes)}: log and queues were not compared",
+                "above 1 GiB that takes minutes; damage, lost units and former topics are not among these answers",
+                f"rmq doctor {quote(root)} --verify",
+                is_fault=False,
+            )
+            return
+        report = verify_store(root, options, runner)
+    except RmqError:  # the other answers are about a store that cannot be verified
+        return
+    yield from _damage_answers(root, report)
+    for kind, explanation in _EXPLANATIONS.items():
+        findings = [finding for finding in report.findings if finding.kind == kind]
+        if findings:
+            yield _explained(root, findings, report.counts[kind], explanation)
+
+
+def is_readable(root: str) -> bool:
+    """Return whether a store's log can be read, so that it is compared with the queues, or an answer says why not."""
+    with suppress(RmqError):
+        return _log_bytes(root) >= 0
+    return False
+
+
+def _log_bytes(root: str) -> int:
+    store = open_store(root)
+    begin, end = log_bounds(store.storage, readable_segments(store))
+    return end - begin
+
+
+def _explained(root: str, findings: Sequence[Finding], count: int, explanation: _Explanation) -> Answer:
+    first = findings[0]
+    topic = quote(first.topic or "")
+    observation = explanation.describe(first, count, _places(findings))
+    command = explanation.command.format(store=quote(root), topic=topic)
+    return Answer(Question.MESSAGES, observation, explanation.reason, command, explanation.is_fault)
+
+
+def _places(findings: Sequence[Finding]) -> str:
+    """Name the first queue of findings, and count the others."""
+    names = dict.fromkeys(
+        f"{finding.topic}" if finding.queue_id is None else f"{finding.topic}/{finding.queue_id}"
+        for finding in findings
+        if finding.topic is not None
+    )
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return next(iter(names), "") + more
+
+
+def _damage_answers(root: str, report: VerifyReport) -> Iterator[Answer]:
+    """Sum up errors of log and queues that nothing else explains."""
+    counts = {
+        kind: count
+        for kind, count in report.counts.items()
+        if kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _DAMAGED_AREAS
+        and kind not in _ANSWERED
+    }  # fmt: skip
+    if not counts:
+        return
+    first = next(finding for finding in report.findings if finding.kind in counts)
+    is_repaired = any(kind not in NOT_REPAIRED for kind in counts)
+    yield Answer(
+        Question.MESSAGES,
+        "errors of log or queues: " + ", ".join(f"{count:,} {kind.code}" for kind, count in counts.items()),
+        f"{_detail(first, 1, _places([first]))}: {first.kind.remedy}",
+        f"rmq repair {quote(root)} --plan" if is_repaired else f"rmq verify {quote(root)}",
+    )

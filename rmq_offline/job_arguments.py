@@ -1,0 +1,128 @@
+"""Arguments of the jobs, parsed without Spark: ``rmq`` has the same where it does the work without a session."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from rmq_formats.errors import OptionError, one_line
+from rmq_formats.read.stores import find_stores, names_several
+from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
+from rmq_offline.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+from rmq_offline.verify.phases.plan import VerifyOptions
+
+EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
+
+Value = TypeVar("Value")
+
+
+class JobParser(argparse.ArgumentParser):
+    """Argument parser of a job that reports a wrong argument in one line, and of an unknown one the name alone."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments; values of unknown ones are not shown, since they may be secrets."""
+        arguments, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            names = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+            self.error(f"unknown arguments: {' '.join(names or unknown)}")
+        for name, value in vars(arguments).items():
+            setattr(arguments, name, expand_home(value))
+        return arguments
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line on stderr and exit with 2."""
+        sys.stderr.write(f"{self.prog}: {one_line(message)} (see --help)\n")
+        sys.exit(EXIT_FAILED)
+
+
+def expand_home(value: Any) -> Any:
+    """Replace a leading ``~`` of a path by the user's home; a shell does not within ``--out=~/x``."""
+    if isinstance(value, list):
+        return [expand_home(path) for path in value]
+    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+        return os.path.expanduser(value)  # noqa: PTH111 # of URIs, too
+    return value
+
+
+def job_parser(name: str, description: str) -> JobParser:
+    """Create a parser with the arguments that every job has."""
+    parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
+    parser.add_argument("--report", metavar="FILE", help="write the JSON report to this file, too")
+    return parser
+
+
+def add_stores(parser: JobParser, *, required: bool = True) -> None:
+    """Add the argument ``--store`` of a job over several stores; ``is_several`` tests its value."""
+    parser.add_argument(
+        "--store",
+        type=path_for_all,
+        required=required,
+        action="append",
+        help="the store's root directory, or a URI; several: given again, a pattern, or a TOML file that names them",
+    )
+
+
+def add_sizes(parser: JobParser) -> None:
+    """Add ``-c broker.conf`` and the options of a store's sizes; ``store_sizes`` makes options of them."""
+    add_broker_conf(parser)
+    for option in SIZE_OPTIONS:
+        choices = option.metavar.split("|") if "|" in option.metavar else None
+        parser.add_argument(
+            f"--{option.name.replace('_', '-')}", type=option.kind, choices=choices, help=option.help,
+            metavar=None if choices else option.metavar,
+        )  # fmt: skip
+
+
+def add_broker_conf(parser: JobParser) -> None:
+    """Add ``-c broker.conf``; ``follow_broker_conf`` reads it."""
+    parser.add_argument("-c", "--config", metavar="FILE", help=CONFIG_HELP)
+
+
+def follow_broker_conf(arguments: argparse.Namespace) -> BrokerConf | None:
+    """Apply the operator's broker.conf to the log paths of the job's stores. Raises OptionError."""
+    if arguments.config is None:
+        return None
+    stores = [arguments.store] if isinstance(arguments.store, str) else arguments.store or []
+    if stores and is_several(stores):
+        stores = [store.path for store in find_stores(stores)]
+    return use_broker_conf(arguments.config, stores)
+
+
+def store_sizes(job_arguments: argparse.Namespace) -> VerifyOptions:
+    """Make options of the arguments of ``add_sizes``. Raises OptionError."""
+    arguments = {option.name: getattr(job_arguments, option.name) for option in SIZE_OPTIONS}
+    return VerifyOptions.from_arguments(
+        arguments, follow_broker_conf(job_arguments), getattr(job_arguments, "tier", None)
+    )
+
+
+def is_several(stores: list[str]) -> bool:
+    """Return whether ``--store`` names several stores."""
+    return len(stores) > 1 or names_several(stores[0])
+
+
+def option_name(argument: str) -> str:
+    """Return the option of an argument on the command line."""
+    return f"--{argument.replace('_', '-')}"
+
+
+def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
+    """Parse an argument with a parser of ``option_values``; None if the argument is absent.
+
+    Raises:
+        OptionError: naming the argument that does not parse.
+    """
+    text = getattr(arguments, argument)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise OptionError(f"{option_name(argument)} {text!r}: {error}") from error
+
+
+def path_for_all(path: str) -> str:
+    """Make a path absolute, since executors do not run in the driver's working directory; a URI stays as it is."""
+    return path if not path or "://" in path else str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111

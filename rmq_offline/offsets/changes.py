@@ -1,0 +1,223 @@
+"""Changes of committed offsets: planned first, then written with the store locked and the former files saved."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
+from rmq_formats.storage.contained import parent_directory, read_file, replace_file
+from rmq_formats.storage.nearby_store import refuse_no_store
+from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.store import Store, Time
+from rmq_offline.offsets.documents import OffsetsDocument, config_path, read_documents
+from rmq_offline.offsets.positions import Position, read_positions
+from rmq_offline.verify.checkpoint_and_config import Claim
+
+QUARANTINE: Final = "quarantine"
+
+NewOffset = Callable[[Position], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which offsets are shown or changed; None is all.
+
+    Attributes:
+        group: of a consumer group.
+        topic: of a topic.
+        queue_id: of the queues with a number.
+        delay_level: of a delay level, and of no group.
+    """
+
+    group: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    delay_level: int | None = None
+
+    def includes(self, claim: Claim) -> bool:
+        """Return whether an offset is one of those."""
+        if self.delay_level is not None:
+            return claim.group is None and claim.queue_id == self.delay_level - 1
+        return (
+            self.group in {None, claim.group}
+            and self.topic in {None, claim.topic}
+            and self.queue_id in {None, claim.queue_id}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """A committed offset that is changed.
+
+    Attributes:
+        position: the offset as it is.
+        new_offset: as it will be.
+    """
+
+    position: Position
+    new_offset: int
+
+    @property
+    def skipped(self) -> int:
+        """Stored messages that the group will not get; negative: messages that it gets again."""
+        least, end = self.position.min_offset, self.position.max_offset
+        before, after = (min(max(offset, least), end) for offset in (self.position.claim.queue_offset, self.new_offset))
+        return after - before
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPlan:
+    """Positions of a store's groups and the planned changes.
+
+    Attributes:
+        root: of the store.
+        positions: the offsets.
+        changes: those that are changed, or are to be.
+        quarantine: the directory that has the files as they were; None if nothing has been written.
+    """
+
+    root: str
+    positions: tuple[Position, ...]
+    changes: tuple[OffsetChange, ...] = ()
+    quarantine: str | None = None
+
+
+def plan_changes(root: str, selection: Selection, new_offset: NewOffset | None) -> OffsetsPlan:
+    """Plan what offsets become, without writing.
+
+    Args:
+        root: of the store, or its URI.
+        selection: which offsets.
+        new_offset: gives the offset that a position becomes; None shows the positions alone.
+
+    Raises:
+        StoreError: config, queues or log cannot be read.
+        FormatError: they are in a RocksDB that is damaged.
+        OptionError: no offset is selected, or a new one is refused.
+    """
+    return _plan(root, selection, new_offset)[0]
+
+
+def apply_changes(root: str, selection: Selection, new_offset: NewOffset) -> OffsetsPlan:
+    """Change the offsets of a store at rest. Arguments and errors as of ``plan_changes``.
+
+    Raises:
+        StoreLockedError: a broker runs on it.
+        StoreLayoutError: the offsets are in RocksDB.
+    """
+    if "://" in root:
+        raise OptionError(f"{root}: offsets are set on a local disk or a shared mount")
+    _plan(root, selection, new_offset)  # what is refused leaves no lock's file
+    with store_lock(root):
+        plan, documents = _plan(root, selection, new_offset)
+        if not plan.changes:
+            return plan
+        files = list(_changed_files(root, documents, plan.changes))
+        return replace(plan, quarantine=_write(root, files))
+
+
+def _plan(root: str, selection: Selection, new_offset: NewOffset | None) -> tuple[OffsetsPlan, list[OffsetsDocument]]:
+    store = open_store(root)
+    store.require_readable()
+    refuse_no_store(store.storage, store.root)
+    documents = read_documents(store)
+    claims = [claim for document in documents for claim in document.claims if selection.includes(claim)]
+    if not claims and selection != Selection():
+        raise OptionError(f"{root}: no committed offset of that group, topic, queue or delay level")
+    positions = read_positions(store, claims)
+    if new_offset is None:
+        return OffsetsPlan(root, tuple(positions)), documents
+    changes = (OffsetChange(position, new_offset(position)) for position in positions)
+    changed = tuple(change for change in changes if change.new_offset != change.position.claim.queue_offset)
+    return OffsetsPlan(root, tuple(positions), changed), documents
+
+
+def _changed_files(
+    root: str, documents: Sequence[OffsetsDocument], changes: Sequence[OffsetChange]
+) -> Iterator[tuple[str, bytes]]:
+    """Encode the files that change, by their names."""
+    for document in documents:
+        claims = [
+            replace(change.position.claim, queue_offset=change.new_offset)
+            for change in changes
+            if change.position.claim in document.claims
+        ]
+        if claims and document.name is None:
+            raise StoreLayoutError(
+                f"{config_path(root, document)}: the offsets are in RocksDB, which rmq offsets does not write. "
+                "Convert the store (rmq convert --to classic), or reset the group at the running broker "
+                "(mqadmin resetOffsetByTime)."
+            )
+        if claims and document.name is not None:
+            yield document.name, document.with_offsets(claims)
+
+
+def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
+    """Write files of ``config/``, the former ones to the quarantine and to ``.bak``; return the quarantine's directory.
+
+    A kill leaves each file as it was, or as it becomes. Source: ``MixAll#string2File``.
+    """
+    quarantine = f"{QUARANTINE}/offsets-{_next_number(root):04d}"
+    for name, data in files:
+        before = read_file(root, f"config/{name}")
+        for former in (name, f"{name}.bak"):
+            content = read_file(root, f"config/{former}")
+            if content is not None:
+                _replace(root, f"{quarantine}/config/{former}", content)
+        if before:
+            _replace(root, f"config/{name}.bak", before)
+        _replace(root, f"config/{name}", data)
+    return f"{root}/{quarantine}"
+
+
+def _replace(root: str, path: str, data: bytes) -> None:
+    try:
+        with parent_directory(root, path, create=True) as (directory, name):
+            replace_file(directory, name, data)
+    except OSError as error:
+        raise StoreError(f"{root}/{path}: cannot be written ({error.strerror})") from error
+
+
+def _next_number(root: str) -> int:
+    """Return the number of the next quarantine of offsets."""
+    names = [entry.name for entry in LocalStorage().entries(f"{root}/{QUARANTINE}")]
+    numbers = [name.removeprefix("offsets-") for name in names if name.startswith("offsets-")]
+    return max((int(number) for number in numbers if number.isascii() and number.isdecimal()), default=0) + 1
+
+
+def offset_inside(offset: int) -> NewOffset:
+    """Return a rule that sets an offset, and refuses one outside of the queue."""
+
+    def new_offset(position: Position) -> int:
+        if not position.min_offset <= offset <= position.max_offset:
+            raise OptionError(
+                f"--offset {offset}: {position.claim.topic}/{position.claim.queue_id} has the offsets "
+                f"{position.min_offset} to {position.max_offset}"
+            )
+        return offset
+
+    return new_offset
+
+
+def clamped_offset(position: Position) -> int:
+    """Return the offset of a queue that is nearest to a committed one."""
+    return min(max(position.claim.queue_offset, position.min_offset), position.max_offset)
+
+
+def offset_at_time(root: str, time: Time) -> NewOffset:
+    """Return a rule for the offset of the first message stored at a time or later; the end without such a message."""
+    store = Store(root)
+
+    def new_offset(position: Position) -> int:
+        claim = position.claim
+        if claim.topic.startswith(LIGHT_QUEUE_PREFIX):  # its messages have the offsets of the queue they were sent to
+            raise OptionError(f"--time: {claim.topic} is a light queue (LMQ), which is not searched by time")
+        if position.min_offset == position.max_offset:
+            return position.max_offset
+        messages = store.query(topic=claim.topic, queue_id=claim.queue_id, time=time)
+        return messages[0].queue_offset if messages else position.max_offset
+
+    return new_offset

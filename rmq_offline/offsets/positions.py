@@ -1,0 +1,75 @@
+"""Positions of committed offsets in their queues."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.read.dirty import dirty_reason
+from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
+from rmq_formats.read.variants.queue_choice import choose_queues
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.verify.checkpoint_and_config import Claim
+
+
+class State(StrEnum):
+    """Position of an offset relative to its queue."""
+
+    INSIDE = "inside"
+    BELOW = "below"
+    BEYOND = "beyond"
+    NEGATIVE = "negative"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A committed offset and its queue.
+
+    Attributes:
+        claim: the offset.
+        min_offset: of the queue's first message that is still stored.
+        max_offset: one past its last message; both are 0 for a queue that is not there.
+    """
+
+    claim: Claim
+    min_offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait for the group, those included that have expired; negative where it is beyond the end."""
+        return self.max_offset - self.claim.queue_offset
+
+    @property
+    def state(self) -> State:
+        """Return the position of the offset relative to the queue."""
+        if self.claim.queue_offset < 0:
+            return State.NEGATIVE
+        if self.claim.queue_offset > self.max_offset:
+            return State.BEYOND
+        return State.BELOW if self.claim.queue_offset < self.min_offset else State.INSIDE
+
+
+def read_positions(store: StoreFiles, claims: Sequence[Claim]) -> list[Position]:
+    """Look the queues of committed offsets up; sorted by group, topic and queue, delay levels last.
+
+    Raises:
+        StoreNotFoundError: no such store, or no CommitLog in it.
+        StoreError: the queues are in a RocksDB that cannot be read.
+        FormatError: it is damaged.
+    """
+    by_queue = {(claim.topic, claim.queue_id): claim for claim in claims}
+    rows = tuple(GroupQueue(topic, queue_id, "", None) for topic, queue_id in sorted(by_queue))
+    if not rows:
+        return []
+    wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
+    choice = choose_queues(store, wants_light=wants_light)
+    lag = read_lag(store.root, LagTask(rows, is_dirty=dirty_reason(store) is not None, choice=choice))
+    ends = {
+        row.queue: (least, end)
+        for row, least, end in zip(
+            rows, lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist(), strict=True
+        )
+    }
+    ordered = sorted(claims, key=lambda claim: (claim.group is None, claim.group or "", claim.topic, claim.queue_id))
+    return [Position(claim, *ends[claim.topic, claim.queue_id]) for claim in ordered]

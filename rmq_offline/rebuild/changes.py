@@ -1,0 +1,353 @@
+"""Comparison of the messages that consumers get before and after queues are replaced.
+
+Both sides are compared queue by queue over arrays; a queue whose files are the same byte for byte is not looked into.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import NotAcceptedError
+from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.segments import Segment
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.rebuild.queue_views import (
+    FileStates,
+    QueueName,
+    QueueTree,
+    QueueView,
+    opened_tree,
+    view,
+    with_placeholders,
+)
+from rmq_offline.rebuild.record_heads import RecordHeads
+from rmq_offline.verify.checkpoint_and_config import (
+    CONSUMER_OFFSETS,
+    LIGHT_CONSUMER_OFFSETS,
+    Claim,
+    parse_consumer_claims,
+    parse_delay_claims,
+)
+from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.variants.rocksdb_config import read_rocksdb_config
+
+ALL: Final = "all"
+_Longs = NDArray[np.int64]
+MAX_NAMED: Final = 5  # queues that one line of an error names
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChange:
+    """Difference between what consumers get of a queue before and after.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        least_before: smallest queue offset before; None where there was no queue.
+        least_after: smallest queue offset after; None where there is no queue any more.
+        largest_before: queue offset one past the last message before.
+        largest_after: likewise after.
+        messages_before: messages that consumers can read before.
+        messages_after: likewise after.
+        leaving: messages that are in the queue before only.
+        returning: messages that are in the queue after only.
+        moved: messages that have another queue offset after.
+        leaving_offsets: the first and the last queue offset of the leaving messages.
+    """
+
+    topic: str
+    queue_id: int
+    least_before: int | None
+    least_after: int | None
+    largest_before: int | None
+    largest_after: int | None
+    messages_before: int
+    messages_after: int
+    leaving: int
+    returning: int
+    moved: int
+    leaving_offsets: tuple[int, int] | None
+
+    @property
+    def name(self) -> str:
+        """Name of the queue for ``--accept``."""
+        return f"{self.topic}/{self.queue_id}"
+
+    @property
+    def is_harmful(self) -> bool:
+        """Return whether a consumer loses a message by the change, or the queue's end falls."""
+        lowers_end = (self.largest_after or 0) < (self.largest_before or 0)
+        return bool(self.leaving or self.moved or lowers_end)
+
+    def harm(self) -> str:
+        """Describe the loss of consumers by the change."""
+        harms = []
+        if self.leaving:
+            harms.append(f"{self.leaving} message{'s' * (self.leaving != 1)} leave {self.name}")
+        if self.moved:
+            harms.append(f"{self.moved} message{'s' * (self.moved != 1)} get another queue offset in {self.name}")
+        if (self.largest_after or 0) < (self.largest_before or 0):
+            harms.append(f"the end of {self.name} goes from {self.largest_before} to {_number(self.largest_after)}")
+        return ", ".join(harms)
+
+    def text(self) -> str:
+        """Return the change in one line."""
+        parts = [f"{self.name}: {_number(self.largest_before)} -> {_number(self.largest_after)}"]
+        if self.least_before != self.least_after:
+            parts.append(f"least {_number(self.least_before)} -> {_number(self.least_after)}")
+        if self.messages_before != self.messages_after:
+            parts.append(f"messages {self.messages_before} -> {self.messages_after}")
+        if self.leaving_offsets is not None:
+            parts.append(
+                f"{self.leaving} leave, of the queue offsets {self.leaving_offsets[0]} to {self.leaving_offsets[1]}"
+            )
+        parts += [f"{self.returning} come back"] * bool(self.returning)
+        parts += [f"{self.moved} get another queue offset"] * bool(self.moved)
+        return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON."""
+        return {"queue": self.name, **asdict(self), "needs_accept": self.is_harmful}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """Offset of a group that would stand outside of its queue.
+
+    Attributes:
+        group: the consumer group; None is the broker's own delivery of delayed messages.
+        topic: of the queue.
+        queue_id: of the queue.
+        offset: that the group has committed.
+        least_after: smallest queue offset of the queue after.
+        largest_after: queue offset one past the queue's last message after.
+    """
+
+    group: str | None
+    topic: str
+    queue_id: int
+    offset: int
+    least_after: int | None
+    largest_after: int | None
+
+    def text(self) -> str:
+        """Return the change in one line."""
+        group = "delayed delivery" if self.group is None else f"group {self.group}"
+        reason = "the queue is gone"
+        if self.largest_after is not None:
+            reason = f"the queue has the offsets {self.least_after} to {self.largest_after}"
+        return f"{group} stands at {self.offset} of {self.topic}/{self.queue_id}, outside: {reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanges:
+    """All changes of a store's queues, and the groups that would stand outside of them.
+
+    Attributes:
+        queues: that change, by name.
+        groups: whose offsets stand outside after, and did not before.
+    """
+
+    queues: tuple[QueueChange, ...] = ()
+    groups: tuple[GroupChange, ...] = ()
+
+    def needing_accept(self, accept: Collection[str] = ()) -> list[QueueChange]:
+        """Return the harmful changes that nobody has accepted."""
+        accepted = set(accept)
+        return [
+            change for change in self.queues
+            if change.is_harmful and not accepted & {ALL, change.topic, change.name}
+        ]  # fmt: skip
+
+    def refuse(self, place: str, accept: Collection[str]) -> None:
+        """Refuse harmful changes that nobody has accepted. Raises NotAcceptedError."""
+        harmful = self.needing_accept(accept)
+        if not harmful:
+            return
+        harms = "; ".join(change.harm() for change in harmful[:MAX_NAMED])
+        more = f"; and {len(harmful) - MAX_NAMED} more queues change" if len(harmful) > MAX_NAMED else ""
+        names = [change.name for change in harmful] if len(harmful) <= MAX_NAMED else [ALL]
+        raise NotAcceptedError(f"{place}: {harms}{more}", tuple(names))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON."""
+        return {
+            "queues": [change.to_dict() for change in self.queues],
+            "groups_outside": [asdict(change) for change in self.groups],
+            "messages_leaving": sum(change.leaving for change in self.queues),
+            "messages_returning": sum(change.returning for change in self.queues),
+            "needs_accept": [change.name for change in self.needing_accept()],
+        }
+
+
+def _number(offset: int | None) -> str:
+    return "none" if offset is None else str(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Queues that are compared.
+
+    Attributes:
+        directories: of a store: ``consumequeue``, ``batchconsumequeue``; others have no units.
+        queues: topics and queue ids; None is all.
+    """
+
+    directories: Collection[str]
+    queues: Collection[tuple[str, int]] | None = None
+
+    def __contains__(self, name: QueueName) -> bool:
+        directory = "batchconsumequeue" if name.is_batch else "consumequeue"
+        return directory in self.directories and (self.queues is None or (name.topic, name.queue_id) in self.queues)
+
+
+SameQueue = tuple[QueueName, FileStates, FileStates]  # with the states of its files before and after
+
+
+def find_changes(
+    store: StoreFiles,
+    segments: list[Segment],
+    before: str,
+    after: str,
+    compared: Compared,
+    lost: Sequence[tuple[int, int]] = (),
+    placeholder_ends: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    *,
+    lists_new: bool = True,
+    same_queues: set[SameQueue] | None = None,
+) -> QueueChanges:
+    """Compare the queues below one directory with those below another.
+
+    Args:
+        store: the store's files, whose groups are looked at.
+        segments: of its CommitLog, at least one.
+        before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
+        after: likewise.
+        compared: which queues.
+        lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
+            their units count for the ends of queues.
+        placeholder_ends: by queue, an end that placeholders for lost messages will give it.
+        lists_new: list the new queues as changes even if there was none before, from which something could be taken.
+        same_queues: whose files an earlier comparison has found to be the same; those of this one are added.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    same_queues = set() if same_queues is None else same_queues
+
+    @cache
+    def heads() -> RecordHeads:
+        return RecordHeads(segments, frozen_end(store.storage, segments), is_local=store.storage.is_local, lost=lost)
+
+    queue_changes: list[Change] = []
+    with opened_tree(before) as old_tree, opened_tree(after) as new_tree:
+        if not old_tree.names and not lists_new:
+            return QueueChanges()
+        for name in sorted(old_tree.names | new_tree.names):
+            if name not in compared or _is_same(name, old_tree, new_tree, same_queues):
+                continue
+            placeholder_end = placeholder_ends.get((name.topic, name.queue_id), 0)
+            change = _compare(name, old_tree, new_tree, heads(), placeholder_end)
+            queue_changes += [] if change is None else [change]
+    changes = tuple(change for change, _, _ in queue_changes)
+    sides = {(change.topic, change.queue_id): (old, new) for change, old, new in queue_changes}
+    return QueueChanges(changes, tuple(_groups_outside(stored_claims(store) if sides else (), sides)))
+
+
+Change = tuple[QueueChange, QueueView | None, QueueView | None]
+
+
+def _is_same(name: QueueName, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
+    """Compare the bytes of a queue's files, unless these very files were found to be the same."""
+    states = name, before.file_states(name), after.file_states(name)
+    if states not in same_queues:
+        if not before.has_same_files(name, after):
+            return False
+        same_queues.add(states)
+    return True
+
+
+def _compare(
+    name: QueueName, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
+) -> Change | None:
+    """Compare a queue of two trees, whose second will get placeholders; None if they are alike."""
+    old, new = (view(name, tree.units(name), heads) for tree in (before, after))
+    new = with_placeholders(new, placeholder_end)
+    change = compare_views(name, old, new)
+    return None if change is None else (change, old, new)
+
+
+def compare_views(name: QueueName, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
+    """Compare two views of a queue; None where consumers get the same."""
+    none = np.empty(0, dtype=np.int64)
+    (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
+        (none, none, none) if side is None
+        else (side.units.physical_offsets, side.units.queue_offsets, side.units.counts)
+        for side in (old, new)
+    )  # fmt: skip
+    leaves, returns = ~np.isin(old_at, new_at), ~np.isin(new_at, old_at)
+    old_order, new_order = (np.lexsort((offsets, at)) for offsets, at in ((old_offsets, old_at), (new_offsets, new_at)))
+    old_kept, new_kept = old_order[~leaves[old_order]], new_order[~returns[new_order]]
+    moved = _moved(old_at[old_kept], old_offsets[old_kept], new_at[new_kept], new_offsets[new_kept])
+    leaving = old_offsets[leaves]
+    change = QueueChange(
+        name.topic, name.queue_id,
+        None if old is None else old.least, None if new is None else new.least,
+        None if old is None else old.largest, None if new is None else new.largest,
+        0 if old is None else old.message_count, 0 if new is None else new.message_count,
+        int(old_counts[leaves].sum()), int(new_counts[returns].sum()), moved,
+        (int(leaving.min()), int(leaving.max())) if len(leaving) else None,
+    )  # fmt: skip
+    is_same = change.least_before == change.least_after and change.largest_before == change.largest_after
+    return None if is_same and not (leaves.any() or returns.any() or moved) else change
+
+
+def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Longs) -> int:
+    """Count the units whose message has another queue offset after.
+
+    Args:
+        old_at: physical offsets of the messages that both sides have, ascending, int64[n].
+        old_offsets: their queue offsets before, int64[n].
+        new_at: likewise after, int64[m]; a message may have several places.
+        new_offsets: their queue offsets after, int64[m].
+    """
+    if len(old_at) == len(new_at) and bool((old_at == new_at).all()):
+        return int((old_offsets != new_offsets).sum())
+    old, new = (np.rec.fromarrays(columns) for columns in ((old_at, old_offsets), (new_at, new_offsets)))
+    return int((~np.isin(old, new)).sum())
+
+
+def stored_claims(store: StoreFiles) -> list[Claim]:
+    """Read the offsets of consumer groups and of the delayed delivery; files that cannot be read have none."""
+    texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
+    stored = read_rocksdb_config(store, FindingList())
+    claims = [
+        claim
+        for name in (CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS)
+        for claim in parse_consumer_claims(texts.get(name, "{}"))
+    ]
+    if stored.claims is not None:
+        claims = list(stored.claims)
+    return claims + list(parse_delay_claims(texts.get("delayOffset.json", "{}")))
+
+
+def _groups_outside(
+    claims: Iterable[Claim], sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]]
+) -> Iterator[GroupChange]:
+    """List the groups whose offsets stand outside of a changed queue after, and did not before."""
+    for claim in claims:
+        old, new = sides.get((claim.topic, claim.queue_id), (None, None))
+        if old is None or not old.least <= claim.queue_offset <= old.largest:
+            continue
+        if new is None or not new.least <= claim.queue_offset <= new.largest:
+            yield GroupChange(
+                claim.group, claim.topic, claim.queue_id, claim.queue_offset,
+                None if new is None else new.least, None if new is None else new.largest,
+            )  # fmt: skip

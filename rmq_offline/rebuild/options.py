@@ -1,0 +1,191 @@
+"""Options of a rebuild, with the broker's file sizes: as requested, or as the store's own files have them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.index import INDEX_TAGS
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import (
+    DecodeError,
+    OptionError,
+    StoreError,
+    StoreLayoutError,
+    StoreNotFoundError,
+    StoreSizeError,
+)
+from rmq_formats.read.broker_config import lists_all_topics, stored_topics
+from rmq_formats.read.index_tags import find_index_tags
+from rmq_formats.storage.queue_files import walk_queues
+from rmq_formats.storage.segments import Segment, Storage, open_storage
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_variants import Variant
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify.delay_levels import told_delay_levels
+from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """Options of a rebuild.
+
+    Attributes:
+        consumequeue: rebuild the queues.
+        index: rebuild the Index.
+        sizes: of the broker's files; that of the CommitLog's is not looked at.
+        live_topics: rebuild only these; None is all.
+        index_tags: in words, whether TAGS are indexed and why.
+        batch_topics: whose queues are BatchConsumeQueues.
+        queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
+        queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
+        from_log_alone: make queues of the log, whatever stands in the store.
+        written_queues: that a write has put messages into: without files, they are not made yet, and not deleted.
+    """
+
+    consumequeue: bool
+    index: bool
+    sizes: StoreSizes
+    live_topics: frozenset[str] | None = None
+    index_tags: str = ""
+    batch_topics: frozenset[str] = frozenset()
+    queue_database: bool = False
+    queues: frozenset[tuple[str, int]] | None = None
+    from_log_alone: bool = False
+    written_queues: frozenset[tuple[str, int]] = frozenset()
+
+    def rebuilds(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is rebuilt. A RocksDB is made anew whole."""
+        return self.queues is None or self.queue_database or (topic, queue_id) in self.queues
+
+
+def options_from_arguments(
+    what: str,
+    sizes: VerifyOptions,
+    store: str,
+    live_topics_of: str | None = None,
+    *,
+    from_log_alone: bool = False,
+) -> RebuildOptions:
+    """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
+
+    Args:
+        what: ``all``, ``consumequeue`` or ``index``.
+        sizes: the broker's; those that are None are the sizes that the store's files have.
+        store: the store; empty for a new one, of which sizes that are None are the defaults.
+        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+        from_log_alone: make queues of the log, whatever stands in the store.
+
+    Raises:
+        OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.
+        StoreLayoutError: the store's own topics are asked for, and are in RocksDB of v2, which does not have all.
+    """
+    if what not in {"all", "consumequeue", "index"}:
+        raise OptionError(f"--what {what}: give all, consumequeue or index")
+    live_topics = None
+    if live_topics_of is not None:
+        live_topics = _live_topics(live_topics_of, store)
+        if not live_topics:
+            raise OptionError(f"--topics-json {live_topics_of}: names no topic, so that all queues would be left out")
+    resolved, tags_reason = _resolve_sizes(store, sizes) if store else (_default_sizes(sizes), "")
+    return RebuildOptions(
+        what != "index", what != "consumequeue", resolved, live_topics, tags_reason,
+        queue_database=sizes.queue_database, from_log_alone=from_log_alone,
+    )  # fmt: skip
+
+
+def _default_sizes(sizes: VerifyOptions) -> StoreSizes:
+    names = [item.name for item in fields(StoreSizes)]
+    return StoreSizes(**{name: value for name in names if (value := getattr(sizes, name)) is not None})
+
+
+def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
+    """Resolve the sizes and delay levels as a verification does; also return in words why TAGS are indexed or not."""
+    files = open_store(store)
+    segments: list[Segment] = []
+    with suppress(StoreError):  # the rebuild reports it
+        segments = files.segments
+    tags_from, reason = sizes.tags_from, next((word for word, at in INDEX_TAGS.items() if at == sizes.tags_from), "")
+    if tags_from is None:
+        tags_from, reason = find_index_tags(files)
+    resolved = resolve_sizes(files, segments, replace(sizes, tags_from=tags_from), FindingList())
+    if sizes.delay_levels_ms is None:
+        levels = told_delay_levels(files, segments, resolved.delay_levels_ms)
+        resolved = replace(resolved, delay_levels_ms=levels)
+    return resolved, reason
+
+
+def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str) -> str | None:
+    """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics.
+
+    Raises:
+        OptionError: a ``topics.json`` is given for nothing: without it being asked for, all topics are rebuilt.
+    """
+    if only_live_topics:
+        return f"{store}/config/topics.json" if topics_json is None else topics_json
+    if topics_json is not None:
+        raise OptionError(
+            f"--topics-json {topics_json}: only with --only-live-topics, without it all topics are rebuilt"
+        )
+    return None
+
+
+def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
+    """Return the topics of a ``topics.json``, or of RocksDB if the file would be the store's own; raises as above."""
+    storage, path = open_storage(live_topics_of)
+    files = open_store(store)
+    is_own = path == f"{paths.config_dir(files.root)}/topics.json"
+    if is_own and Variant.ROCKSDB_CONFIG in files.layouts:
+        if not lists_all_topics(files):
+            raise StoreLayoutError(
+                f"{paths.config_dir(files.root)}/rdb: config in RocksDB of v2 has no topic that the broker made by "
+                "itself, so that it does not tell which topics live; give --topics-json"
+            )
+        return frozenset(stored_topics(files) or ())
+    try:
+        return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+    except StoreNotFoundError as error:
+        raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+    except DecodeError as error:
+        raise OptionError(f"--topics-json {live_topics_of}: {error}") from error
+
+
+def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
+    """Files of the first queue that has any: all queues of a broker have one size."""
+    queue = next(walk_queues(storage, directory), None)
+    return () if queue is None else queue.segments
+
+
+def check_existing_sizes(store: StoreFiles, options: RebuildOptions) -> None:
+    """Refuse files of another size than the broker's setting, with which it would not start. Raises StoreSizeError."""
+    sizes = options.sizes
+    queue = _queue_files(store.storage, paths.consumequeue_dir(store.root))
+    if options.consumequeue and queue:
+        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
+        if size != sizes.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
+            raise StoreSizeError(
+                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
+                f"{sizes.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
+            )
+    batch = _queue_files(store.storage, paths.batch_consumequeue_dir(store.root))
+    if options.consumequeue and batch:
+        size, _ = Counter(segment.size_bytes for segment in batch).most_common(1)[0]
+        if size not in {0, sizes.batchconsumequeue_file_bytes}:
+            raise StoreSizeError(
+                f"{batch[0].path}: BatchConsumeQueue files here have {size} bytes, not "
+                f"{sizes.batchconsumequeue_file_bytes}; give --batchconsumequeue-file-bytes {size}, or --out another "
+                "directory"
+            )
+    index_files = [
+        entry for entry in store.storage.entries(paths.index_dir(store.root)) if paths.is_index_file_name(entry.name)
+    ]
+    if options.index and index_files:
+        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
+        file_bytes = sizes.index_file_bytes
+        if size not in {0, file_bytes}:
+            raise StoreSizeError(
+                f"{paths.index_dir(store.root)}: IndexFiles here have {size} bytes, not the {file_bytes} of "
+                f"--index-slots {sizes.index_slots} and --index-entries {sizes.index_entries}"
+            )

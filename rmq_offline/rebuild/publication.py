@@ -1,0 +1,209 @@
+"""Publication of rebuilt queues and Index: harm to consumers is reported, and refused, before the publication.
+
+In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
+directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
+store now.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError
+from rmq_formats.storage.segments import Segment
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild.changes import Compared, QueueChanges, SameQueue, find_changes
+from rmq_offline.rebuild.queue_links import link_other_queues
+from rmq_offline.tasks.former_files import FormerFiles, allocated_bytes, bring_back_command
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.together import JobSteps
+from rmq_offline.tasks.workspace import LocalArea, WorkArea
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTerms:
+    """Terms of a rebuild within a repair. Its plan is made of the store as it is before the repair, under its lock.
+
+    Attributes:
+        lost: physical offsets of the ranges of the log that are overwritten, each with its end.
+        segments: of the log as they are before the repair, but for what it moves away and cuts off.
+        placeholder_ends: by queue, the queue offset one past the last lost message whose place is kept.
+    """
+
+    lost: tuple[tuple[int, int], ...] = ()
+    segments: tuple[Segment, ...] = ()
+    placeholder_ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of a publication in place.
+
+    Attributes:
+        accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
+        former: directory of the quarantine for the former files; None is the next number.
+        is_plan: compare only; nothing is written into the store.
+        work: directory of a plan's files; None is the temporary directory.
+        repair: of a repair, within which this rebuild runs; None is a rebuild of its own.
+    """
+
+    accept: frozenset[str] = frozenset()
+    former: Path | None = None
+    is_plan: bool = False
+    work: str | None = None
+    repair: RepairTerms | None = None
+
+
+NO_TERMS: Final = Terms()
+
+
+def terms_from_arguments(*, plan: bool, accept: Collection[str] | None, work: str | None, out: str | None) -> Terms:
+    """Make the terms of ``rmq rebuild`` and ``jobs/rebuild.py``. Raises OptionError for options that exclude others."""
+    if plan and out is not None:
+        raise OptionError("--plan and --out: give one of them, since --out changes nothing in the store")
+    if work is not None and not plan:
+        raise OptionError("--work: only with --plan; the files of a rebuild are made where they are published")
+    return Terms(frozenset(accept or ()), is_plan=plan, work=work)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a publication, or of the plan of one.
+
+    Attributes:
+        is_plan: whether nothing was published.
+        planned: changes of what consumers get, compared before; None where nothing is replaced in place.
+        verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
+        accept: what the operator has accepted.
+        former: directory of the quarantine that has the former files; None without any.
+        former_bytes: bytes on disk of these files.
+        bring_back: shell command that exchanges the files for the former ones.
+    """
+
+    is_plan: bool = False
+    planned: QueueChanges | None = None
+    verified: QueueChanges | None = None
+    accept: frozenset[str] = frozenset()
+    former: str | None = None
+    former_bytes: int = 0
+    bring_back: str | None = None
+
+    @property
+    def changes(self) -> QueueChanges | None:
+        """The changes as they were verified, else as they are planned."""
+        return self.planned if self.verified is None else self.verified
+
+    @property
+    def taken(self) -> list[str]:
+        """Names of queues with a harmful change that nobody has accepted."""
+        return [] if self.changes is None else [change.name for change in self.changes.needing_accept(self.accept)]
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Return whether the second comparison has the changes of the first one."""
+        return self.verified is None or self.planned is None or self.verified.queues == self.planned.queues
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether all harm to consumers is accepted, and the changes are as planned."""
+        return not self.taken and self.is_as_planned
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the members of a JSON report."""
+        return {
+            "plan": self.is_plan,
+            "changes": None if self.changes is None else self.changes.to_dict(),
+            "verified": None if self.verified is None else self.is_as_planned,
+            "taken_unaccepted": self.taken,
+            "quarantine": self.former,
+            "quarantine_bytes": self.former_bytes,
+            "bring_back": self.bring_back,
+        }
+
+
+class Publication:
+    """Publication of what a rebuild has made in its work area."""
+
+    def __init__(
+        self, store: StoreFiles, segments: list[Segment], area: WorkArea, terms: Terms, *, is_in_place: bool
+    ) -> None:
+        """Store the rebuilt store, its work area and the terms."""
+        self._store = store
+        self._segments = segments
+        self._area = area
+        self._terms = terms
+        self._is_in_place = is_in_place
+        self._same_queues: set[SameQueue] = set()
+        self._former: FormerFiles | None = None
+        if is_in_place and not terms.is_plan and isinstance(area, LocalArea):
+            self._former = FormerFiles(Path(store.root), terms.former)
+
+    @property
+    def _retain(self) -> Callable[[Path], None] | None:
+        return None if self._former is None else self._former.retain
+
+    def finish_interrupted(self, leftover: Leftover) -> JobSteps[None]:
+        """Complete a publication that was interrupted; see ``rebuild_store``."""
+        if isinstance(self._area, LocalArea):
+            self._area.finish_publishing(leftover, self._retain)
+        else:
+            yield from self._area.finish_publishing(leftover)
+
+    def publish(self, directories: Sequence[str], queues: Collection[tuple[str, int]] | None) -> JobSteps[Outcome]:
+        """Compare, publish, and compare again; or only compare, for a plan.
+
+        Args:
+            directories: that are replaced.
+            queues: topics and queue ids that were rebuilt; None is all.
+
+        Raises:
+            NotAcceptedError: something would be taken from consumers that nobody has accepted.
+        """
+        compared = Compared(directories, queues)
+        planned = self._compare(self._store.root, self._area.path("new"), compared) if self._is_in_place else None
+        if self._terms.is_plan:
+            return Outcome(is_plan=True, planned=planned, accept=self._terms.accept)
+        if planned is not None:
+            planned.refuse(self._store.root, self._terms.accept)
+        if isinstance(self._area, LocalArea):
+            if queues is not None:
+                link_other_queues(Path(self._store.root), Path(self._area.path("new")), directories, queues)
+            self._area.publish(directories, self._retain)
+        else:
+            yield from self._area.publish(directories)
+        return self._outcome(planned, compared)
+
+    def _outcome(self, planned: QueueChanges | None, compared: Compared) -> Outcome:
+        former = None if self._former is None else self._former.directory
+        if former is None:
+            return Outcome(planned=planned, accept=self._terms.accept)
+        return Outcome(
+            planned=planned, verified=self._compare(str(former), self._store.root, compared), accept=self._terms.accept,
+            former=str(former), former_bytes=allocated_bytes(former),
+            bring_back=bring_back_command(Path(self._store.root), former),
+        )  # fmt: skip
+
+    def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
+        repair = self._terms.repair or RepairTerms()
+        return find_changes(
+            self._store, self._segments, before, after, compared, repair.lost,
+            repair.placeholder_ends if self._terms.is_plan else {}, lists_new=self._terms.is_plan,
+            same_queues=self._same_queues,
+        )  # fmt: skip
+
+
+@contextmanager
+def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
+    """Lock a store if the lock file exists; a plan does not create that file. Raises StoreLockedError.
+
+    Within a repair, which holds the lock, it is not taken again: its second release would be that of the repair's.
+    """
+    if terms.repair is None and "://" not in root and Path(paths.lock_file(root)).exists():
+        with store_lock(root):
+            yield lambda: None
+    else:
+        yield lambda: None

@@ -1,0 +1,241 @@
+"""Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_pre_blank, is_unwritten
+from rmq_formats.codecs.layout import LOST_UNIT_SIZE, UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import split_file
+from rmq_formats.errors import RmqError, StoreError
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.storage.queue_files import walk_queues
+from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_variants import is_rocksdb
+from rmq_offline.rebuild.record_heads import RecordHeads
+
+_MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
+FileStates = tuple[tuple[int, int, int], ...]  # start, size, time of the last change in ns; of a queue's files
+
+
+class QueueName(NamedTuple):
+    """A queue: its topic, its number there, and whether it is a BatchConsumeQueue."""
+
+    topic: str
+    queue_id: int
+    is_batch: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id}"
+
+
+class Units(NamedTuple):
+    """Units of a queue that are written and are no pre-blanks, by queue offset.
+
+    Attributes:
+        queue_offsets: int64[n].
+        physical_offsets: int64[n].
+        sizes: int64[n], of the records, in bytes.
+        counts: int64[n], messages of each unit: more than 1 in batch queues only.
+        end: queue offset at which the queue ends if no unit points to a record.
+    """
+
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    end: int
+
+    def end_of(self, rows: NDArray[np.bool_]) -> int:
+        """Return the queue offset one past the last of some units; 0 where there are none."""
+        return int((self.queue_offsets[rows] + self.counts[rows]).max(initial=0))
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Units":
+        """Return some of the units."""
+        return Units(
+            self.queue_offsets[rows], self.physical_offsets[rows], self.sizes[rows], self.counts[rows], self.end
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """Messages that consumers get of a queue.
+
+    Attributes:
+        least: smallest queue offset of a message that the log has; the end where it has none.
+        largest: queue offset one past the last message.
+        units: that point to records of the queue in the log.
+    """
+
+    least: int
+    largest: int
+    units: Units
+
+    @property
+    def message_count(self) -> int:
+        """Number of messages that consumers can read."""
+        return int(self.units.counts.sum())
+
+
+class QueueTree:
+    """The queues of a store, or of a directory that has ``consumequeue`` and ``batchconsumequeue`` as a store does."""
+
+    def __init__(self, store: StoreFiles, database: QueueDatabase | None) -> None:
+        self._storage = store.storage
+        self._database = database
+        self._files: dict[QueueName, tuple[Segment, ...]] = {}
+        trees = [(paths.batch_consumequeue_dir(store.root), True)]
+        if database is None and not is_rocksdb(store.storage, paths.consumequeue_dir(store.root)):
+            trees.append((paths.consumequeue_dir(store.root), False))
+        for directory, is_batch in trees:
+            for queue in walk_queues(store.storage, directory):
+                self._files[QueueName(queue.topic, queue.queue_id, is_batch)] = queue.segments
+        self._stored = set() if database is None else {QueueName(*queue) for queue in database.all_queues()}
+
+    @property
+    def names(self) -> set[QueueName]:
+        """The queues that have files or units."""
+        return self._files.keys() | self._stored
+
+    def file_states(self, name: QueueName) -> FileStates:
+        """Return start, size and time of the last change of a queue's files."""
+        return tuple((file.start_offset, file.size_bytes, file.version) for file in self._files.get(name, ()))
+
+    def has_same_files(self, name: QueueName, other: "QueueTree") -> bool:
+        """Return whether a queue has the same files here and in another tree, byte for byte."""
+        files, other_files = self._files.get(name, ()), other._files.get(name, ())  # of the same class
+        if not files or [(file.start_offset, file.size_bytes) for file in files] != [
+            (file.start_offset, file.size_bytes) for file in other_files
+        ]:
+            return False
+        return all(
+            _are_equal(self._data(file), other._data(twin)) for file, twin in zip(files, other_files, strict=True)
+        )
+
+    def fingerprint(self, name: QueueName) -> bytes:
+        """Hash a queue's files, or its units in RocksDB."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self._files.get(name, ()):
+            digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
+            digest.update(self._data(file).data)
+        if name not in self._files:
+            for column in (self.units(name) or _joined([], 0))[:4]:
+                digest.update(np.asarray(column, dtype=np.int64).tobytes())
+        return digest.digest()
+
+    def units(self, name: QueueName) -> Units | None:
+        """Read the units of a queue; None where there is no such queue."""
+        if name in self._files:
+            files = self._files[name]
+            parts = [self._batch_units(file) if name.is_batch else self._file_units(file) for file in files]
+            end = 0 if name.is_batch else files[-1].start_offset // UNIT_BYTES
+            return _joined(parts, end)
+        if name in self._stored and self._database is not None:
+            return _database_units(self._database, name)
+        return None
+
+    def _data(self, file: Segment) -> NDArray[np.uint8]:
+        """Read a file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+        try:
+            with opened(self._storage, file.path) as reader:
+                data = np.empty(min(reader.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
+                return data[: reader.read_into(0, data.data)]
+        except StoreError:  # verify reports it
+            return np.empty(0, dtype=np.uint8)
+
+    def _file_units(self, file: Segment) -> Units:
+        data = self._data(file)
+        units = np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)
+        offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
+        file_units = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
+        return file_units.select(~(is_unwritten(units) | is_pre_blank(units)))
+
+    def _batch_units(self, file: Segment) -> Units:
+        units, _ = split_file(self._data(file))
+        return Units(units["base_offset"].astype(np.int64), *_places(units), units["batch_size"].astype(np.int64), 0)
+
+
+def _are_equal(data: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
+    words = len(data) // 8 * 8
+    return (
+        len(data) == len(other)
+        and np.array_equal(data[:words].view(np.uint64), other[:words].view(np.uint64))
+        and np.array_equal(data[words:], other[words:])
+    )
+
+
+def _places(units: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+
+
+def _joined(parts: list[Units], end: int) -> Units:
+    def column(number: int) -> NDArray[np.int64]:
+        columns = [np.asarray(part[number], dtype=np.int64) for part in parts]
+        return np.concatenate([np.empty(0, dtype=np.int64), *columns])
+
+    return Units(column(0), column(1), column(2), column(3), end)
+
+
+def _database_units(database: QueueDatabase, name: QueueName) -> Units:
+    parts = []
+    for offsets, units in database.units(name.topic, name.queue_id):
+        parts.append(Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0))
+    bound = database.bound(name.topic, name.queue_id)
+    return _joined(parts, 0 if bound is None else bound.queue_offset + 1)
+
+
+@contextmanager
+def opened_tree(root: str) -> Iterator[QueueTree]:
+    """Open the queues below a directory; a RocksDB that cannot be read counts as none."""
+    store = open_store(root)
+    directory = paths.consumequeue_dir(store.root)
+    with ExitStack() as stack:
+        tree = None
+        if is_rocksdb(store.storage, directory):
+            with suppress(RmqError):  # verify reports it, and a rebuild makes it anew
+                tree = QueueTree(store, stack.enter_context(opened_queues(store.storage, directory)))
+        yield tree or QueueTree(store, None)
+
+
+def fingerprints(root: str) -> dict[QueueName, bytes]:
+    """Hash the files of each queue of a store."""
+    with opened_tree(root) as queues:
+        return {name: queues.fingerprint(name) for name in queues.names}
+
+
+def view(name: QueueName, units: Units | None, heads: RecordHeads) -> QueueView | None:
+    """Return what consumers get of a queue's units; None where there is no queue, or one that never had a message.
+
+    Source: ``ConsumeQueue#correctMinOffset``, ``#getMaxOffsetInQueue``.
+    """
+    if units is None:
+        return None
+    in_log = heads.in_log(units.physical_offsets, units.sizes)
+    readable = units.select(in_log)
+    are_records = heads.are_records(name.topic, name.queue_id, readable.physical_offsets, readable.sizes)
+    readable = readable.select(are_records)
+    # A unit of an expired or lost record counts for the end, one that points behind the log's end does not.
+    is_expired = (units.physical_offsets >= 0) & (units.physical_offsets < heads.begin)
+    is_lost = (heads.are_lost(units.physical_offsets) & (units.sizes > 0)) | (units.sizes == LOST_UNIT_SIZE)
+    end = units.end_of(is_expired | is_lost)
+    if len(readable.queue_offsets):
+        last = int((readable.queue_offsets + readable.counts).max())
+        return QueueView(int(readable.queue_offsets.min()), max(last, end), readable)
+    end = max(units.end, end)
+    return QueueView(end, end, readable) if end else None
+
+
+def with_placeholders(side: QueueView | None, end: int) -> QueueView | None:
+    """Return a view of a queue that placeholders for lost messages will fill up to a queue offset; 0 is none."""
+    if end <= (0 if side is None else side.largest):
+        return side
+    if side is not None and len(side.units.queue_offsets):
+        return replace(side, largest=end)
+    return QueueView(end, end, _joined([], end))

@@ -1,0 +1,61 @@
+"""Rebuild of several stores in common waves of tasks."""
+
+from collections.abc import Callable, Sequence
+
+from rmq_formats.errors import OptionError
+from rmq_formats.read.stores import BrokerStore, find_stores
+from rmq_formats.storage.segments import split_query
+from rmq_offline.rebuild.job import rebuild_steps
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.publication import NO_TERMS, Terms
+from rmq_offline.rebuild.report import RebuildReport
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.tasks.together import JobSteps
+from rmq_offline.verify.several import BrokersReport, run_on_stores
+
+OptionsOf = Callable[[str], RebuildOptions]
+
+
+def rebuild_stores(
+    stores_given: Sequence[str],
+    out: str | None,
+    options_of: OptionsOf,
+    runner: Runner,
+    leftover: Leftover = Leftover.REFUSE,
+    terms: Terms = NO_TERMS,
+) -> BrokersReport[RebuildReport]:
+    """Rebuild several stores, whose tasks run mixed, and publish each one whole.
+
+    Args:
+        stores_given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        out: directory or URI below which each broker's files are published by its name; None is in the stores.
+        options_of: what to rebuild, for the store at a path.
+        runner: where the tasks run.
+        leftover: see ``rebuild_store``.
+        terms: see ``rebuild_store``.
+
+    Raises:
+        RmqError: the stores cannot be told, or none of them can be rebuilt.
+    """
+    stores = find_stores(stores_given)
+    parallelism = -(-runner.parallelism // len(stores))
+    steps = [_steps(store, out, options_of, parallelism, leftover, terms) for store in stores]
+    return run_on_stores("rebuild", stores_given, stores, steps, runner)
+
+
+def _steps(
+    store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover, terms: Terms
+) -> JobSteps[RebuildReport]:
+    target = None if out is None else _below(out, store)
+    options = options_of(store.path)
+    return (yield from rebuild_steps(store.path, target, options, parallelism, leftover=leftover, terms=terms))
+
+
+def _below(out: str, store: BrokerStore) -> str:
+    """Return where a broker's files go: its name below ``out``."""
+    name = str(store.broker)
+    if any(part in {"", ".", ".."} for part in name.split("/")):
+        raise OptionError(f"--out {out}: broker {name!r} is no name of a directory")
+    location, query = split_query(out) if "://" in out else (out, "")
+    return f"{location.rstrip('/')}/{name}{query}"

@@ -1,0 +1,139 @@
+"""ConsumeQueue in RocksDB of a store that is rebuilt: the witness for facts that the log lacks.
+
+Units whose records have expired stay, and so does the end of a queue without any. Records of a former life of a topic
+get no unit.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
+from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.scan.derived_images import Placement, Rows, place_last
+from rmq_formats.storage.segments import open_storage
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.tasks.waves import Area, write_text
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.findings import FindingList
+from rmq_offline.verify.queue import QueueName
+from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+
+Units = tuple[NDArray[np.int64], NDArray[np.void]]
+
+
+_NOTE = "spill/database.txt"
+
+
+def standing_database(store: StoreFiles, options: RebuildOptions) -> str | None:
+    """Return the directory of the database that stands in a store whose queues are rebuilt as one; None without any."""
+    if not options.consumequeue or options.from_log_alone or not options.queue_database:
+        return None
+    return store.layouts.queue_database
+
+
+def write_standing_database(area: Area, path: str | None) -> None:
+    """Write the directory of the database for the tasks."""
+    if path is not None:
+        write_text(area, _NOTE, path)
+
+
+def noted_database(area: Area) -> str | None:
+    """Read what ``write_standing_database`` wrote."""
+    return area.read_text(_NOTE) if area.exists(_NOTE) else None
+
+
+@contextmanager
+def opened_witness(path: str | None) -> Iterator[QueueDatabase | None]:
+    """Open the database that stands in the store; None where there is none, or none that can be read."""
+    with ExitStack() as stack:
+        database = None
+        if path is not None:
+            with suppress(RmqError):
+                database = stack.enter_context(opened_queues(open_storage(path)[0], path))
+        yield database
+
+
+def with_standing_light_queues(
+    options: RebuildOptions, topics: Collection[str], database: str | None
+) -> RebuildOptions:  # fmt: skip
+    """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
+
+    Args:
+        options: of the rebuild.
+        topics: that have queue files.
+        database: directory of the database that stands in the store; None without any.
+    """
+    if options.live_topics is None:
+        return options
+    with opened_witness(database) as witness:
+        names = {*topics, *(topic for topic, _ in list_database_queues(witness))}
+    light = {name for name in names if name.startswith(LIGHT_QUEUE_PREFIX)}
+    return replace(options, live_topics=options.live_topics | light)
+
+
+def list_database_queues(database: QueueDatabase | None) -> set[tuple[str, int]]:
+    """List the queues that a database has units or an end of, as far as it can be read."""
+    with suppress(FormatError):
+        return set() if database is None else database.all_queues()
+    return set()
+
+
+def place_by_database(
+    database: QueueDatabase | None, topic: str, queue_id: int, rows: Rows, facts: LogFacts
+) -> Placement:
+    """Place a queue's records for a RocksDB: by what its units name, where they can be read.
+
+    Args:
+        database: that stands in the store.
+        topic: of the queue.
+        queue_id: of the queue.
+        rows: its records, in log order.
+        facts: of the log.
+    """
+    if database is not None:
+        with suppress(RmqError):
+            offsets, units = read_queue(database, topic, queue_id)
+            is_dispatched = len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < database.checkpoint()
+            if not len(offsets) and is_dispatched and database.bound(topic, queue_id) is None:
+                return place_last(rows[:0])  # deleted in order, units and end
+            findings = FindingList()
+            check = RocksDbQueueCheck(QueueName(topic, queue_id), rows, facts, findings, findings)
+            return check.place(StoredQueue(database.path, offsets, units, None, 0))
+    return place_last(rows)
+
+
+def read_queue(database: QueueDatabase, topic: str, queue_id: int) -> Units:
+    """Read all units of a queue. Raises FormatError."""
+    parts = list(database.units(topic, queue_id))
+    offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+    return offsets, units.astype(UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
+
+
+def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int | None, log_start: int) -> Units:
+    """Read the units of a queue whose records have expired, before its first record in the log.
+
+    Args:
+        database: that stands in the store.
+        topic: of the queue.
+        queue_id: of the queue.
+        end: queue offset of the first record; None without any.
+        log_start: physical offset of the log's first byte.
+
+    Raises:
+        FormatError: a damaged database.
+    """
+    offsets, units = read_queue(database, topic, queue_id)
+    physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    is_expired = (physical >= 0) & (sizes > 0) & (physical + sizes <= log_start)
+    if end is not None:
+        is_expired &= offsets < end
+    return offsets[is_expired], units[is_expired]

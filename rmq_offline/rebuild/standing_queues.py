@@ -1,0 +1,277 @@
+"""Queues of a store that is rebuilt: the witness for facts that the log lacks.
+
+A queue without a fault is carried over as it stands. Of one with faults, the units that are right stay where they
+stand, and the rest comes from the log. What a log does not know: the end of a queue whose messages have expired,
+which life of a topic is live, where a gap was closed, and former delays.
+"""
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.read.log_end import dispatched_end
+from rmq_formats.scan.derived_images import Rows
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.standing_ext import assign_ext_addresses, set_values
+from rmq_offline.tasks import spill
+from rmq_offline.tasks.together import JobSteps
+from rmq_offline.tasks.waves import Area, write_text
+from rmq_offline.verify import checkpoint_and_config, finding_kinds
+from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
+from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.findings import FindingList, Severity
+from rmq_offline.verify.phases.queue_directories import QueuesByPartition, list_queues
+from rmq_offline.verify.phases.stored_files import StoredFiles
+from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
+from rmq_offline.verify.queue_state import QueueState, build_state_from_log, find_record_gaps
+from rmq_offline.verify.units import read_units
+from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
+
+Queue = tuple[str, int]
+_OF_RECORDS: Final = (
+    finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_PASSED_OVER,
+)  # fmt: skip
+
+# Of ext files with such a finding none is kept.
+_NO_EXT: Final = frozenset({
+    finding_kinds.EXT_FORMAT, finding_kinds.EXT_FILE_SIZE, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN,
+})  # fmt: skip
+
+
+def list_standing(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
+    """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
+
+    Args:
+        store: the store's files.
+        options: of the rebuild.
+        least: partitions, at least.
+    """
+    if not options.consumequeue or options.from_log_alone:
+        return None
+    if options.queue_database and store.layouts.queue_database is not None:
+        return None
+    if not store.storage.entries(paths.consumequeue_dir(store.root)):
+        return None
+    queues = yield from list_queues(store, FindingList())
+    return queues.by_partition(least)
+
+
+def write_standing(area: Area, files: StoreFiles, store: str, queues: QueuesByPartition | None) -> None:
+    """Write the queues of each partition for the partition's task, with the claims of config files."""
+    if queues is None:
+        return
+    topics = stored_topics(files)
+    claimed: list[list[Queue]] = [[] for _ in range(len(queues))]
+    for topic, queue_id in _claimed_queues(files):
+        claimed[spill.queue_partition(topic, queue_id, len(queues))].append((topic, queue_id))
+    for partition in range(len(queues)):
+        note = {
+            "store": store, "queues": queues.of(partition), "claimed": claimed[partition],
+            "known_topics": None if topics is None else sorted(topics),
+        }  # fmt: skip
+        write_text(area, _note_name(partition), json.dumps(note))
+
+
+def _note_name(partition: int) -> str:
+    return f"spill/standing-{partition:06d}.json"
+
+
+def _claimed_queues(store: StoreFiles) -> Iterator[Queue]:
+    """Yield the queues with a consumer offset above 0."""
+    texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
+    for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
+        for claim in checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")):
+            if claim.queue_offset > 0:
+                yield claim.topic, claim.queue_id
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedFile:
+    """A queue's file that is carried over.
+
+    Attributes:
+        tree: directory below the root.
+        start_offset: of the file, in bytes.
+        image: its used bytes.
+    """
+
+    tree: str
+    start_offset: int
+    image: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class StandingQueue:
+    """Queue as merged from its files and its records.
+
+    Attributes:
+        files: to be carried over as they are; None where the queue is to be made of its state.
+        state: what the queue should hold; None where it should have no files.
+        findings: about its records.
+        ext_files: those of ConsumeQueueExt, to which the tags codes of the state lead; None where they are made anew.
+    """
+
+    files: Sequence[CarriedFile] | None
+    state: QueueState | None
+    findings: FindingList
+    ext_files: Sequence[CarriedFile] | None = None
+
+
+class StandingQueues:
+    """The queues of one partition that stand in the store."""
+
+    def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
+        note: dict[str, Any] = json.loads(area.read_text(_note_name(partition)))
+        self.store = open_store(note["store"])
+        known_topics = note["known_topics"]
+        self.known_topics = None if known_topics is None else frozenset(known_topics)
+        self.sizes, self.facts = options.sizes, facts
+        live = options.live_topics
+        self.queues: list[Queue] = [
+            (topic, queue_id) for topic, queue_id in note["queues"]
+            if options.rebuilds(topic, queue_id)
+            and (live is None or topic in live or topic.startswith(LIGHT_QUEUE_PREFIX))
+        ]  # fmt: skip
+        self._claimed = options.written_queues | {(topic, queue_id) for topic, queue_id in note["claimed"]}
+        self._absent = AbsentQueues(self.store, self.known_topics)
+
+    @staticmethod
+    def exist(area: Area, partition: int) -> bool:
+        """Return whether the store's queues are a witness of this rebuild."""
+        return area.exists(_note_name(partition))
+
+    def merge(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+        """Merge the files of a queue with its records; None if the log alone decides.
+
+        Args:
+            queue: topic and id.
+            rows: its records, in log order.
+        """
+        name, findings = QueueName(*queue), FindingList()
+        stored = StoredFiles(self.store, self.sizes, findings)
+        directory = paths.queue_dir(paths.consumequeue_dir(self.store.root), *queue)
+        files = stored.files(
+            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN,
+            self.sizes.consumequeue_file_bytes,
+        )  # fmt: skip
+        if not files:
+            return self._without_files(queue, rows)
+        files = [replace(file, read=functools.cache(file.read)) for file in files]  # to be compared and carried over
+        ext = stored.ext(name)
+        is_known = not is_deleted(name.topic, self.known_topics)
+        check = QueueCheck(
+            name, rows, self.facts, findings, findings, ext, is_known=is_known,
+            log_file_bytes=self.sizes.commitlog_file_bytes,
+        )  # fmt: skip
+        check.check(files, self.sizes.consumequeue_file_bytes)
+        record_findings = FindingList()
+        is_sound = True
+        for finding in findings.kept:
+            if finding.kind in _OF_RECORDS:
+                record_findings.add(finding)
+            elif finding.kind is not finding_kinds.QUEUE_OFFSET_GAP and finding.kind.severity is not Severity.INFO:
+                is_sound = False
+        # Units of lost messages explain their gaps to a verification; here such units become pre-blanks.
+        for begin, end, *_ in find_record_gaps(check.state).tolist():
+            detail = f"no record has the queue offsets {begin} to {end - 1}"
+            record_findings.add(
+                name.finding(finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin)
+            )
+        for kind in _OF_RECORDS:
+            record_findings.add_uncounted(kind, findings.counts.get(kind, 0) - record_findings.counts.get(kind, 0))
+        if is_sound:
+            carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
+            if ext is not None:
+                carried += self._carried_ext(name, stored)
+            return StandingQueue(carried, check.state, record_findings)
+        state, ext_files = check.state, None
+        if ext is not None and _NO_EXT.isdisjoint(findings.counts):
+            state, ext_files = self._with_standing_ext(name, stored, files, state, ext.units)
+        return StandingQueue(None, state, record_findings, ext_files)
+
+    def _with_standing_ext(
+        self, name: QueueName, stored: StoredFiles, files: Sequence[QueueFile], state: QueueState, ext_units: Rows
+    ) -> tuple[QueueState, Sequence[CarriedFile] | None]:
+        """Carry the queue's ext files over, with the addresses in its units, if each address leads to an ext unit."""
+        file_bytes = self.sizes.consumequeue_file_bytes
+        units = [
+            read_units(file.start_offset // UNIT_BYTES, file_bytes // UNIT_BYTES, file.read())
+            for file in files if not file.start_offset % file_bytes
+        ]  # fmt: skip
+        rows_and_values = assign_ext_addresses(state.rows, np.concatenate([state.rows[:0], *units]), ext_units)
+        if rows_and_values is None:
+            return state, None
+        rows, values = rows_and_values
+        ext_files = self._carried_ext(name, stored)
+        for file in ext_files:
+            set_values(file.start_offset, file.image, values)
+        return replace(state, rows=rows), ext_files
+
+    def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> StandingQueue | None:
+        """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
+
+        Args:
+            queue: topic and id.
+            units: BATCH_UNIT_DTYPE[n], of its records, in log order.
+        """
+        name, findings = QueueName(*queue), FindingList()
+        stored = StoredFiles(self.store, self.sizes, findings)
+        directory = paths.queue_dir(paths.batch_consumequeue_dir(self.store.root), *queue)
+        file_bytes = self.sizes.batchconsumequeue_file_bytes
+        files = stored.files(
+            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
+        )  # fmt: skip
+        if not files:
+            return None if len(units) else StandingQueue(None, None, findings)
+        is_known = not is_deleted(name.topic, self.known_topics)
+        check = BatchQueueCheck(name, units, self.facts, findings, findings, is_known=is_known)
+        check.check(files, file_bytes)
+        if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
+            return None
+        return StandingQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
+
+    @functools.cached_property
+    def _dispatched_end(self) -> int:
+        """Physical offset up to which a broker has dispatched the log; it dispatches the rest when it starts."""
+        return dispatched_end(self.store, self.store.segments)
+
+    def _without_files(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+        if not len(rows):
+            return StandingQueue(None, None, FindingList())
+        kind = self._absent.classify(queue[0], rows, is_claimed=queue in self._claimed)
+        if kind is finding_kinds.QUEUE_MISSING:
+            return None
+        findings = FindingList()
+        undispatched = rows[rows[:, unit_kernel.PHYSICAL_OFFSET] >= self._dispatched_end]
+        if kind is finding_kinds.QUEUE_ABSENT and len(undispatched):
+            return StandingQueue(None, build_state_from_log(undispatched, self.facts), findings)
+        if kind.severity is not Severity.INFO:
+            findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
+        return StandingQueue(None, None, findings)
+
+    def _carried(
+        self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG
+    ) -> Iterator[CarriedFile]:
+        """Read files up to the queue's end: a broker may have written after that end in the meantime."""
+        for file in files:
+            image = file.read().data[: max(0, end_bytes - file.start_offset)]
+            yield CarriedFile(paths.queue_dir(tree, name.topic, name.queue_id), file.start_offset, image)
+
+    def _carried_ext(self, name: QueueName, stored: StoredFiles) -> list[CarriedFile]:
+        directory = paths.queue_dir(paths.consumequeue_ext_dir(self.store.root), name.topic, name.queue_id)
+        size = self.sizes.consumequeue_ext_file_bytes
+        files = stored.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, size) or []
+        return list(self._carried(name, "consumequeue_ext", files))

@@ -1,0 +1,235 @@
+"""Makes ``topics.json`` and ``subscriptionGroup.json`` anew, where a store has lost them, from log, queues and offsets.
+
+A topic is one that has queues; where a store has no queues at all, one that has messages in the log. Queue numbers are
+those that occur, so that a topic may have had more. A group is one that has consumed, or has a retry topic. What the
+broker makes by itself at each start, its system topics and groups, is left to it.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
+from rmq_formats.codecs.topics import DLQ_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
+from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, told_as_store_errors
+from rmq_formats.kernels.dispatch import MARK_BATCH
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.segment import scan_segment
+from rmq_formats.storage.contained import parent_directory, write_file
+from rmq_formats.storage.nearby_store import refuse_no_store
+from rmq_formats.storage.segments import opened
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_variants import Variant
+from rmq_offline.rebuild.changes import stored_claims
+from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
+from rmq_offline.rebuild.queue_views import opened_tree
+from rmq_offline.tasks.former_files import next_directory
+from rmq_offline.verify.checkpoint_and_config import config_fault
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+_SYSTEM: Final = re.compile(SYSTEM_TOPIC_PATTERN)
+_READ_AND_WRITE: Final = 6
+_Table = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFileStep:
+    """A config file that is made anew.
+
+    Attributes:
+        path: from the store's root.
+        why: what is wrong with the file that is there, or that there is none.
+        names: the topics, each with its number of queues, or the groups.
+    """
+
+    path: str
+    why: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReport:
+    """Report of a repair of config files, or of its plan.
+
+    Attributes:
+        store: the store.
+        is_applied: whether it was done.
+        steps: the files that are made anew.
+        directory: of the quarantine that has the files that did not parse; None without any.
+    """
+
+    store: str
+    is_applied: bool
+    steps: tuple[ConfigFileStep, ...] = ()
+    directory: str | None = field(default=None)
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether the plan is applied or has no steps."""
+        return self.is_applied or not self.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the JSON report."""
+        return {
+            "job": "repair", "what": "config", "store": self.store, "applied": self.is_applied, "clean": self.is_clean,
+            "files": [asdict(step) for step in self.steps], "quarantine": self.directory,
+        }  # fmt: skip
+
+
+def repair_config(store: str, *, apply: bool) -> ConfigReport:
+    """Make the lost config files of a store anew; or, in a dry run, report what that would do.
+
+    A file that parses stays as it is, and so does one with a ``.bak`` that parses: a broker reads that.
+
+    Args:
+        store: root of the store, on this machine.
+        apply: do it; else nothing is written.
+
+    Raises:
+        StoreNotFoundError: there is no store.
+        StoreLockedError: a running broker has it.
+        StoreLayoutError: its topics and groups are in RocksDB.
+        OptionError: an object store.
+        StoreError: a file that cannot be read or written.
+    """
+    if "://" in store and not store.startswith("file://"):
+        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
+    files = open_store(store)
+    if not files.storage.exists(files.root):
+        raise StoreNotFoundError(f"{files.root}: no such store")
+    refuse_no_store(files.storage, files.root)
+    if Variant.ROCKSDB_CONFIG in files.layouts:
+        raise StoreLayoutError(f"{files.layouts.places[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB")
+    with told_as_store_errors(files.root):
+        if not apply:
+            with lock_if_there(files.root, NO_TERMS):
+                return ConfigReport(files.root, False, tuple(step for step, _ in _steps(files.root)))
+        with store_lock(files.root):
+            return _apply(Path(files.root))
+
+
+def _apply(root: Path) -> ConfigReport:
+    steps = list(_steps(str(root)))
+    directory = next_directory(root)
+    is_used = False
+    for step, data in steps:
+        if os.path.lexists(root / step.path):
+            aside = str((directory / step.path).relative_to(root))
+            with (
+                parent_directory(root, step.path) as (parent, name),
+                parent_directory(root, aside, create=True) as (target, _),
+            ):
+                os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+            is_used = True
+        with parent_directory(root, step.path, create=True):
+            pass
+        write_file(root, step.path, data)
+    return ConfigReport(str(root), True, tuple(step for step, _ in steps), str(directory) if is_used else None)
+
+
+def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
+    """Plan the files that are made anew, with their bytes."""
+    faults = {name: fault for name in (TOPICS, GROUPS) if (fault := _fault(root, name)) is not None}
+    if not faults:
+        return
+    store = open_store(root)
+    queues, batch = _queues(store)
+    claims = stored_claims(store)
+    if TOPICS in faults:
+        for claim in claims:
+            if claim.group is not None:
+                queues.setdefault(claim.topic, set()).add(claim.queue_id)
+        topics = {topic: _topic(topic, ids, is_batch=topic in batch) for topic, ids in sorted(_own(queues).items())}
+        texts = tuple(f"{topic} ({config['readQueueNums']})" for topic, config in topics.items())
+        yield ConfigFileStep(f"config/{TOPICS}", faults[TOPICS], texts), _document("topicConfigTable", topics)
+    if GROUPS in faults:
+        names = {claim.group for claim in claims if claim.group}
+        for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+            names |= {topic.removeprefix(prefix) for topic in queues if topic.startswith(prefix)}
+        groups = {group: _group(group) for group in sorted(names)}
+        yield (
+            ConfigFileStep(f"config/{GROUPS}", faults[GROUPS], tuple(groups)),
+            _document("subscriptionGroupTable", groups),
+        )
+
+
+def _fault(root: str, name: str) -> str | None:
+    """Return why a broker has nothing of a config file; None if it has: from the file, or from its ``.bak``."""
+    faults = []
+    for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
+        if not os.path.lexists(path):
+            continue
+        fault = (
+            config_fault(f"{paths.config_dir(root)}/{name}", Path(path).read_bytes()) if Path(path).is_file() else ""
+        )
+        if fault is None:
+            return None
+        faults.append(fault or "no file")
+    return faults[0] if faults else "neither it nor its .bak is there"
+
+
+def _queues(store: StoreFiles) -> tuple[dict[str, set[int]], set[str]]:
+    """Collect the queues of each topic, and the topics with batch queues."""
+    queues: dict[str, set[int]] = {}
+    batch: set[str] = set()
+    with opened_tree(store.root) as tree:
+        for queue in tree.names:
+            queues.setdefault(queue.topic, set()).add(queue.queue_id)
+            batch |= {queue.topic} if queue.is_batch else set()
+    has_queues = bool(queues)
+    for segment in readable_segments(store):
+        with opened(store.storage, segment.path) as file:
+            dispatcher = Dispatcher(delay_levels_ms(DEFAULT_DELAY_LEVELS), segment.size_bytes)
+            for part in scan_segment(
+                file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+                head_bytes=segment.head_bytes,
+            ):  # fmt: skip
+                dispatcher.dispatch(part)
+            for topic, queue_id in dispatcher.queue_names():
+                if topic in queues or not has_queues:
+                    queues.setdefault(topic, set()).add(queue_id)
+            batch |= set(dispatcher.marked_topics(MARK_BATCH))
+    return queues, batch
+
+
+def _own(queues: dict[str, set[int]]) -> dict[str, set[int]]:
+    """Select the topics that a broker does not make by itself, and whose names may be a topic's."""
+    return {
+        topic: ids for topic, ids in queues.items()
+        if not _SYSTEM.fullmatch(topic) and not topic.startswith(LIGHT_QUEUE_PREFIX) and paths.is_safe_topic(topic)
+    }  # fmt: skip
+
+
+def _topic(topic: str, queue_ids: set[int], *, is_batch: bool) -> dict[str, Any]:
+    """Make a topic's config, as ``TopicConfig`` has it."""
+    count = max(1, max(queue_ids) + 1)
+    return {
+        "attributes": {"queue.type": "BatchCQ"} if is_batch else {}, "order": False, "perm": _READ_AND_WRITE,
+        "readQueueNums": count, "topicFilterType": "SINGLE_TAG", "topicName": topic, "topicSysFlag": 0,
+        "writeQueueNums": count,
+    }  # fmt: skip
+
+
+def _group(group: str) -> dict[str, Any]:
+    """Make a group's config with the defaults of ``SubscriptionGroupConfig``."""
+    return {
+        "attributes": {}, "brokerId": 0, "consumeBroadcastEnable": True, "consumeEnable": True,
+        "consumeFromMinEnable": True, "consumeMessageOrderly": False, "consumeTimeoutMinute": 15, "groupName": group,
+        "groupSysFlag": 0, "notifyConsumerIdsChangedEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }  # fmt: skip
+
+
+def _document(member: str, table: _Table) -> bytes:
+    version = {"counter": 1, "stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
+    return json.dumps({"dataVersion": version, member: table}, indent=1).encode()

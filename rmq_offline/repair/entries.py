@@ -1,0 +1,297 @@
+"""Plans the repair of a DLedger CommitLog: only changes that Raft allows, after which the group's logs still agree.
+
+Bytes that are certain are written anew: a header is told by its record and its neighbours, a file's end mark by its
+place, DLedger's index by the entries. Entries behind the last sound one are cut off, as the original's recovery does,
+where none of them was committed. Of any other damage the other members have the truth, so that it is refused in words.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.variants import dledger
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, FILE_END_BYTES, FILE_END_MAGIC, EntryHead
+from rmq_formats.errors import DecodeError, StoreLayoutError
+from rmq_formats.kernels import dledger as kernel
+from rmq_formats.kernels import scan as scan_kernel
+from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_offline.repair.filler import Fill, LogRange
+from rmq_offline.repair.scan import PaddedFile
+from rmq_offline.verify import finding_kinds, variant_kinds
+from rmq_offline.verify.entries import mended_terms
+from rmq_offline.verify.entry_units import EntryUnits, index_directory
+
+MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
+_WORD: Final = 4
+_WAY: Final = (
+    "the other members of the group have the truth: move {own} out of the store, and the leader sends the log anew; "
+    "without other members rmq convert --to classic takes out what is sound"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRepair:
+    """Index and checkpoint that a repair writes anew beside the entries of a DLedger CommitLog.
+
+    Attributes:
+        directory: of DLedger, from the store's root.
+        makes_index: whether its index is made anew.
+        checkpoint: the new text of its ``checkpoint``; None where it stays.
+    """
+
+    directory: str
+    makes_index: bool = False
+    checkpoint: str | None = None
+
+
+@dataclass(slots=True)
+class _Log:
+    """State of a scan over all entries.
+
+    Attributes:
+        root: of the store.
+        units: of DLedger's index.
+        stretches: to be written.
+        last_index: of the last sound entry before any damage; -1 if there is none.
+        last_term: its term.
+        end: where the next entry should stand, in bytes of the log.
+        bad_at: the first place without a sound entry, where one should be; None so far.
+        bad_detail: in words.
+        is_ended: whether the file ended with its mark.
+        headers: how many are to be written.
+    """
+
+    root: str
+    units: EntryUnits
+    stretches: list[LogRange] = field(default_factory=list)
+    last_index: int = -1
+    last_term: int = -1
+    end: int = -1
+    bad_at: int | None = None
+    bad_detail: str = ""
+    is_ended: bool = True
+    headers: int = 0
+
+
+def plan_entries(
+    root: str, segments: Sequence[Segment], file_bytes: int, *, makes_index: bool, writes_checkpoint: bool
+) -> tuple[EntryRepair, tuple[LogRange, ...], tuple[tuple[str, int], ...]]:
+    """Plan the changes of a DLedger CommitLog: index and checkpoint, ranges to overwrite, and files to resize.
+
+    Args:
+        root: of the store.
+        segments: the files of its entries, in order.
+        file_bytes: ``mappedFileSizeCommitLog``.
+        makes_index: whether DLedger's index was found to differ.
+        writes_checkpoint: whether DLedger's checkpoint was found to speak of entries that there are not.
+
+    Raises:
+        StoreLayoutError: something that Raft does not allow to be repaired here.
+        StoreError: a file cannot be read.
+    """
+    with closing(EntryUnits(LocalStorage(), index_directory(segments[0].path))) as units:
+        log, sizes = _scan(root, segments, file_bytes, units)
+    if log.last_index < 0:
+        _refuse(log, segments[0], segments[0].start_offset, "no sound entry")
+    directory = segments[0].path.rsplit("/", 2)[0]
+    committed = _committed(directory)
+    if log.bad_at is not None:
+        _cut(log, segments, file_bytes, committed)
+    text = None
+    is_known = committed is not None and committed <= log.last_index  # else committed entries were lost
+    if is_known and (writes_checkpoint or (log.bad_at is not None and Path(directory, "checkpoint").exists())):
+        text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
+    repair = EntryRepair(_relative(root, directory), makes_index or log.bad_at is not None, text)
+    return repair, tuple(log.stretches), tuple(sizes)
+
+
+def _scan(
+    root: str, segments: Sequence[Segment], file_bytes: int, units: EntryUnits
+) -> tuple[_Log, list[tuple[str, int]]]:
+    """Scan all entries; return the scan's state and the files to resize."""
+    log = _Log(root, units)
+    sizes: list[tuple[str, int]] = []
+    for number, segment in enumerate(segments):
+        if number and segment.start_offset != segments[number - 1].start_offset + file_bytes:
+            _refuse(log, segment, segment.start_offset, "files are missing before this one")
+        if segment.size_bytes > file_bytes:
+            _refuse(log, segment, segment.end_offset, f"the file is longer than {file_bytes} bytes")
+        if segment.size_bytes < file_bytes:
+            sizes.append((_relative(root, segment.path), file_bytes))
+        _scan_file(log, segments, number, file_bytes)
+    return log, sizes
+
+
+def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: int) -> None:
+    segment = segments[number]
+    with opened(LocalStorage(), segment.path) as file:
+        data_end = min(file.data_end(), file_bytes)
+        reader = PaddedFile(file, file_bytes)
+        blank_at = None
+        for batch in scan_segment(
+            reader, segment.start_offset, file_bytes, data_end=data_end, head_bytes=ENTRY_HEAD_BYTES
+        ):
+            for damage in batch.damages:
+                _note_bad(log, damage.physical_offset, damage.code.text)
+            if len(batch.frames):
+                _check_frames(log, segments, number, batch, file_bytes)
+            blank_at = blank_at if batch.blank_at is None else batch.blank_at
+    if blank_at is not None and log.bad_at is None:
+        log.is_ended, log.end = True, segment.start_offset + file_bytes
+        behind = blank_at + FILE_END_BYTES
+        if data_end > behind - segment.start_offset:
+            size = segment.start_offset + data_end - behind
+            log.stretches.append(
+                LogRange(
+                    _relative(log.root, segment.path), segment.start_offset, behind, size, size,
+                    finding_kinds.LOG_AFTER_BLANK.code, "bytes that are not zero after the file's end mark", Fill.ZEROS,
+                )
+            )  # fmt: skip
+
+
+def _note_bad(log: _Log, at: int, detail: str) -> None:
+    if log.bad_at is None:
+        log.bad_at, log.bad_detail = at, detail
+
+
+def _check_frames(log: _Log, segments: Sequence[Segment], number: int, batch: FrameBatch, file_bytes: int) -> None:
+    segment, frames = segments[number], batch.frames
+    sound = frames[:, scan_kernel.CODE] == scan_kernel.SOUND
+    places = frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
+    count = len(frames) if sound.all() else int(np.argmin(sound))
+    if sound.any():
+        heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
+        kernel.check_heads(batch.data, batch.physical_offset, frames, heads)
+        if log.bad_at is not None or (log.end >= 0 and int(places[0]) != log.end):
+            _end_before(log, segments, number, int(places[0]), heads, file_bytes)
+        if sound[count:].any():
+            _refuse(log, segment, int(places[count]), "its record is damaged, and entries follow")
+        _check_heads(log, segment, heads[:count], places[:count], frames[:count, scan_kernel.SIZE])
+    if count < len(frames):
+        _note_bad(log, int(places[count]), "its record is damaged")
+    if count:
+        log.end, log.is_ended = int(places[count - 1] + frames[count - 1, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES, False
+
+
+def _end_before(
+    log: _Log,
+    segments: Sequence[Segment],
+    number: int,
+    place: int,
+    heads: NDArray[np.int64],
+    file_bytes: int,
+) -> None:
+    """Write the end mark of the file before, if nothing else is missing between two entries; else refuse."""
+    segment, before = segments[number], segments[number - 1]
+    bad_at = log.end if log.bad_at is None else log.bad_at
+    bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
+    remaining = segment.start_offset - log.end
+    is_mark = place == segment.start_offset and number > 0 and not log.is_ended and bad_at == log.end
+    if not is_mark or not (bases == log.last_index + 1).any() or remaining < FILE_END_BYTES:
+        bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= bad_at)
+        _refuse(log, bad_segment, bad_at, f"{log.bad_detail or 'no entry'}, and entries follow")
+    with opened(LocalStorage(), before.path) as file:
+        held = max(0, min(file.data_end(), file_bytes) - (log.end - before.start_offset))
+    mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
+    log.stretches.append(
+        LogRange(
+            _relative(log.root, before.path), before.start_offset, log.end, remaining, held,
+            finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry", Fill.BYTES, written=mark.hex(),
+        )
+    )  # fmt: skip
+    log.bad_at, log.bad_detail = None, ""
+
+
+def _check_heads(
+    log: _Log, segment: Segment, heads: NDArray[np.int64], places: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> None:
+    """Plan the headers that contradict their records and neighbours; an index unit is a further witness."""
+    bases = heads[:, kernel.HEAD_INDEX] - np.arange(len(heads))
+    if log.last_index >= 0:
+        first = log.last_index + 1
+    else:
+        values, counts = np.unique(bases, return_counts=True)
+        first = int(values[np.argmax(counts)])
+    indexes = first + np.arange(len(heads))
+    units = log.units.take(first, len(heads))
+    agrees = (units["magic"] == ENTRY_MAGIC) & (units["index"] == indexes) & (units["pos"] == places)
+    agrees &= units["size"] == sizes + ENTRY_HEAD_BYTES
+    if not (bases == first).any() and not agrees.any():
+        _refuse(log, segment, int(places[0]), f"not entry {first}, which would follow")
+    terms = mended_terms(heads[:, kernel.HEAD_TERM])
+    around = np.concatenate([[log.last_term if log.last_term >= 0 else -1], terms, [-1]])
+    is_between = (around[:-2] == terms) & (around[2:] == terms)
+    is_witnessed = agrees & (units["term"] == terms)
+    is_own = heads[:, kernel.HEAD_TERM] == terms
+    doubtful = ~is_between & ~is_witnessed & (agrees | ~is_own)
+    if (np.diff(terms) < 0).any() or int(terms[0]) < log.last_term or doubtful.any():
+        place = int(places[np.argmax(doubtful)])
+        _refuse(log, segment, place, "nothing is certain of the entry's term")
+    faulty = (heads[:, kernel.HEAD_FAULTS] != 0) | (heads[:, kernel.HEAD_INDEX] != indexes) | ~is_own
+    for row in np.flatnonzero(faulty).tolist():
+        log.headers += 1
+        if log.headers > MAX_HEADERS:
+            _refuse(log, segment, int(places[row]), f"more than {MAX_HEADERS} headers are damaged")
+        size, pos = int(sizes[row]), int(places[row])
+        head = EntryHead(
+            ENTRY_MAGIC, size + ENTRY_HEAD_BYTES, int(indexes[row]), int(terms[row]), pos, 0, 0, 0, size
+        )  # fmt: skip
+        log.stretches.append(
+            LogRange(
+                _relative(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
+                variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
+                written=head.encode().hex(),
+            )
+        )  # fmt: skip
+    log.last_index, log.last_term = int(indexes[-1]), int(terms[-1])
+
+
+def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int | None) -> None:
+    """Plan to truncate the log after the last sound entry; refuse if a later entry was committed."""
+    assert log.bad_at is not None
+    cut_at = log.bad_at
+    bad_segment = next(candidate for candidate in reversed(segments) if candidate.start_offset <= cut_at)
+    if committed is None:
+        _refuse(log, bad_segment, cut_at, f"{log.bad_detail}, and DLedger's checkpoint does not say what was committed")
+    elif committed > log.last_index:
+        _refuse(log, bad_segment, cut_at, f"{log.bad_detail}, and entry {committed} was committed")
+    for segment in segments:
+        if segment.end_offset <= cut_at:
+            continue
+        with opened(LocalStorage(), segment.path) as file:
+            data_end = segment.start_offset + min(file.data_end(), file_bytes)
+        begin = max(cut_at, segment.start_offset)
+        if data_end > begin:
+            log.stretches.append(
+                LogRange(
+                    _relative(log.root, segment.path), segment.start_offset, begin, data_end - begin, data_end - begin,
+                    finding_kinds.LOG_TAIL.code, f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
+                )
+            )  # fmt: skip
+
+
+def _committed(directory: str) -> int | None:
+    """Read ``committedIndex``; -1 where there is no checkpoint yet, None where neither it nor its .bak can be read."""
+    files = [path for path in (Path(directory, "checkpoint"), Path(directory, "checkpoint.bak")) if path.exists()]
+    for path in files:
+        try:
+            return int(dledger.properties(path.read_bytes().decode())["committedIndex"])
+        except (OSError, ValueError, KeyError, DecodeError):
+            continue
+    return None if files else -1
+
+
+def _refuse(log: _Log, segment: Segment, at: int, what: str) -> NoReturn:
+    directory = segment.path.rsplit("/", 2)[0]
+    way = _WAY.format(own=_relative(log.root, directory))
+    raise StoreLayoutError(f"{segment.path}: entry {log.last_index + 1}, at {at}: {what}; {way}")
+
+
+def _relative(root: str, path: str) -> str:
+    return path[len(root.rstrip("/")) + 1 :]

@@ -1,0 +1,280 @@
+"""Repair of a store: verify, plan, journal, change, rebuild, and verify again."""
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
+from rmq_formats.read.log_end import cut_segments, find_leftovers
+from rmq_formats.storage.nearby_store import refuse_no_store
+from rmq_formats.storage.segments import Segment, list_segments
+from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.rebuild.changes import ALL, QueueChanges
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
+from rmq_offline.rebuild.publication import Outcome, RepairTerms, Terms
+from rmq_offline.rebuild.queue_views import QueueName, fingerprints
+from rmq_offline.repair import journal
+from rmq_offline.repair.checkpoint import write_checkpoint
+from rmq_offline.repair.entry_index import make_state
+from rmq_offline.repair.filler import Fill
+from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
+from rmq_offline.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
+from rmq_offline.repair.report import RepairReport, sort_gaps, steps
+from rmq_offline.repair.touched import lost_ranges, placeholder_ends
+from rmq_offline.tasks.former_files import bring_back_some_command
+from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.runner import OnProgress, Runner
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding, Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
+
+REPLACED: Final = "replaced"  # in a repair's directory of the quarantine: the queues and IndexFiles that it replaced
+
+
+def repair_store(
+    store: str,
+    options: VerifyOptions,
+    runner: Runner,
+    *,
+    apply: bool,
+    work: str | None = None,
+    on_progress: OnProgress | None = None,
+    leftover: Leftover = Leftover.REFUSE,
+    accept: Collection[str] = (),
+) -> RepairReport:
+    """Repair a store; or, in a dry run, report what that would do.
+
+    Killed at any instant, it leaves a store that another run brings to the same end. What is overwritten or in the
+    way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
+
+    Args:
+        store: root of the store, on this machine.
+        options: the broker's sizes, as far as they are known.
+        runner: where the tasks run.
+        apply: do it; else only the plan is made, and nothing is written.
+        work: directory for the intermediate files of the verifications.
+        on_progress: told after each task.
+        leftover: the operator's word on an interrupted repair that is not known to be this user's own.
+        accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
+
+    Raises:
+        NotAcceptedError: messages would leave their queues, or an end be lowered, and nobody has accepted it.
+        StoreNotFoundError: there is no store, or nothing to repair it from.
+        StoreLockedError: a running broker has it.
+        StoreError: a file that cannot be read or written.
+        OptionError: an object store, or an option that cannot be used.
+    """
+    begin = time.perf_counter()
+    if "://" in store and not store.startswith("file://"):
+        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
+    files = open_store(store)
+    if not files.storage.exists(files.root):
+        raise StoreNotFoundError(f"{files.root}: no such store")
+    refuse_no_store(files.storage, files.root)
+    run = _Repair(files.root, options, runner, work, on_progress, leftover, frozenset(accept))
+    with told_as_store_errors(files.root):
+        report = run.apply() if apply else run.plan()
+    return replace(report, seconds=round(time.perf_counter() - begin, 3))
+
+
+class _Repair:
+    """State of one repair run."""
+
+    def __init__(
+        self,
+        root: str,
+        options: VerifyOptions,
+        runner: Runner,
+        work: str | None,
+        on_progress: OnProgress | None,
+        leftover: Leftover,
+        accept: frozenset[str],
+    ) -> None:
+        self.root = root
+        self.options = replace(options, commitlog_file_bytes=log_file_bytes(root, options))
+        self.runner = runner
+        self.work = work
+        self.on_progress = on_progress
+        self.leftover = leftover
+        self.accept = accept
+
+    def plan(self) -> RepairReport:
+        """Report the plan without applying it."""
+        with self._lock_if_there():
+            left_over = self._left_over()
+            if left_over is not None:
+                _, plan = left_over
+                return self._report(plan, None, plan.left, Outcome(is_plan=True), is_resumed=True)
+            verification = self._verify()
+            plan = self._planned(verification)
+            outcome = Outcome(is_plan=True, planned=self._predict(plan), accept=self.accept)
+            return self._report(plan, verification, plan.left, outcome)
+
+    def apply(self) -> RepairReport:
+        """Apply the plan, or finish an interrupted repair."""
+        root = Path(self.root)
+        verification: VerifyReport | None = None
+        before: dict[QueueName, bytes] = {}
+        if self.leftover is Leftover.START_ANEW or journal.pending(root, self.leftover) is None:
+            refuse_store(open_store(self.root))  # before the lock, whose file would be a change
+        with store_lock(self.root):
+            if self.leftover is Leftover.START_ANEW:
+                journal.set_pending_aside(root)
+            left_over = self._left_over()
+            if left_over is None:
+                verification = self._verify()
+                plan = self._planned(verification)
+                if plan.is_empty:
+                    return replace(self._report(plan, verification, _faults(verification), Outcome()), is_applied=True)
+                refuse_plan(root, plan)
+                changes = self._predict(plan)
+                if changes is not None:
+                    changes.refuse(self.root, self.accept)
+                before = _others(self.root, plan)
+                directory = journal.begin(root, replace(plan, accept=tuple(sorted(self.accept))))
+            else:
+                directory, plan = left_over
+            journal.change(root, directory, plan)
+            if plan.entries is not None:
+                make_state(root, directory, plan.entries)
+        outcome = self._rebuild(directory, plan)
+        with store_lock(self.root):
+            if plan.checkpoint:
+                write_checkpoint(root)
+            journal.end(directory)
+        self.options = replace(self.options, commitlog_file_bytes=plan.store_sizes.commitlog_file_bytes)
+        after = _others(self.root, plan) if before else {}
+        report = self._report(plan, verification, _faults(self._verify()), outcome, is_resumed=left_over is not None)
+        disturbed = tuple(sorted({str(name) for name, value in before.items() if after.get(name) != value}))
+        return replace(report, is_applied=True, directory=str(directory), disturbed=disturbed)
+
+    def _predict(self, plan: RepairPlan) -> QueueChanges | None:
+        """Compare what consumers get with what the repair would leave them; None where no queue is replaced.
+
+        The queues are made of the log as it is: messages in its damaged ranges count on neither side. Their units
+        count for the end of the queue before, and after where they will have placeholders.
+        """
+        changes: list[QueueChanges] = []
+        terms = Terms(is_plan=True, work=self.work, repair=self._repair_terms(plan))
+        for rebuild in _rebuilds(plan):
+            if rebuild.consumequeue and terms.repair is not None and terms.repair.segments:
+                report = rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, terms=terms)
+                changes += [report.outcome.planned] if report.outcome.planned is not None else []
+        return changes[0] if changes else None
+
+    def _rebuild(self, directory: Path, plan: RepairPlan) -> Outcome:
+        """Rebuild what is planned, and return what consumers get of the queues that are replaced."""
+        outcome = Outcome()
+        terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED, repair=self._repair_terms(plan))
+        for rebuild in _rebuilds(plan):
+            report = rebuild_store(
+                self.root, None, rebuild, self.runner, self.on_progress, self.leftover, terms
+            )  # fmt: skip
+            former = report.outcome
+            if rebuild.consumequeue:
+                outcome = replace(former, planned=None, accept=self.accept | set(plan.accept))
+            else:
+                outcome = replace(outcome, former=former.former, former_bytes=former.former_bytes)
+        replaced = directory / REPLACED
+        command = bring_back_some_command(Path(self.root), replaced) if replaced.is_dir() else None
+        return replace(outcome, bring_back=command)
+
+    def _repair_terms(self, plan: RepairPlan) -> RepairTerms:
+        store, sizes = open_store(self.root), dict(plan.sizes)
+        segments = [
+            replace(segment, size_bytes=min(segment.size_bytes, sizes.get(path, segment.size_bytes)))
+            for directory, head_bytes in store.log_directories
+            for segment in list_segments(store.storage, directory, head_bytes)
+            if segment.size_bytes and (path := segment.path[len(self.root.rstrip("/")) + 1 :]) not in plan.moves
+        ]
+        segments.sort(key=lambda segment: segment.start_offset)
+        if segments:
+            segments = cut_segments(segments, find_leftovers(store, segments))
+            segments = [_without_torn_tail(segment, plan) for segment in segments]
+        return RepairTerms(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
+
+    @contextmanager
+    def _lock_if_there(self) -> Iterator[None]:
+        """Lock the store if the lock file exists; a plan does not create that file."""
+        if Path(paths.lock_file(self.root)).exists():
+            with store_lock(self.root):
+                yield
+        else:
+            yield
+
+    def _left_over(self) -> tuple[Path, RepairPlan] | None:
+        journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change
+        return None if self.leftover is Leftover.START_ANEW else journal.pending(Path(self.root), self.leftover)
+
+    def _verify(self) -> VerifyReport:
+        return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
+
+    def _planned(self, verification: VerifyReport) -> RepairPlan:
+        store = open_store(self.root)
+        refuse_store(store)
+        plan = plan_repair(store, self.options, verification)
+        refuse_layouts(store, plan)
+        directories = store.log_directories
+        needs_log = plan.rebuild or finding_kinds.LOG_MISSING in verification.counts
+        if needs_log and not any(list_segments(store.storage, directory) for directory, _ in directories):
+            raise StoreNotFoundError(
+                f"{paths.commitlog_dir(self.root)}: no CommitLog files, and nothing else to repair the store from"
+            )
+        return plan
+
+    def _report(
+        self, plan: RepairPlan, verification: VerifyReport | None, findings: Iterable[Finding], outcome: Outcome,
+        *, is_resumed: bool = False,
+    ) -> RepairReport:  # fmt: skip
+        counts = {} if verification is None else verification.counts
+        gaps = sort_gaps(self.root, findings, journal.manifests(Path(self.root)))
+        layouts = open_store(self.root).layouts
+        return RepairReport(
+            store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
+            lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
+            explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
+            layouts=tuple(variant.value for variant in layouts.places),
+        )  # fmt: skip
+
+
+def _without_torn_tail(segment: Segment, plan: RepairPlan) -> Segment:
+    """Bound a segment by the begin of the torn tail that the repair overwrites with zeros: the log will end there."""
+    begins = [
+        item.physical_offset - segment.start_offset for item in plan.stretches
+        if item.fill is Fill.ZEROS and segment.start_offset <= item.physical_offset < segment.end_offset
+    ]  # fmt: skip
+    return replace(segment, log_bytes=min(begins)) if begins else segment
+
+
+def _faults(report: VerifyReport) -> list[Finding]:
+    """Return a verification's findings that are more than information."""
+    return [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
+
+
+def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
+    """One for queues and Index, or one for each: the original deletes a topic's queues, and never its Index entries."""
+    if not plan.rebuild:
+        return []
+    queues = None if plan.queues is None else frozenset(plan.queues)
+    makes_queues = queues is None or bool(queues)
+    both = RebuildOptions(consumequeue=makes_queues, index=plan.index, sizes=plan.store_sizes, queues=queues)
+    if plan.live_topics is None or not makes_queues:
+        return [both]
+    only_queues = replace(both, index=False, live_topics=plan.live_topics)
+    return [only_queues, replace(both, consumequeue=False)] if plan.index else [only_queues]
+
+
+def _others(root: str, plan: RepairPlan) -> dict[QueueName, bytes]:
+    """Hash the queues that a plan does not replace."""
+    if plan.rebuild and plan.queues is None:
+        return {}
+    replaced = set(plan.queues or ())
+    return {name: value for name, value in fingerprints(root).items() if (name.topic, name.queue_id) not in replaced}

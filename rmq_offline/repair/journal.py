@@ -1,0 +1,290 @@
+"""Executes a repair plan with a journal: copies bytes aside, writes the plan down, then applies it idempotently.
+
+``STORE/quarantine/NNNN/`` holds one repair: the bytes that it overwrote, each at its file's path and position, the
+files that it put aside, and the plan. While the repair is under way the plan is called ``plan.json``; a run that
+finds one completes that repair before it does anything else. When all is done it becomes ``manifest.json``.
+Copies are made in ``STORE/quarantine/unfinished/``, which gets its number when the plan is in it: only it may
+be deleted, as the store is unchanged until then.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import numpy as np
+
+from rmq_formats.errors import StoreError
+from rmq_formats.storage.contained import (
+    is_there,
+    names_in,
+    open_file,
+    parent_directory,
+    read_file,
+    real_directory,
+    root_directory,
+    write_file,
+)
+from rmq_formats.storage.segments import LocalStorage, opened
+from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
+from rmq_offline.repair.plan import RepairPlan
+from rmq_offline.repair.plan_paths import changed_files, check_plan
+from rmq_offline.tasks.origin import Leftover, check_origin, sealed
+from rmq_offline.tasks.publish import set_aside, sync_directory, sync_file_system
+
+DIRECTORY: Final = "quarantine"
+PLAN: Final = "plan.json"
+MANIFEST: Final = "manifest.json"
+UNFINISHED: Final = "unfinished"
+
+
+def pending(root: Path, leftover: Leftover = Leftover.REFUSE) -> tuple[Path, RepairPlan] | None:
+    """Find the repair that a killed run left: its directory and its plan.
+
+    The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
+    in this store, or if the operator resumes it.
+
+    Args:
+        root: of the store.
+        leftover: the operator's word on a plan that is not known to be this user's own.
+
+    Raises:
+        StoreError: it is no plan, names something else, or is foreign.
+    """
+    for directory in _repairs(root):
+        if os.path.lexists(directory / PLAN):
+            return directory, _read_plan(root, directory.name, PLAN, leftover)
+    return None
+
+
+def set_pending_aside(root: Path) -> None:
+    """Rename the plan of an interrupted repair, so that the store is verified and the repair planned again."""
+    for directory in _repairs(root):
+        path = f"{DIRECTORY}/{directory.name}/{PLAN}"
+        if os.path.lexists(root / path):
+            with parent_directory(root, path) as (parent, name):
+                set_aside(name, parent)
+
+
+def manifests(root: Path) -> list[RepairPlan]:
+    """Read the plans of the repairs that were completed. Raises StoreError."""
+    return [
+        _read_plan(root, directory.name, MANIFEST)
+        for directory in _repairs(root)
+        if os.path.lexists(directory / MANIFEST)
+    ]
+
+
+def _repairs(root: Path) -> list[Path]:
+    """List the directories of repairs, the first one first, whatever is left in them. Raises StoreError for a link."""
+    with root_directory(root) as parent:
+        if not is_there(DIRECTORY, parent):
+            return []
+        with real_directory(DIRECTORY, parent, root / DIRECTORY) as directory:
+            names = names_in(directory)
+    return sorted((root / DIRECTORY / name for name in names if _is_number(name)), key=lambda path: int(path.name))
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def _read_plan(root: Path, number: str, name: str, leftover: Leftover | None = None) -> RepairPlan:
+    """Read a plan. Of one that is to be followed, ``leftover`` is the operator's word."""
+    path = f"{DIRECTORY}/{number}/{name}"
+    shown, way = root / path, f"move {root / DIRECTORY / number} away"
+    data = read_file(root, path)
+    try:
+        note = json.loads(data or b"")
+        plan = RepairPlan.from_json(json.dumps(note))
+        check_plan(plan)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        raise StoreError(f"{shown}: is no plan of a repair ({error}); {way}") from error
+    except StoreError as error:
+        raise StoreError(f"{shown}: {error}; {way}") from error
+    if leftover is not None:
+        subject = f"the plan of an interrupted repair ({len(plan.stretches)} ranges, {len(plan.moves)} moves)"
+        check_origin(note, str(root), shown, subject, leftover)
+    return plan
+
+
+def begin(root: Path, plan: RepairPlan) -> Path:
+    """Copy aside what will be overwritten, and write the plan down; return the directory of both.
+
+    Raises:
+        StoreError: a file cannot be read any more, or a link is in the way.
+    """
+    check_plan(plan)
+    last = max((int(path.name) for path in _repairs(root)), default=0)
+    unfinished = f"{DIRECTORY}/{UNFINISHED}"
+    with parent_directory(root, unfinished, create=True) as (quarantine, name):
+        if is_there(name, quarantine):  # left by a run that was killed before it changed anything
+            shutil.rmtree(name, dir_fd=quarantine)
+        os.mkdir(name, dir_fd=quarantine)
+        directory = root / unfinished
+        for log_range in plan.stretches:
+            if log_range.held:
+                _copy(root, log_range.path, log_range.position, log_range.held, _made(directory / log_range.copy))
+        for config in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
+            if config not in plan.moves and (root / config).is_file():
+                _made(directory / config).write_bytes(read_file(root, config) or b"")
+        sync_file_system(directory)
+        note = sealed(json.loads(plan.to_json()), str(root))
+        write_file(root, f"{unfinished}/{PLAN}", json.dumps(note, indent=1).encode())
+        numbered = f"{last + 1:04d}"
+        os.rename(name, numbered, src_dir_fd=quarantine, dst_dir_fd=quarantine)
+    sync_file_system(root / DIRECTORY / numbered)
+    return root / DIRECTORY / numbered
+
+
+def end(directory: Path) -> None:
+    """Mark a plan as completed: what was done stays as the manifest, without origin and seal."""
+    root, path = directory.parent.parent, f"{DIRECTORY}/{directory.name}"
+    note = json.loads(read_file(root, f"{path}/{PLAN}") or b"{}")
+    done = {name: value for name, value in note.items() if name not in {"origin", "seal"}}
+    write_file(root, f"{path}/{MANIFEST}", json.dumps(done, indent=1).encode())
+    (directory / PLAN).unlink()
+    sync_directory(directory)  # else the plan may come back, and undo what the broker writes from now on
+
+
+def refuse_links(root: Path, plan: RepairPlan) -> None:
+    """Refuse a plan of which a change would be made through a link, or to a file with several names.
+
+    Raises:
+        StoreError: naming the link or the file.
+    """
+    check_plan(plan)
+    for path in changed_files(plan):
+        if path in plan.moves:
+            continue
+        with suppress(FileNotFoundError):
+            os.close(open_file(root, path, os.O_RDWR))
+    entries = () if plan.entries is None else (f"{plan.entries.directory}/checkpoint",)
+    for path in (*plan.moves, *plan.configs, *entries, f"{DIRECTORY}/{PLAN}"):
+        with suppress(FileNotFoundError), parent_directory(root, path):
+            pass
+
+
+def change(root: Path, directory: Path, plan: RepairPlan) -> None:
+    """Apply a plan's changes of files; a change that is done already stays as it is.
+
+    Raises:
+        StoreError: the log is neither as it was when the plan was made, nor on the way to what is planned, or a link
+            is on the way to a file.
+    """
+    refuse_links(root, plan)
+    moves = [path for path in plan.moves if os.path.lexists(root / path) and not os.path.lexists(directory / path)]
+    for what in _changed(root, directory, plan, moves):
+        note = f"{DIRECTORY}/{directory.name}/{PLAN}"
+        raise StoreError(f"{what} since a repair began; delete {note} to plan the repair again")
+    aside = f"{DIRECTORY}/{directory.name}"
+    for path in moves:  # moves come first: a log file may have to be created where a directory stands
+        with (
+            parent_directory(root, path) as (parent, name),
+            parent_directory(root, f"{aside}/{path}", create=True) as (target, _),
+        ):
+            os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+    for log_range in plan.stretches:
+        _overwrite(root, log_range)
+    for path, size_bytes in plan.sizes:
+        with _opened(root, path) as file:
+            if os.fstat(file.fileno()).st_size != size_bytes:
+                file.truncate(size_bytes)
+    for path in plan.configs:
+        write_file(root, path, _bak(root, path))
+    sync_file_system(root)
+
+
+def _bak(root: Path, path: str) -> bytes:
+    data = read_file(root, f"{path}.bak")
+    if data is None:
+        raise StoreError(f"{root / path}.bak: no such file")
+    return data
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _copy(root: Path, path: str, position: int, size: int, target: Path) -> None:
+    with os.fdopen(open_file(root, path), "rb") as file, target.open("wb") as copy:
+        file.seek(position)
+        while size:
+            piece = file.read(min(size, MAX_BYTES))
+            if not piece:
+                raise StoreError(f"{root / path}: became shorter while it was read")
+            copy.write(piece)
+            size -= len(piece)
+
+
+def _opened(root: Path, path: str) -> BinaryIO:
+    """Open a log file for writing; it is created if there is none."""
+    return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
+
+
+def _overwrite(root: Path, log_range: LogRange) -> None:
+    if log_range.fill is Fill.NONE:
+        return
+    with _opened(root, log_range.path) as file:
+        file.seek(log_range.position)
+        for piece in log_range.image():
+            file.write(piece)
+
+
+def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
+    """Find foreign changes since the plan was made, where the plan would overwrite or truncate a file."""
+    for log_range in plan.stretches:
+        path = root / log_range.path
+        is_there = path.is_file() and log_range.path not in moves
+        if is_there and not _is_own(root, directory.name, log_range):
+            yield f"{path}: was changed at {log_range.physical_offset}"
+    surplus = {log_range.path: log_range.size for log_range in plan.stretches if log_range.fill is Fill.NONE}
+    for name, size_bytes in plan.sizes:
+        path = root / name
+        if name not in moves and path.is_file() and path.stat().st_size > size_bytes + surplus.get(name, 0):
+            yield f"{path}: was changed, it has become longer"
+    for name in plan.configs:
+        path = root / name
+        copies = (f"{DIRECTORY}/{directory.name}/{name}", f"{name}.bak")
+        copied_bytes = {read_file(root, copy) for copy in copies if (root / copy).is_file()}
+        if name not in moves and path.is_file() and read_file(root, name) not in copied_bytes:
+            yield f"{path}: was changed"
+
+
+def _is_own(root: Path, number: str, log_range: LogRange) -> bool:
+    """Return whether a range has the bytes of its copy, or the bytes that this repair wrote."""
+    pieces = _zeros(log_range.held) if log_range.fill is Fill.NONE else log_range.image()
+    with os.fdopen(open_file(root, log_range.path), "rb") as file, _opened_copy(root, number, log_range) as old:
+        file.seek(log_range.position)
+        for piece in pieces:
+            size = len(piece)
+            if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
+                return False
+    if log_range.fill is Fill.NONE:
+        with opened(LocalStorage(), str(root / log_range.path)) as range_of:
+            return range_of.data_end() <= log_range.position + log_range.held
+    return True
+
+
+def _opened_copy(root: Path, number: str, log_range: LogRange) -> BinaryIO:
+    if not log_range.held:
+        return Path(os.devnull).open("rb")
+    return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{log_range.copy}"), "rb")
+
+
+def _zeros(size: int) -> Iterator[bytes]:
+    for begin in range(0, size, MAX_BYTES):
+        yield bytes(min(MAX_BYTES, size - begin))
+
+
+def _is_between(old: bytes, now: bytes, new: bytes) -> bool:
+    """Return whether each byte is the old one or the new one, as an interrupted write leaves the bytes."""
+    if now in (old, new):
+        return True
+    former, current, written = (np.frombuffer(data, dtype=np.uint8) for data in (old, now, new))
+    return bool(((current == former) | (current == written)).all())

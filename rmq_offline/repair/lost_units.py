@@ -1,0 +1,191 @@
+"""Recovers the queue places of lost messages from the units that still name them: in files, or in RocksDB."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import UNIT_DTYPE
+from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
+from rmq_formats.codecs.variants.batch_consumequeue import split_file
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.storage.queue_files import walk_queues
+from rmq_formats.storage.segments import LocalStorage, Storage, opened, read_range
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
+
+_MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
+
+
+class _Units(NamedTuple):
+    """Units of one queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        queue_offsets: int64[n], in messages.
+        physical_offsets: int64[n], of the records.
+        sizes: int64[n], of the records, in bytes.
+        batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
+        is_of_batches: whether it is a batch queue.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    batch_sizes: NDArray[np.int64]
+    is_of_batches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Lost messages of a range: in their topics' queues, and in light queues (LMQ)."""
+
+    own_queue: list[LostMessage]
+    light: list[LostMessage]
+
+
+def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
+    """Add to each range its lost messages.
+
+    A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
+
+    Args:
+        root: of the store.
+        log_ranges: in log order.
+    """
+    fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]
+    begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)
+    ends = begins + np.array([log_range.size for log_range in fillable], dtype=np.int64)
+    lost_by_range: dict[int, _Lost] = {}
+    for units in read_all_units(root) if fillable else ():
+        if not _may_be_repaired(units):
+            continue
+        at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
+        is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
+        for row in np.flatnonzero(is_lost).tolist():
+            message = LostMessage(
+                int(units.physical_offsets[row]), int(units.sizes[row]), units.topic, units.queue_id,
+                int(units.queue_offsets[row]), int(units.batch_sizes[row]),
+            )  # fmt: skip
+            lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
+            (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
+    places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
+    return [part for log_range in log_ranges for part in _placed(log_range, places.get(id(log_range), []))]
+
+
+def _with_light(lost: _Lost) -> list[LostMessage]:
+    """Join the messages of light queues (LMQ) to the message of the same record in the topic's queue.
+
+    Where that has none, as where the broker consumes it itself, the record becomes one of the first light queue.
+    """
+    light: dict[tuple[int, int], list[LostMessage]] = {}
+    for message in lost.light:
+        light.setdefault((message.physical_offset, message.size), []).append(message)
+    joined = [_joined(message, light.pop((message.physical_offset, message.size), [])) for message in lost.own_queue]
+    return joined + [_joined(first, more) for first, *more in light.values()]
+
+
+def _joined(message: LostMessage, light: Iterable[LostMessage]) -> LostMessage:
+    joined = replace(message, light=tuple((other.topic, other.queue_offset) for other in light))
+    return joined if placeholder_bytes(joined) <= joined.size else message
+
+
+def read_all_units(root: str) -> Iterator[_Units]:
+    """Read the units of all queues, some at a time."""
+    store = open_store(root)
+    for queue in walk_queues(store.storage, paths.consumequeue_dir(root)):
+        for file in queue.segments:
+            units = _file_units(file.path)
+            offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
+            yield _units_of(queue.topic, queue.queue_id, offsets, units)
+    for queue in walk_queues(store.storage, paths.batch_consumequeue_dir(root)):
+        for file in queue.segments:
+            units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
+            counts = units["batch_size"].astype(np.int64)
+            yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
+    database = store.layouts.queue_database
+    if database is not None:
+        with suppress(FormatError):  # verify reports the database, and a rebuild replaces it
+            yield from _database_units(store.storage, database)
+
+
+def _database_units(storage: Storage, path: str) -> Iterator[_Units]:
+    with opened_queues(storage, path) as database:
+        for topic, queue_id in database.queues():
+            for offsets, units in database.units(topic, queue_id):
+                yield _units_of(topic, queue_id, offsets, units)
+
+
+def _may_be_repaired(units: _Units) -> bool:
+    return units.is_of_batches or not is_consumed_by_broker(units.topic)
+
+
+def _units_of(
+    topic: str,
+    queue_id: int,
+    offsets: NDArray[np.int64],
+    units: NDArray[np.void],
+    batch_sizes: NDArray[np.int64] | None = None,
+) -> _Units:
+    counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
+    physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
+    return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
+
+
+def _file_units(path: str) -> NDArray[np.void]:
+    data = _data(path)
+    padded = data + bytes(-len(data) % UNIT_BYTES)  # the last unit may end in zeros
+    return np.frombuffer(padded, dtype=UNIT_DTYPE)
+
+
+def _data(path: str) -> bytes:
+    """Read a queue file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    try:
+        with opened(LocalStorage(), path) as file:
+            return read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
+    except StoreError:  # verify reports the database, and a rebuild replaces it
+        return b""
+
+
+def _placed(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
+    places = _fitting(log_range, messages)
+    if not places or log_range.fill is Fill.FILLER:
+        yield replace(log_range, places=places)
+        return
+    size = places[-1].physical_offset + places[-1].size - log_range.physical_offset
+    yield replace(log_range, size=size, held=min(size, log_range.held), fill=Fill.FILLER, places=places)
+    yield replace(
+        log_range, physical_offset=log_range.physical_offset + size, size=log_range.size - size,
+        held=max(0, log_range.held - size),
+    )  # fmt: skip
+
+
+def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[LostMessage, ...]:
+    """Select the messages that leave room for fillers; damaged units may overlap, or name half a record."""
+    places: list[LostMessage] = []
+    queue_places: set[tuple[str, int, int]] = set()
+    at, end = log_range.physical_offset, log_range.physical_offset + log_range.size
+    if log_range.fill is Fill.END:
+        end -= BLANK_BYTES
+    for message in sorted(candidates, key=lambda item: item.physical_offset):
+        name = message.topic, message.queue_id, message.queue_offset
+        behind = end - message.physical_offset - message.size
+        fits_behind = behind >= 0 if log_range.fill is Fill.END else behind == 0 or behind >= MIN_BYTES
+        before = message.physical_offset - at
+        if (
+            (before == 0 or before >= MIN_BYTES) and fits_behind and name not in queue_places
+            and message.size >= placeholder_bytes(message)
+        ):  # fmt: skip
+            places.append(message)
+            queue_places.add(name)
+            at = message.physical_offset + message.size
+    return tuple(places)

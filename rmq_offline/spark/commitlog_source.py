@@ -1,0 +1,66 @@
+"""The data source ``rmq_commitlog``: records of a store's CommitLog as rows."""
+
+import logging
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark.commitlog.batch import CommitLogReader
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
+from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
+from rmq_formats.spark.versions import need_spark
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class CommitLogSource(DataSource):
+    """Data source and sink of CommitLog records: ``spark.read.format("rmq_commitlog").load(STORE)``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = options
+
+    def _options(self, schema: StructType) -> SourceOptions:
+        """Options of the read; a write has options of its own."""
+        return commitlog_options(table_options(schema, self._given))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rmq_commitlog"
+
+    def schema(self) -> StructType:
+        """Return the schema: all columns, or those of the option ``columns``."""
+        full = schemas.of_read(schemas.COMMITLOG, commitlog_options(get_source_options(self._given)))
+        return with_options(full, self._given)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Create the batch reader.
+
+        It takes none of Spark's filters: Spark keeps those of one query with the ``load()``, and reads by them in all
+        other queries over it, and in other parts of the same query; a union of two filters had the rows of one.
+        """
+        options = batch_only(self._options(schema))
+        if options.pushdown:
+            _log.warning("%s: option pushdown does nothing: give subscribe and the like instead", options.path)
+        return CommitLogReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
+        """Create the stream reader, which follows the log."""
+        need_spark((4, 2), "a stream of rmq_commitlog")
+        from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
+
+        return CommitLogStreamReader(stream_only(self._options(schema)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Create the batch writer, which creates or extends a store."""
+        from rmq_offline.spark.commitlog_write import CommitLogWriter  # noqa: PLC0415
+
+        return CommitLogWriter(self._given, schema, overwrite)

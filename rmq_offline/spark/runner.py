@@ -1,0 +1,93 @@
+"""Runs a job's tasks on a Spark cluster, one Spark task each."""
+
+import functools
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.tasks.runner import Argument, Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkRunner:
+    """Runner that maps tasks as an RDD of one partition each; results are small and return to the driver."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._context = spark.sparkContext
+        self.parallelism = self._context.defaultParallelism
+
+    def map(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        on_done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Apply ``function`` to each argument; ``on_done`` is called when all are done."""
+        if not arguments:
+            return []
+        results: list[Result] = self._context.parallelize(arguments, len(arguments)).map(function).collect()
+        for result in results:
+            if on_done:
+                on_done(result)
+        return results
+
+    def check_seen(self, option: str, path: str) -> None:
+        """Check that the executors see a path that the driver sees: a store, or an intermediate file.
+
+        Args:
+            option: the option that gave the path, for the error.
+            path: of a file or directory, or a URI.
+
+        Raises:
+            OptionError: some executor does not see it.
+        """
+        self._check(option, path, path)
+
+    def check_shared(self, option: str, directory: str) -> None:
+        """Check that the executors see what the driver writes into a directory; objects are always seen.
+
+        Args:
+            option: the option that gave the directory, for the error.
+            directory: the directory, which need not exist yet, or a URI.
+
+        Raises:
+            OptionError: some executor does not see it, or the driver cannot write there.
+        """
+        if "://" in directory or self._is_local():
+            return
+        place = next(path for path in [Path(directory), *Path(directory).absolute().parents] if path.is_dir())
+        probe = place / f".rmq-probe-{uuid.uuid4().hex}"
+        try:
+            probe.touch()
+            self._check(option, directory, str(probe))
+        except OSError as error:
+            raise OptionError(f"{option} {directory}: {error.strerror}") from error
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _is_local(self) -> bool:
+        """Return whether tasks run on the driver's machine, by the master URL."""
+        return str(self._context.master).partition("[")[0] == "local"
+
+    def _check(self, option: str, location: str, path: str) -> None:
+        if self._is_local():
+            return
+        faults = [fault for fault in self.map(functools.partial(_unseen, path), range(self.parallelism)) if fault]
+        if faults:
+            remedy = "give one on a mount that all machines share, or in an object store"
+            raise OptionError(f"{option} {location}: {faults[0]}; {remedy}")
+
+
+def _unseen(path: str, _number: int) -> str | None:
+    """Return why this machine does not see a path; None if it does."""
+    try:
+        store = open_store(path)
+        return None if store.storage.exists(store.root) else f"not seen on {socket.gethostname()}"
+    except RmqError as error:
+        return f"not seen on {socket.gethostname()} ({error})"

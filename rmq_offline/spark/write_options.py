@@ -1,0 +1,163 @@
+"""Options of the sources' writes, and the schemas that rows must have.
+
+``commitlogFileBytes``, ``consumequeueFileBytes``, ``consumequeueExtFileBytes``, ``indexSlots``, ``indexEntries``
+and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
+
+- ``dispatch``: build ConsumeQueue and Index beside the log.
+- ``crcProperty``: ``asgiven`` (records that had a ``__CRC32#`` get a new one), ``always`` or ``never``.
+- ``indexTags``: whether ``dispatch`` indexes TAGS, as brokers from 5.4 on do: ``yes``, ``no`` (of a new store) or
+  ``auto`` (what the store's Index has).
+- ``keepOffsets``: records keep the ``physical_offset`` and ``queue_offset`` of their rows.
+- ``leftover``: what is done about an interrupted write that somebody else may have left: ``refuse``, ``resume`` or
+  ``start-anew``.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
+
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.index import parse_index_tags
+from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.options import values
+from rmq_formats.spark.options.read import OptionParser
+from rmq_offline.tasks.origin import Leftover
+
+if TYPE_CHECKING:
+    from rmq_offline.rebuild.options import RebuildOptions
+    from rmq_offline.write.commitlog import WriteOptions
+
+_CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
+_INDEX: Final = ("indexSlots", "indexEntries")
+_INDEX_TAGS: Final = ("auto", "yes", "no")
+COMMITLOG_OPTIONS: Final = (
+    "path",
+    "commitlogFileBytes",
+    "keepOffsets",
+    "crcProperty",
+    "dispatch",
+    *_CONSUMEQUEUE,
+    *_INDEX,
+    "indexTags",
+    "leftover",
+)
+_CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
+
+
+def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "WriteOptions":
+    """Parse the options of a write with ``rmq_commitlog``.
+
+    Raises:
+        OptionError: naming the option that is unknown or has a bad value.
+    """
+    from rmq_offline.write.commitlog import WriteOptions  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+
+    parser = OptionParser("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
+    root = store_root(parser)
+    dispatch = rebuild_options(parser, "all", "" if overwrite else root)
+    return WriteOptions(
+        root,
+        overwrite,
+        parser.get("commitlogFileBytes", values.size),
+        parser.get_or("crcProperty", _crc_way, 0),
+        parser.get_or("keepOffsets", values.boolean, False),
+        dispatch if parser.get_or("dispatch", values.boolean, False) else None,
+        leftover_option(parser),
+    )
+
+
+def leftover_option(parser: OptionParser) -> Leftover:
+    """Return the option ``leftover``. Raises OptionError."""
+    return parser.get_or("leftover", _leftover, Leftover.REFUSE)
+
+
+def _leftover(text: str) -> Leftover:
+    try:
+        return Leftover(text)
+    except ValueError:
+        raise ValueError(f"give {', '.join(Leftover)}") from None
+
+
+def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
+    """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
+    parser = OptionParser("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
+    return store_root(parser), rebuild_options(parser, "consumequeue", ""), leftover_option(parser)
+
+
+def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
+    """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
+    parser = OptionParser("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
+    return store_root(parser), rebuild_options(parser, "index", ""), leftover_option(parser)
+
+
+def store_root(parser: OptionParser) -> str:
+    """Return the root of the store that is written. Raises OptionError."""
+    root = parser.get("path", values.path)
+    if root is None:
+        raise OptionError("option path is missing: give the store's root to save()")
+    return root
+
+
+def rebuild_options(parser: OptionParser, what: str, store: str) -> "RebuildOptions":
+    """Parse the rebuild options of a write; ``store`` is looked at for the sizes of ConsumeQueueExt.
+
+    Raises:
+        OptionError: naming the option that has a bad value.
+    """
+    from rmq_offline.rebuild.options import options_from_arguments  # noqa: PLC0415
+    from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415
+
+    sizes = VerifyOptions(
+        consumequeue_file_bytes=parser.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
+        consumequeue_ext_file_bytes=parser.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
+        index_slots=parser.get_or("indexSlots", values.positive, INDEX_SLOTS),
+        index_entries=parser.get_or("indexEntries", values.positive, INDEX_ENTRIES),
+        delay_levels_ms=parser.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
+        tags_from=parse_index_tags(parser.get_or("indexTags", _index_tags, "auto" if store else "no")),
+    )
+    return options_from_arguments(what, sizes, store)
+
+
+def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:
+    """Refuse a schema that lacks a column, has an unknown one, or one of another type.
+
+    Raises:
+        OptionError: naming the column.
+    """
+    names = schema.fieldNames()
+    for name in needed:
+        if name not in names:
+            raise OptionError(f"{source} needs the column {name!r}; the rows have {', '.join(names)}")
+    column_names = full.fieldNames()
+    for field in schema:
+        if field.name not in column_names:
+            raise OptionError(f"{source} has no column {field.name!r}; there are {', '.join(column_names)}")
+        if names.count(field.name) > 1:
+            raise OptionError(f"column {field.name!r} comes twice")
+        if not _fits(field.dataType, full[field.name].dataType):
+            expected_type = full[field.name].dataType.simpleString()
+            raise OptionError(f"column {field.name!r} is {field.dataType.simpleString()}, not {expected_type}")
+
+
+def _fits(column_type: DataType, expected_type: DataType) -> bool:
+    if isinstance(expected_type, TimestampType):
+        return isinstance(column_type, TimestampType | TimestampNTZType)
+    if isinstance(column_type, ArrayType) and isinstance(expected_type, ArrayType):
+        return column_type.elementType == expected_type.elementType
+    if isinstance(column_type, MapType) and isinstance(expected_type, MapType):
+        return column_type.keyType == expected_type.keyType and column_type.valueType == expected_type.valueType
+    return column_type == expected_type
+
+
+def _index_tags(text: str) -> str:
+    if text not in _INDEX_TAGS:
+        raise ValueError(f"expected one of {', '.join(_INDEX_TAGS)}")
+    return text
+
+
+def _crc_way(text: str) -> int:
+    if text.lower() not in _CRC_WAYS:
+        raise ValueError(f"expected one of {', '.join(_CRC_WAYS)}")
+    return _CRC_WAYS.index(text.lower())

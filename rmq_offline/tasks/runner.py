@@ -1,0 +1,107 @@
+"""Runners map a task function over arguments, in a process pool or on Spark; results are in the arguments' order."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, Final, Protocol, TypeVar
+
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Interface of a runner. Functions and arguments are pickled."""
+
+    parallelism: int
+
+    def map(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        on_done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Apply ``function`` to each argument; ``on_done`` is called with each result as it comes."""
+        ...
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies: a pool's processes would wait for work for ever."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died before the call
+        os._exit(1)
+
+
+class ProcessRunner:
+    """Runner on processes of this machine, one a processor; in this process where there is one task only."""
+
+    def __init__(self, parallelism: int | None = None) -> None:
+        self.parallelism = parallelism or len(os.sched_getaffinity(0))
+
+    def map(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        on_done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Apply ``function`` to each argument."""
+        results = []
+        if len(arguments) == 1 or self.parallelism == 1:
+            for argument in arguments:
+                results.append(function(argument))
+                if on_done:
+                    on_done(results[-1])
+            return results
+        workers = min(self.parallelism, len(arguments) or 1)
+        with ProcessPoolExecutor(workers, get_context("fork"), _end_with, (os.getpid(),)) as pool:
+            try:
+                for result in pool.map(function, arguments):
+                    results.append(result)
+                    if on_done:
+                        on_done(result)
+            except BaseException:
+                # Waits for the pool's thread: at the interpreter's exit both would wait on one pipe.
+                pool.shutdown(cancel_futures=True)
+                raise
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a rebuild: bytes of the log scanned, then tasks of the second wave done."""
+
+    phase: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def counted_progress(
+    on_progress: OnProgress | None, phase: str, total: int, size_of: Callable[[Any], int] = lambda _: 1
+) -> Callable[[Any], None]:
+    """Return a callback for a runner's results that sums up their sizes and reports the progress of a phase.
+
+    Args:
+        on_progress: receives the progress; None reports nothing.
+        phase: its name.
+        total: the sizes of all results.
+        size_of: of one result; by default each counts as 1.
+    """
+    done = 0
+
+    def report(result: Any) -> None:
+        nonlocal done
+        done += size_of(result)
+        if on_progress:
+            on_progress(Progress(phase, done, total))
+
+    return report

@@ -1,0 +1,269 @@
+"""Checks the entries of a DLedger CommitLog: their headers, and the units of DLedger's own index.
+
+A header is compared with its record and with its neighbours: indexes rise by one, terms never fall. The unit of each
+entry is compared with what its place in the log says. What guards messages is their own checksum, so that nothing here
+is about a message lost; it is about what a broker of a DLedger group takes for the end of its log, or sends to others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
+from rmq_formats.errors import StoreError
+from rmq_formats.kernels import dledger as kernel
+from rmq_formats.kernels import scan as scan_kernel
+from rmq_formats.scan.segment import FrameBatch
+from rmq_formats.storage.segments import Storage
+from rmq_offline.verify import variant_kinds
+from rmq_offline.verify.entry_units import EntryUnits, index_directory
+from rmq_offline.verify.findings import Finding, FindingList
+
+_FIELDS: Final = (
+    (kernel.FAULT_MAGIC, "magic"), (kernel.FAULT_SIZE, "size"), (kernel.FAULT_POS, "pos"),
+    (kernel.FAULT_BODY_BYTES, "body_bytes"), (kernel.FAULT_ZEROS, "channel, chain_crc or body_crc"),
+)  # fmt: skip
+_MAX_TERM_RUNS: Final = 64  # runs of one term in a window, above which terms are noise
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySpan:
+    """The entries of a split, as its headers number them.
+
+    Attributes:
+        first_index: of the first entry; -1 if there is none.
+        last_index: of the last.
+        first_term: of the first, by the headers that agree with their neighbours.
+        last_term: of the last.
+        begins_after_damage: whether a damaged range stands before the first.
+        first_at: physical offset of the first header.
+    """
+
+    first_index: int = -1
+    last_index: int = -1
+    first_term: int = -1
+    last_term: int = -1
+    begins_after_damage: bool = False
+    first_at: int = -1
+
+
+@dataclass(slots=True)
+class _WrongUnits:
+    """Run of units that differ from the log.
+
+    Attributes:
+        expected: the first unit by the log.
+        actual: the first unit of the index.
+        last_index: of the last entry.
+        next_row: of the split, one past the last.
+        count: of units.
+    """
+
+    expected: np.void
+    actual: np.void
+    last_index: int
+    next_row: int
+    count: int
+
+
+class EntryCheck:
+    """Check of the entries in one split of a segment.
+
+    Args:
+        storage: where the segment and DLedger's index are.
+        path: of the segment, for the findings.
+        findings: added to.
+    """
+
+    def __init__(self, storage: Storage, path: str, findings: FindingList) -> None:
+        self._path, self._findings = path, findings
+        self._span = EntrySpan()
+        self._units: EntryUnits | None = EntryUnits(storage, index_directory(path))
+        self._wrong: _WrongUnits | None = None
+        self._row = 0  # of the split
+        self._after_damage = False
+
+    def add_damage(self) -> None:
+        """Record a damaged range before the next entries: entries may be lost there."""
+        self._after_damage = True
+
+    def add(self, batch: FrameBatch) -> None:
+        """Check the headers and units of the next batch: entries without a damaged range between them."""
+        if not self._continues_span(batch):
+            self._compare_batch(batch)
+        self._row += len(batch.frames)
+
+    def finish(self) -> EntrySpan:
+        """Report the last units that differ, and return the span of the split's entries."""
+        self._report_wrong_units()
+        return self._span
+
+    def close(self) -> None:
+        """Close the index."""
+        if self._units is not None:
+            self._units.close()
+
+    def _continues_span(self, batch: FrameBatch) -> bool:
+        """Return whether all entries continue the span: the next indexes, the same term."""
+        before, units = self._span, self._units
+        if before.first_index < 0 or self._after_damage or units is None:
+            return False
+        frames, row, first = batch.frames, 0, before.last_index + 1
+        while row < len(frames):
+            try:
+                at, end = units.find(first + row)
+            except StoreError:
+                return False
+            if at == end:
+                return False
+            done = kernel.follow_entries(
+                batch.data, batch.physical_offset, frames, row, first + row, before.last_term, units.block, at, end
+            )
+            if done < len(frames) and at + (done - row) * INDEX_UNIT_BYTES < end:
+                return False
+            row = done
+        self._span = replace(before, last_index=before.last_index + len(frames))
+        return True
+
+    def _compare_batch(self, batch: FrameBatch) -> None:
+        """Report the differences in a batch, which may be a new term only."""
+        frames = batch.frames
+        heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
+        kernel.check_heads(batch.data, batch.physical_offset, frames, heads)
+        places = frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
+        base = self._first_index(heads[:, kernel.HEAD_INDEX])
+        indexes = base + np.arange(len(frames))
+        terms = mended_terms(heads[:, kernel.HEAD_TERM])
+        self._add_faults(heads, places, frames, indexes, terms)
+        self._join(EntrySpan(base, base + len(frames) - 1, int(terms[0]), int(terms[-1]), False, int(places[0])))
+        units = np.empty(len(frames), dtype=INDEX_UNIT_DTYPE)
+        units["magic"], units["pos"], units["index"], units["term"] = ENTRY_MAGIC, places, indexes, terms
+        units["size"] = frames[:, scan_kernel.SIZE] + ENTRY_HEAD_BYTES
+        self._check_units(units)
+
+    def _first_index(self, indexes: NDArray[np.int64]) -> int:
+        """Return the index of the batch's first entry: the next one if any header agrees, else that of most headers."""
+        bases = indexes - np.arange(len(indexes))
+        follows = self._span.last_index + 1
+        if not self._after_damage and self._span.first_index >= 0 and (bases == follows).any():
+            return follows
+        values, counts = np.unique(bases, return_counts=True)
+        return int(values[np.argmax(counts)])
+
+    def _add_faults(
+        self,
+        heads: NDArray[np.int64],
+        places: NDArray[np.int64],
+        frames: NDArray[np.int64],
+        indexes: NDArray[np.int64],
+        terms: NDArray[np.int64],
+    ) -> None:
+        faulty = (heads[:, kernel.HEAD_INDEX] != indexes) | (heads[:, kernel.HEAD_TERM] != terms)
+        for row in np.flatnonzero(faulty | (heads[:, kernel.HEAD_FAULTS] != 0)).tolist():
+            if not self._findings.has_room(variant_kinds.ENTRY_HEADER):
+                self._findings.add_uncounted(variant_kinds.ENTRY_HEADER, 1)
+                continue
+            index, term, faults = heads[row].tolist()
+            wrong = [name for bit, name in _FIELDS if faults & bit]
+            wrong += ["index"] * int(index != indexes[row]) + ["term"] * int(term != terms[row])
+            self._findings.add(
+                Finding(
+                    variant_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
+                    int(places[row]), int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
+                    expected=f"index {indexes[row]}, term {terms[row]}", actual=f"index {index}, term {term}",
+                )
+            )  # fmt: skip
+
+    def _join(self, after: EntrySpan) -> None:
+        before = self._span
+        if before.first_index < 0:
+            self._span = replace(after, begins_after_damage=self._after_damage)
+        else:
+            for finding in check_entry_boundary(before, after, self._path, after_damage=self._after_damage):
+                self._findings.add(finding)
+            self._span = replace(before, last_index=after.last_index, last_term=after.last_term)
+        self._after_damage = False
+
+    def _check_units(self, expected: NDArray[np.void]) -> None:
+        """Compare the units of a batch with DLedger's index; units that differ in a row are one finding."""
+        if self._units is None:
+            return
+        try:
+            actual = self._units.take(int(expected[0]["index"]), len(expected))
+        except StoreError as error:
+            self._units.close()
+            self._units = None
+            self._findings.add(Finding(variant_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
+            return
+        wrong = np.flatnonzero(actual != expected)
+        for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
+            first, last, row = expected[run[0]], int(expected[run[-1]]["index"]), self._row + int(run[0])
+            if self._wrong is None or self._wrong.next_row != row:
+                self._report_wrong_units()
+                self._wrong = _WrongUnits(first, actual[run[0]], last, row, 0)
+            self._wrong.last_index, self._wrong.next_row = last, row + len(run)
+            self._wrong.count += len(run)
+
+    def _report_wrong_units(self) -> None:
+        wrong, self._wrong = self._wrong, None
+        if wrong is None:
+            return
+        what = "another unit" if any(wrong.actual.tolist()) else "no unit"
+        self._findings.add(
+            Finding(
+                variant_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
+                index_directory(self._path), int(wrong.expected["pos"]), expected=_format_unit(wrong.expected),
+                actual=_format_unit(wrong.actual), count=wrong.count,
+            )
+        )  # fmt: skip
+
+
+def _format_unit(unit: np.void) -> str:
+    return f"pos {unit['pos']}, size {unit['size']}, index {unit['index']}, term {unit['term']}"
+
+
+def mended_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the terms without those that do not fit between their neighbours: terms never fall."""
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(terms)) + 1])
+    if len(starts) == 1:
+        return terms
+    if len(starts) > _MAX_TERM_RUNS:
+        return np.full(len(terms), np.median(terms).astype(np.int64))
+    ends = [*starts[1:].tolist(), len(terms)]
+    runs = [(int(terms[start]), start, end) for start, end in zip(starts.tolist(), ends, strict=True)]
+    rising_runs = _heaviest_rise(runs)
+    repaired = terms.copy()
+    value = runs[rising_runs[0]][0]
+    for number, (term, start, end) in enumerate(runs):
+        value = term if number in rising_runs else value
+        repaired[start:end] = value
+    return repaired
+
+
+def _heaviest_rise(runs: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Return the numbers of the runs with the most entries whose terms never fall."""
+    weights: list[tuple[int, int]] = []  # entries up to here, number of the run before
+    for number, (term, start, end) in enumerate(runs):
+        before = max(((weights[i][0], i) for i in range(number) if runs[i][0] <= term), default=(0, -1))
+        weights.append((before[0] + end - start, before[1]))
+    at = max(range(len(runs)), key=lambda number: weights[number][0])
+    rising_runs = []
+    while at >= 0:
+        rising_runs.append(at)
+        at = weights[at][1]
+    return rising_runs[::-1]
+
+
+def check_entry_boundary(before: EntrySpan, after: EntrySpan, path: str, *, after_damage: bool) -> Iterator[Finding]:
+    """Check that entries continue where the entries before them end; a damaged range between may have lost some."""
+    expected = before.last_index + 1
+    goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
+    if not goes_on or after.first_term < before.last_term:
+        yield Finding(
+            variant_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
+            expected=f"index {expected}, term {before.last_term} or more",
+            actual=f"index {after.first_index}, term {after.first_term}",
+        )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Kinds of findings that no repair of log and queues changes anything about."""
+
+from typing import Final
+
+from rmq_offline.verify import finding_kinds, variant_kinds
+
+NOT_REPAIRED: Final = frozenset(
+    {
+        finding_kinds.LOG_HEADER,
+        finding_kinds.LOG_TIME,
+        finding_kinds.LOG_CLOCK,
+        finding_kinds.QUEUE_OFFSET_REPEATED,
+        finding_kinds.QUEUE_OFFSET_DISPLACED,
+        finding_kinds.QUEUE_OFFSET_GAP,
+        finding_kinds.QUEUE_BEGINS_LATE,
+        finding_kinds.QUEUE_PASSED_OVER,
+        finding_kinds.QUEUE_ABSENT,
+        finding_kinds.UNIT_NOT_ADDED,
+        finding_kinds.EXT_REUSED,
+        finding_kinds.SEGMENT_UNREADABLE,
+        finding_kinds.SEGMENT_COMPRESSED,
+        finding_kinds.LOG_MISSING,
+        finding_kinds.TOPIC_UNKNOWN,
+        finding_kinds.CONFIG_LOST,
+        finding_kinds.CONFIG_TOPICS,
+        finding_kinds.CONFIG_DATABASE,
+        finding_kinds.CONSUMER_OFFSET,
+        finding_kinds.DELAY_OFFSET,
+        finding_kinds.OFFSET_NEGATIVE,
+        finding_kinds.OFFSET_WITHOUT_QUEUE,
+        finding_kinds.BACKSLASH,
+        variant_kinds.DLEDGER_TERM,
+        variant_kinds.QUEUE_LOG_RECORD,
+        variant_kinds.QUEUE_LOG_ORDER,
+        variant_kinds.QUEUE_LOG_SEGMENT_MISSING,
+        variant_kinds.QUEUE_LOG_UNIT,
+        variant_kinds.QUEUE_LOG_UNIT_MISSING,
+        variant_kinds.QUEUE_LOG_UNIT_LOST,
+        variant_kinds.QUEUE_LOG_DIFFERS,
+        variant_kinds.TIER_SEGMENT_SIZE,
+        variant_kinds.TIER_GAP,
+        variant_kinds.TIER_METADATA,
+        variant_kinds.TIER_MISSING,
+        variant_kinds.COMPACTION_CHECKPOINT,
+        variant_kinds.EPOCH_FILE,
+        variant_kinds.EPOCH,
+        variant_kinds.EPOCH_BEYOND,
+        variant_kinds.BROKER_IDENTITY,
+    }
+)

@@ -1,0 +1,181 @@
+"""Logs of single queues in a verification: the driver lists them, and the task of a queue's partition checks them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.variants import tiered
+from rmq_formats.errors import DecodeError, RmqError, StoreError
+from rmq_formats.read.stores import read_broker_names
+from rmq_formats.storage.queue_logs import (
+    COMPACTION,
+    broker_directory,
+    compacted_queue_log,
+    compacted_queues,
+    tiered_queue_log,
+    tiered_queues,
+)
+from rmq_formats.storage.segments import Storage, open_storage
+from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_offline.verify import variant_kinds
+from rmq_offline.verify.config_files import MAX_CONFIG_BYTES
+from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.queue import QueueName
+from rmq_offline.verify.variants.queue_log import QueueLogCheck, check_metadata_segments
+
+_DELETED: Final = 2  # status of a segment whose file will be deleted
+_MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLog:
+    """The log of a queue, for the task that checks it.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        root: of the store, or the broker's directory in tiered storage.
+        is_tiered: which of the two.
+        sizes: of a tier's segments, by offset in decimal digits, as the broker's metadata has them.
+    """
+
+    topic: str
+    queue_id: int
+    root: str
+    is_tiered: bool
+    sizes: Mapping[str, int]
+
+    def to_list(self) -> list[Any]:
+        """Return the attributes in order, for JSON."""
+        return [self.topic, self.queue_id, self.root, self.is_tiered, dict(self.sizes)]
+
+
+def list_own_logs(store: StoreFiles, tier: str | None, findings: FindingList) -> list[OwnLog]:
+    """List the logs of single queues, and check what is beside them.
+
+    Args:
+        store: the store's files.
+        tier: ``tieredStoreFilePath``; None where it is not to be looked at.
+        findings: added to.
+    """
+    logs: list[OwnLog] = []
+    try:
+        logs += [OwnLog(*queue, store.root, False, {}) for queue in compacted_queues(store)]
+    except StoreError as error:
+        findings.add(Finding(variant_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}"))
+    if tier is not None:
+        logs += _list_tiered_logs(store, tier, findings)
+    return logs
+
+
+def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> Iterator[OwnLog]:
+    sizes = _segment_sizes(store, findings)
+    try:
+        tier_storage, place = open_storage(tier)
+        directory = broker_directory(tier_storage, place, *read_broker_names(store.root))
+        queues = list(tiered_queues(tier_storage, directory))
+    except StoreError as error:
+        findings.add(Finding(variant_kinds.TIER_MISSING, str(error), tier))
+        return
+    broker = directory.rpartition("/")[2]
+    for topic, queue_id in queues:
+        yield OwnLog(topic, queue_id, directory, True, sizes.pop((broker, topic, queue_id), {}))
+    for (name, topic, queue_id), segments in sorted(sizes.items()):
+        if name == broker and segments and topic != tiered.INDEX_TOPIC:
+            detail = f"{len(segments)} segments of the metadata, and none is there"
+            findings.add(
+                QueueName(topic, queue_id).finding(variant_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments))
+            )
+
+
+def _segment_sizes(store: StoreFiles, findings: FindingList) -> dict[tuple[str, str, int], dict[str, int]]:
+    """Read the sizes of segments by broker, topic and queue; empty where the metadata does not parse."""
+    path = f"{paths.config_dir(store.root)}/{tiered.METADATA}"
+    if not store.storage.exists(path):
+        return {}
+    try:
+        return dict(_sizes_by_queue(config_json.loads(_read_text(store.storage, path, MAX_CONFIG_BYTES))))
+    except (RmqError, OSError) as error:
+        findings.add(Finding(variant_kinds.TIER_METADATA, str(error), path))
+        return {}
+
+
+def _sizes_by_queue(value: object) -> Iterator[tuple[tuple[str, str, int], dict[str, int]]]:
+    tables = value.get("commitLogFileSegmentTable") if isinstance(value, dict) else None
+    if not isinstance(tables, dict):
+        raise DecodeError("no commitLogFileSegmentTable")
+    for name, segments in tables.items():
+        broker, _, rest = name.partition("/")
+        topic, _, queue = rest.rpartition("/")
+        if not topic or paths.parse_queue_id(queue) is None or not isinstance(segments, dict):
+            raise DecodeError(f"no queue's segments at {name!r}")
+        sizes = {}
+        for base, segment in segments.items():
+            size = segment.get("size") if isinstance(segment, dict) else None
+            if not isinstance(size, int) or not base.isdecimal():
+                raise DecodeError(f"no segment at {name!r}, {base}")
+            if segment.get("status") != _DELETED:
+                sizes[base] = size
+        yield (broker, topic, int(queue)), sizes
+
+
+def _read_text(storage: Storage, path: str, limit: int) -> str:
+    """Read a small file. Raises StoreError."""
+    directory, _, name = path.rpartition("/")
+    sizes = {entry.name: entry.size_bytes for entry in storage.entries(directory) if not entry.is_directory}
+    if sizes.get(name, 0) > limit:
+        raise StoreError(f"{path}: has {sizes[name]} bytes, more than {limit}")
+    return storage.read_bytes(path).decode("utf-8", "replace")
+
+
+def check_own_log(own_log: OwnLog, local: NDArray[np.int64], findings: FindingList, excused: FindingList) -> None:
+    """Check the log of a queue.
+
+    Args:
+        own_log: the queue and its log.
+        local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
+        findings: added to.
+        excused: takes findings that are none if a broker wrote on meanwhile.
+    """
+    store = open_store(own_log.root)
+    name = QueueName(own_log.topic, own_log.queue_id)
+    try:
+        if own_log.is_tiered:
+            log = tiered_queue_log(store.storage, store.root, own_log.topic, own_log.queue_id)
+        else:
+            log = compacted_queue_log(store, own_log.topic, own_log.queue_id)
+    except StoreError as error:
+        findings.add(name.finding(variant_kinds.QUEUE_LOG_RECORD, str(error), path=store.root))
+        return
+    for finding in check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
+        findings.add(finding)
+    end_offset = QueueLogCheck(name, store.storage, log, findings, excused).check(local)
+    if not own_log.is_tiered:
+        _check_position(store, name, end_offset, findings)
+
+
+def _check_position(store: StoreFiles, name: QueueName, end_offset: int, findings: FindingList) -> None:
+    """Compare a compacted queue's entry in ``position-checkpoint`` with the queue's last message."""
+    path = f"{store.root}/{COMPACTION}/position-checkpoint"
+    try:
+        value = config_json.loads(_read_text(store.storage, path, _MAX_POSITIONS_BYTES))
+        table = value.get("queueOffsetMap") if isinstance(value, dict) else None
+        if not isinstance(table, dict):
+            raise DecodeError("no queueOffsetMap")
+        position = table.get(f"{name.topic}_{name.queue_id}", -1)
+        if not isinstance(position, int):
+            raise DecodeError(f"no number of {name.topic}_{name.queue_id}")
+    except (RmqError, OSError) as error:
+        findings.add(name.finding(variant_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
+        return
+    if position >= end_offset:
+        findings.add(
+            name.finding(
+                variant_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
+                expected=f"less than {end_offset}", actual=str(position),
+            )
+        )  # fmt: skip

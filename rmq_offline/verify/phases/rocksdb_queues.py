@@ -1,0 +1,133 @@
+"""Reads a ConsumeQueue in RocksDB for a verification: the list of queues, and the units of each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
+from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.absent_queues import AbsentQueues
+from rmq_offline.verify.delay_levels import sample_database_delays
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.queue import QueueName
+from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseReference:
+    """Path and progress of the database, for the tasks of a verification.
+
+    Attributes:
+        path: of its directory.
+        dispatched: one past the last record that is in it, by what it says itself.
+    """
+
+    path: str
+    dispatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseContents:
+    """Queues and delays in the database, for the driver of a verification.
+
+    Attributes:
+        reference: for the tasks; None where there is no database, or none that can be read.
+        queues: topic and id of each queue.
+        delays: of a few delayed messages of each level from 0 on, in ms.
+    """
+
+    reference: DatabaseReference | None = None
+    queues: frozenset[tuple[str, int]] = frozenset()
+    delays: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+def inspect_database(store: StoreFiles, findings: FindingList) -> DatabaseContents:
+    """Open a store's database of queues, and list its queues.
+
+    Args:
+        store: the store's files.
+        findings: takes what is wrong with the database, or why it is not checked.
+    """
+    path = store.layouts.queue_database
+    if path is None:
+        return DatabaseContents()
+    try:
+        with opened_queues(store.storage, path) as database:
+            reference = DatabaseReference(path, database.checkpoint())
+            queues = frozenset(database.queues())
+            return DatabaseContents(reference, queues, sample_database_delays(database))
+    except FormatError as error:
+        findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
+    except StoreLockedError:
+        findings.add(Finding(finding_kinds.NOT_CHECKED, "not checked, because a running broker has it open", path))
+    except StoreError as error:
+        findings.add(Finding(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path))
+    return DatabaseContents()
+
+
+@contextmanager
+def reopen_database(
+    storage: Storage, reference: DatabaseReference | None, findings: FindingList
+) -> Iterator[QueueDatabase | None]:
+    """Open the database in a task; None where there is none, or where it has become unreadable, which is a finding."""
+    with ExitStack() as stack:
+        database = None
+        if reference is not None:
+            try:
+                database = stack.enter_context(opened_queues(storage, reference.path))
+            except (FormatError, StoreError) as error:
+                findings.add(Finding(finding_kinds.QUEUE_DATABASE, str(error), reference.path))
+        yield database
+
+
+def check_stored_queue(
+    name: QueueName,
+    rows: NDArray[np.int64],
+    database: QueueDatabase,
+    dispatched: int,
+    facts: LogFacts,
+    findings: FindingList,
+    excused: FindingList,
+    *,
+    absent: AbsentQueues,
+    is_claimed: bool,
+) -> int:
+    """Compare a queue in the database with its records; return its end, one past the last place in use.
+
+    Args:
+        name: of the queue.
+        rows: its records, in log order.
+        database: that has its units.
+        dispatched: see ``DatabaseReference``.
+        facts: of the log.
+        findings: added to.
+        excused: takes findings that are none if a broker wrote on meanwhile.
+        absent: classifier of queues without units.
+        is_claimed: whether a group has committed an offset above 0 in the queue.
+    """
+    check = RocksDbQueueCheck(name, rows, facts, findings, excused)
+    try:
+        parts = list(database.units(name.topic, name.queue_id))
+        last = database.bound(name.topic, name.queue_id)
+    except FormatError as error:
+        kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
+        findings.add(name.finding(kind, error.reason, path=database.path))
+        return check.end_offset
+    offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+    if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < dispatched:
+        kind = absent.classify(name.topic, rows, is_claimed=is_claimed, has_bound=last is not None)
+        if kind is not finding_kinds.QUEUE_MISSING:
+            findings.add(name.finding(kind, f"{len(rows)} messages of the log, and no units", count=len(rows)))
+            return check.end_offset
+    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+    check.check(StoredQueue(database.path, offsets, units, last, dispatched))
+    return check.end_offset

@@ -1,0 +1,158 @@
+"""Checks a store's small files in the driver of a verification: ``abort``, checkpoint, and the broker's config."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_variants import Variant
+from rmq_offline.verify import checkpoint_and_config, finding_kinds, variant_kinds
+from rmq_offline.verify.config_files import read_config_texts
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.phases import scan as job_scan
+from rmq_offline.verify.phases.queue_directories import QueuesByPartition
+from rmq_offline.verify.phases.queues import QueueClaims
+from rmq_offline.verify.phases.scan import SplitCheck
+from rmq_offline.verify.variants.controller_files import check_broker_identity, check_epochs
+from rmq_offline.verify.variants.dledger_files import check_dledger_files
+from rmq_offline.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
+
+_NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
+
+
+def read_checkpoint_bytes(storage: Storage, path: str) -> tuple[bytes | None, int]:
+    """Read the checkpoint as a broker does, and the file's size; None if there is none or it cannot be read."""
+    try:
+        with opened(storage, path) as file:
+            return read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES)), file.size_bytes
+    except (StoreError, OSError):
+        return None, 0
+
+
+class SmallFilesCheck:
+    """Check of a store's small files.
+
+    Args:
+        store: the store's files.
+        findings: added to.
+        excused: added to: findings that are none if a broker wrote on meanwhile.
+    """
+
+    def __init__(self, store: StoreFiles, findings: FindingList, excused: FindingList) -> None:
+        self.store = store
+        self.findings, self.excused = findings, excused
+
+    def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> QueueClaims:
+        """Check the small files; return their topics and committed offsets.
+
+        Args:
+            queues: those that have directories.
+            checks: results of the log's scan.
+        """
+        if self.store.storage.exists(paths.abort_file(self.store.root)):
+            self.findings.add(
+                Finding(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.store.root))
+            )
+        self._check_names()
+        self._check_checkpoint(checks)
+        self._check_dledger(checks)
+        config = paths.config_dir(self.store.root)
+        texts = read_config_texts(self.store.storage, config, self.findings)
+        stored = read_rocksdb_config(self.store, self.findings)
+        topic_names = self._read_topic_names(texts.get("topics.json"), stored)
+        if topic_names is not None:
+            self._report_unknown_topics(queues, topic_names)
+        elif queues.topics and self._lacks_topics(texts):
+            detail = "neither it nor its .bak is there"
+            self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
+        plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
+        groups = {
+            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")))
+            for name in (plain, light)
+        }
+        if stored.claims is not None:
+            groups = {stored.offsets_path or f"{config}/{plain}": list(stored.claims)}
+        delays = checkpoint_and_config.parse_delay_claims(texts.get("delayOffset.json", "{}"))
+        return QueueClaims(
+            known_topics=topic_names,
+            batch_topics=self.store.layouts.batch_topics.union(
+                stored.batch_topics, *(check.batch_topics for check in checks)
+            ),
+            offsets={**groups, f"{config}/delayOffset.json": list(delays)},
+        )
+
+    def _check_names(self) -> None:
+        """Report names with backslashes: a path of Windows in one name, which no broker looks for."""
+        places = (self.store.root, *(f"{self.store.root}/{name}" for name in _NAMED_DIRECTORIES))
+        for place in places:
+            with suppress(StoreError):  # reported by who needs the directory
+                names = [entry.name for entry in self.store.storage.entries(place) if "\\" in entry.name]
+                if names:
+                    detail = f"{len(names)} names with a backslash, the first is {names[0]}"
+                    self.findings.add(Finding(finding_kinds.BACKSLASH, detail, f"{place}/{names[0]}", count=len(names)))
+
+    def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
+        path = paths.checkpoint_file(self.store.root)
+        data, size_bytes = read_checkpoint_bytes(self.store.storage, path)
+        if data is None and self.store.storage.exists(path):
+            self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
+            return
+        latest_ms = max((check.latest_ms for check in checks), default=-1)
+        for finding in checkpoint_and_config.check_checkpoint(
+            data,
+            size_bytes,
+            path,
+            latest_ms,
+            job_scan.find_log_end(checks),
+            has_sixth=Variant.FROM_5_4 in self.store.layouts,
+        ):
+            (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
+
+    def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
+        """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
+        spans = [check.entries for check in checks if check.entries is not None]
+        for directory in self.store.dledger_directories:
+            for finding in check_dledger_files(self.store.storage, directory, spans):
+                self.excused.add(finding)
+
+    def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
+        """Check the files of the controller mode.
+
+        Args:
+            segments: of the log, that can be read.
+            facts: of the log.
+        """
+        if Variant.CONTROLLER not in self.store.layouts:
+            return
+        for finding in check_broker_identity(self.store):
+            self.findings.add(finding)
+        for finding in check_epochs(self.store, segments, facts):
+            (self.excused if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
+
+    def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
+        """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""
+        is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.store.layouts
+        return not is_elsewhere and self.store.storage.exists(paths.config_dir(self.store.root))
+
+    def _read_topic_names(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
+        """Return the broker's topics; None without a readable list."""
+        if Variant.ROCKSDB_CONFIG in self.store.layouts:
+            return stored.known_topics
+        if text is not None:
+            with suppress(DecodeError):
+                return frozenset(config_json.topic_names(text))
+        return None
+
+    def _report_unknown_topics(self, queues: QueuesByPartition, topic_names: frozenset[str]) -> None:
+        database = self.store.layouts.queue_database
+        for topic in sorted(set(queues.topics) - topic_names):
+            if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
+                continue
+            path = database or f"{paths.consumequeue_dir(self.store.root)}/{topic}"
+            self.findings.add(Finding(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic))

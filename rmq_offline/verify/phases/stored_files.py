@@ -1,0 +1,104 @@
+"""The files of a store's queues, as a comparison with the log reads them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import StoreError
+from rmq_formats.storage.segments import Storage, opened
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.ext import ExtTable
+from rmq_offline.verify.findings import FindingList, Kind
+from rmq_offline.verify.queue import QueueFile, QueueName
+
+_NO_BYTES: Final = np.empty(0, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """Reader of the files of queues.
+
+    Attributes:
+        store: the store's files.
+        sizes: the broker's sizes.
+        findings: takes what cannot be read, or is no queue's file.
+    """
+
+    store: StoreFiles
+    sizes: StoreSizes
+    findings: FindingList
+
+    def files(
+        self, name: QueueName, directory: str, unreadable: Kind, foreign: Kind, file_bytes: int
+    ) -> list[QueueFile] | None:
+        """List the files of a queue; None where the directory cannot be read."""
+        try:
+            entries = self.store.storage.entries(directory)
+        except StoreError as error:
+            self.findings.add(name.finding(unreadable, str(error), path=directory))
+            return None
+        files = []
+        for entry in entries:
+            path = f"{directory}/{entry.name}"
+            start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
+            if entry.is_directory:
+                self.findings.add(name.finding(finding_kinds.STRAY, "a directory among a queue's files", path=path))
+            elif start_offset is None:
+                self.findings.add(name.finding(foreign, "no name of a queue's file", path=path, size=entry.size_bytes))
+            else:
+                reader = _QueueFileReader(self.store.storage, path, file_bytes)
+                files.append(QueueFile(path, start_offset, entry.size_bytes, reader.read))
+        return files
+
+    def ext(self, name: QueueName) -> ExtTable | None:
+        """Read the queue's ConsumeQueueExt units; None if no queue of the store has any."""
+        file_bytes = self.sizes.consumequeue_ext_file_bytes
+        if not file_bytes:
+            return None
+        directory = paths.queue_dir(paths.consumequeue_ext_dir(self.store.root), name.topic, name.queue_id)
+        table = ExtTable(name.topic, name.queue_id, self.findings)
+        files = self.files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, file_bytes) or []
+        for file in files:
+            if file.size_bytes != file_bytes:
+                self.findings.add(
+                    name.finding(finding_kinds.EXT_FILE_SIZE, "file of another size than the others", path=file.path,
+                                 expected=str(file_bytes), actual=str(file.size_bytes))
+                )  # fmt: skip
+            try:
+                data = np.zeros(file_bytes, dtype=np.uint8)
+                used = file.read()[:file_bytes]
+                data[: len(used)] = used
+                table.add_file(file.path, file.start_offset, data, is_last=file is files[-1])
+            except StoreError as error:
+                self.findings.add(name.finding(finding_kinds.EXT_UNREADABLE, str(error), path=file.path))
+        table.freeze()
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueFileReader:
+    """Reader of the used bytes of one file."""
+
+    storage: Storage
+    path: str
+    file_bytes: int
+
+    def read(self) -> NDArray[np.uint8]:
+        """Read the used bytes. Raises StoreError."""
+        try:
+            with opened(self.storage, self.path) as file:
+                end = min(file.data_end(), self.file_bytes)
+                if not end:
+                    return _NO_BYTES
+                data = np.empty(-(-end // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
+                got = file.read_into(0, data.data)
+                data[got:] = 0
+                return data
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read ({error.strerror or error})") from error

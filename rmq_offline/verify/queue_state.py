@@ -1,0 +1,125 @@
+"""Expected units of a ConsumeQueue, and the findings about its records: by the log, or merged with its files."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan.derived_images import Rows, closed_gaps, place_units
+from rmq_formats.scan.queue_witness import NOT_PLACED
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.units import Expected
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """Expected units of a queue, and the places of its records.
+
+    Attributes:
+        rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET.
+        end: one past the last place.
+        records: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their queue offsets.
+        places: int64[k], of their units, or NOT_PLACED.
+        is_former: bool[k], which records are of a former life of the topic.
+        is_plain: whether each record has its unit at its queue offset, as nearly all have.
+        lost: int64[l, ROW_COLUMNS], units of lost messages, at places without a row.
+    """
+
+    rows: Rows
+    end: int
+    records: Rows
+    places: Rows
+    is_former: NDArray[np.bool_]
+    is_plain: bool = False
+    lost: Rows = field(default_factory=lambda: np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64))
+
+    def expected(self) -> Expected:
+        """Return the state in the form that units are compared with."""
+        queue_offsets = self.records[:, unit_kernel.QUEUE_OFFSET]
+        if self.is_plain:
+            return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], queue_offsets, self.end)
+        places = np.where(self.places >= 0, self.places, queue_offsets)
+        return Expected(self.rows, self.records[:, unit_kernel.PHYSICAL_OFFSET], places, self.end)
+
+
+def build_state_from_log(rows: Rows, facts: LogFacts) -> QueueState:
+    """Return what a broker makes of a queue's records, in log order, where no file is."""
+    if unit_kernel.are_plain(rows):
+        queue_offsets = rows[:, unit_kernel.QUEUE_OFFSET]
+        end = int(queue_offsets[-1]) + 1 if len(queue_offsets) else 0
+        return QueueState(rows, end, rows, queue_offsets, np.zeros(len(rows), dtype=bool), is_plain=True)
+    records = sort_in_log_order(rows)
+    placement = place_units(records, facts.lost_ranges)
+    rows = placement.rows
+    places = np.full(len(records), NOT_PLACED, dtype=np.int64)
+    at = np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], rows[:, unit_kernel.PHYSICAL_OFFSET])
+    places[at] = rows[:, unit_kernel.QUEUE_OFFSET]
+    end = int(rows[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(rows) else 0
+    return QueueState(rows, end, records, places, np.zeros(len(records), dtype=bool))
+
+
+def sort_in_log_order(rows: Rows) -> Rows:
+    """Return a queue's records ascending by physical offset, none twice, as overlapping files may have them."""
+    physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+    if len(rows) < 2 or bool((np.diff(physical) > 0).all()):
+        return rows
+    rows = rows[np.argsort(physical, kind="stable")]
+    is_first = np.concatenate([[True], np.diff(rows[:, unit_kernel.PHYSICAL_OFFSET]) != 0])
+    return np.ascontiguousarray(rows[is_first])
+
+
+RECORD_KINDS: Final = (
+    None, finding_kinds.QUEUE_OFFSET_REPEATED, finding_kinds.QUEUE_OFFSET_DISPLACED, finding_kinds.QUEUE_FORMER,
+    finding_kinds.QUEUE_PASSED_OVER,
+)  # fmt: skip
+_REPEATED, _DISPLACED, _FORMER, _PASSED_OVER = 1, 2, 3, 4
+RECORD_DETAILS: Final = {
+    finding_kinds.QUEUE_OFFSET_REPEATED: "the log has it, the queue does not: it was beyond this queue offset",
+    finding_kinds.QUEUE_OFFSET_DISPLACED: "its queue offset is not that of a record of its place",
+    finding_kinds.QUEUE_FORMER: "the log has them, and the queue begins behind them",
+    finding_kinds.QUEUE_PASSED_OVER: "the log has it, and the queue names those before and behind it",
+}
+
+
+def classify_records(state: QueueState) -> Rows:
+    """Return the finding about each record, int64[k]: a position in ``RECORD_KINDS``."""
+    offsets, places = state.records[:, unit_kernel.QUEUE_OFFSET], state.places
+    kinds = np.zeros(len(offsets), dtype=np.int64)
+    is_placed = places >= 0
+    ends = np.maximum.accumulate(np.concatenate([[0], places + 1]))[:-1]  # of the queue, before each record
+    kinds[~is_placed] = np.where((offsets != 0) & (offsets < ends), _REPEATED, _PASSED_OVER)[~is_placed]
+    kinds[state.is_former] = _FORMER
+    is_impossible = (offsets < 0) | (offsets > MAX_QUEUE_OFFSET)
+    is_far = np.isin(offsets, _closed_gaps(state, is_wide=True)[:, 1])
+    is_before = (offsets != 0) & (offsets < places)
+    kinds[is_impossible | (is_placed & ((is_far & (offsets != places)) | is_before))] = _DISPLACED
+    return kinds
+
+
+def find_record_gaps(state: QueueState) -> Rows:
+    """Find the queue offsets that no record has, and the range of the log in which such records would be.
+
+    Returns:
+        int64[m, 4]: the first queue offset of each gap, one past the last, and in the log the end of the record in
+        front of the gap and the begin of the record behind it.
+    """
+    return _closed_gaps(state, is_wide=False)
+
+
+def _closed_gaps(state: QueueState, *, is_wide: bool) -> Rows:
+    if state.is_plain:
+        return _NO_GAPS
+    placed = np.flatnonzero(state.places >= 0)
+    records = state.records[placed]
+    gaps = closed_gaps(records[:, unit_kernel.QUEUE_OFFSET], state.places[placed])
+    gaps = gaps[(gaps[:, 1] - gaps[:, 0] > MAX_GAP_UNITS) == is_wide]
+    before, after = records[gaps[:, 2] - 1], records[gaps[:, 2]]
+    ends = before[:, unit_kernel.PHYSICAL_OFFSET] + before[:, unit_kernel.SIZE]
+    return np.stack([gaps[:, 0], gaps[:, 1], ends, after[:, unit_kernel.PHYSICAL_OFFSET]], axis=1)
+
+
+_NO_GAPS: Final = np.empty((0, 4), dtype=np.int64)

@@ -1,0 +1,150 @@
+"""Verification of several stores in common waves of tasks, and the report by broker of jobs over several stores."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from rmq_formats.read.stores import BrokerStore, find_stores, none_done
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.tasks.together import JobSteps, run_together
+from rmq_offline.verify.job import verify_steps
+from rmq_offline.verify.phases.plan import VerifyOptions, refuse_inside_store
+from rmq_offline.verify.report import VerifyReport, findings_table
+
+
+class StoreReport(Protocol):
+    """Report on one store."""
+
+    @property
+    def messages(self) -> int:
+        """Records of the log."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of these records."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a JSON report."""
+        ...
+
+
+Report = TypeVar("Report", bound=StoreReport)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersReport(Generic[Report]):
+    """Reports on several stores.
+
+    Attributes:
+        job: the job's name.
+        store_names: paths, patterns and TOML files that name the stores.
+        stores: the stores.
+        outcomes: of each store its report, or the error that has ended its job.
+        seconds: of the whole run.
+    """
+
+    job: str
+    store_names: Sequence[str]
+    stores: tuple[BrokerStore, ...]
+    outcomes: list[Report | Exception]
+    seconds: float
+
+    @property
+    def reports(self) -> list[tuple[BrokerStore, Report]]:
+        """The stores that the job was done for."""
+        both = zip(self.stores, self.outcomes, strict=True)
+        return [(store, outcome) for store, outcome in both if not isinstance(outcome, Exception)]
+
+    @property
+    def failed(self) -> list[tuple[BrokerStore, str]]:
+        """The stores that it could not be done for, and why."""
+        both = zip(self.stores, self.outcomes, strict=True)
+        return [(store, str(outcome)) for store, outcome in both if isinstance(outcome, Exception)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the job's JSON report."""
+        done = [report for _, report in self.reports]
+        size = sum(report.bytes for report in done)
+        brokers = []
+        for store, outcome in zip(self.stores, self.outcomes, strict=True):
+            names = {"cluster": store.cluster, "broker_name": store.broker}
+            if isinstance(outcome, Exception):
+                brokers.append({**names, "store": store.path, "error": str(outcome)})
+            else:
+                brokers.append({**names, **outcome.to_dict()})
+        return {
+            "job": self.job,
+            "store": ", ".join(self.store_names),
+            "messages": sum(report.messages for report in done),
+            "bytes": size,
+            "seconds": self.seconds,
+            "bytes_per_second": round(size / self.seconds) if self.seconds else 0,
+            "failed": len(self.failed),
+            "brokers": brokers,
+        }
+
+
+def run_on_stores(
+    job: str, names: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[JobSteps[Report]], runner: Runner
+) -> BrokersReport[Report]:
+    """Run a job on several stores.
+
+    Args:
+        job: its name.
+        names: paths, patterns and TOML files that name the stores.
+        stores: the stores.
+        steps: the job on each of them.
+        runner: where the tasks run.
+
+    Raises:
+        StoreError: it could be done for none of them.
+    """
+    begin = time.perf_counter()
+    outcomes = run_together(steps, runner)
+    report = BrokersReport(job, names, stores, outcomes, round(time.perf_counter() - begin, 3))
+    if not report.reports:
+        _, reason = report.failed[0]
+        raise none_done(job, stores, reason)
+    return report
+
+
+def verify_stores(
+    store_names: Sequence[str], options: VerifyOptions, runner: Runner, *, work: str | None = None
+) -> BrokersReport[VerifyReport]:
+    """Verify several stores, whose tasks run mixed.
+
+    Args:
+        store_names: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        options: the brokers' sizes, as far as they are known, the same for all.
+        runner: where the tasks run.
+        work: directory or URI for intermediate files.
+
+    Raises:
+        RmqError: the stores cannot be found, or none of them can be verified.
+    """
+    stores = find_stores(store_names)
+    parallelism = -(-runner.parallelism // len(stores))
+    steps = [verify_steps(store.path, options, parallelism, work=work) for store in stores]
+    return run_on_stores("verify", store_names, stores, steps, runner)
+
+
+def refuse_inside_stores(stores: Sequence[BrokerStore], option: str, path: str | None) -> None:
+    """Refuse an output path inside one of the stores. Raises OptionError."""
+    for store in stores:
+        refuse_inside_store(store.path, option, path)
+
+
+def brokers_findings_table(report: BrokersReport[VerifyReport]) -> pa.Table:
+    """Convert the findings of all stores to an Arrow table, a row each, with their cluster and broker."""
+    tables = []
+    for store, store_report in report.reports:
+        table = findings_table(store_report.findings)
+        for name, value in (("cluster", store.cluster), ("broker_name", store.broker)):
+            table = table.append_column(name, pa.repeat(pa.scalar(value, pa.string()), table.num_rows))
+        tables.append(table)
+    return pa.concat_tables(tables)

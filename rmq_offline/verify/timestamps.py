@@ -1,0 +1,131 @@
+"""Checks store timestamps in log order: a clock that was set back, or a damaged timestamp."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Finding
+
+CONTEXT: Final = 3  # records on each side of a split boundary that show what happened
+CLOCK_STEP_MS: Final = 1000  # ms: time servers correct clocks by less
+
+
+class Moment(NamedTuple):
+    """Physical offset and store timestamp of a record."""
+
+    physical_offset: int
+    timestamp_ms: int
+
+
+def pack_moments(moments: Sequence[Moment]) -> bytes:
+    """Pack moments into 16 bytes each, so that a driver has room for some million."""
+    return np.array(moments, dtype="<i8").tobytes()
+
+
+def unpack_moments(packed: bytes) -> list[Moment]:
+    """Unpack what ``pack_moments`` packed."""
+    return [Moment(*row) for row in np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()]
+
+
+class TimeCheck:
+    """Check of the store timestamps in a run of records.
+
+    The first and the last record are left to ``check_boundary``, which has their neighbours.
+
+    Args:
+        loose: whether records may stand in another order than they were stamped, by less than ``CLOCK_STEP_MS``.
+
+    Attributes:
+        head: the first few records.
+        tail: the last few.
+        latest_ms: the latest store timestamp; -1 if there was none.
+    """
+
+    def __init__(self, *, loose: bool = False) -> None:
+        self.loose = loose
+        self.head: list[Moment] = []
+        self.tail: list[Moment] = []
+        self.latest_ms = -1
+
+    def add(
+        self,
+        physical_offset: int,
+        positions: NDArray[np.int64],
+        timestamps_ms: NDArray[np.int64],
+        latest_ms: int,
+        *,
+        falls: bool,
+    ) -> Iterator[Finding]:
+        """Check the next records; yield the findings about records whose neighbours have been read.
+
+        Args:
+            physical_offset: of position 0.
+            positions: of the records.
+            timestamps_ms: of the records.
+            latest_ms: the latest of them.
+            falls: whether one of them is below the one before.
+        """
+        if not len(timestamps_ms):
+            return
+        before = self.tail
+        self.latest_ms = max(self.latest_ms, latest_ms)
+        if len(self.head) < CONTEXT:
+            self.head += _moments(physical_offset, positions, timestamps_ms, slice(CONTEXT - len(self.head)))
+        last = _moments(physical_offset, positions, timestamps_ms, slice(-CONTEXT, None))
+        self.tail = [*before, *last][-CONTEXT:]
+        if falls or _falls(before) or (before and timestamps_ms[0] < before[-1].timestamp_ms):
+            offsets = np.concatenate([[offset for offset, _ in before], positions + physical_offset]).astype(np.int64)
+            times = np.concatenate([[ms for _, ms in before], timestamps_ms]).astype(np.int64)
+            begin = max(1, len(before) - 1)
+            for number in (np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]) + begin).tolist():
+                low = max(0, number - 2)
+                near = _moments(0, offsets, times, slice(low, number + 2))
+                yield _classify(near, number - low, loose=self.loose)
+
+
+def _moments(
+    physical_offset: int, positions: NDArray[np.int64], timestamps_ms: NDArray[np.int64], part: slice
+) -> list[Moment]:
+    offsets = (positions[part] + physical_offset).tolist()
+    return list(map(Moment, offsets, timestamps_ms[part].tolist()))
+
+
+def _falls(moments: Sequence[Moment]) -> bool:
+    return len(moments) > 1 and moments[-1].timestamp_ms < moments[-2].timestamp_ms
+
+
+def check_boundary(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
+    """Check the boundary between two runs of records, which ``TimeCheck`` left open."""
+    near = [*before, *after]
+    for at in (len(before) - 1, len(before)):
+        if 0 < at < len(near) and near[at].timestamp_ms < near[at - 1].timestamp_ms:
+            low = max(0, at - 2)
+            yield _classify(near[low : at + 2], at - low, loose=loose)
+
+
+def _classify(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
+    """Classify a timestamp below the one before it, by those around the two."""
+    (before_offset, before_ms), (offset, ms) = near[at - 1], near[at]
+    if loose and before_ms - ms < CLOCK_STEP_MS:
+        detail = f"{before_ms - ms} ms earlier than the record before it"
+        return Finding(
+            finding_kinds.LOG_CLOCK_STEP, detail, physical_offset=offset, expected=f"at least {before_ms}",
+            actual=str(ms),
+        )  # fmt: skip
+    comes_back = at + 1 < len(near) and near[at + 1].timestamp_ms >= before_ms
+    if comes_back:
+        return Finding(
+            finding_kinds.LOG_TIME, f"{before_ms - ms} ms earlier than the record before it, unlike the next one",
+            physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms),
+        )  # fmt: skip
+    if at < 2 or ms >= near[at - 2].timestamp_ms:
+        return Finding(
+            finding_kinds.LOG_TIME, f"{before_ms - ms} ms later than the record after it",
+            physical_offset=before_offset, expected=f"at most {ms}", actual=str(before_ms),
+        )  # fmt: skip
+    kind = finding_kinds.LOG_CLOCK if before_ms - ms >= CLOCK_STEP_MS else finding_kinds.LOG_CLOCK_STEP
+    detail = f"time goes back by {before_ms - ms} ms, and stays there"
+    return Finding(kind, detail, physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms))

@@ -1,0 +1,255 @@
+"""Classifies the units of one ConsumeQueue file, one status each, vectorised."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan.queue_witness import are_lost_units
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.facts import LogFacts, Longs
+from rmq_offline.verify.findings import Kind
+
+Mask = NDArray[np.bool_]
+
+
+class Status(IntEnum):
+    """Status of a unit."""
+
+    FINE = 0
+    MISSING = 1
+    ZERO = 2
+    MINIMUM = 3
+    DANGLING = 4
+    DUPLICATE = 5
+    DISPLACED = 6
+    SIZE = 7
+    TAGS_CODE = 8
+    LOST = 9
+    BEYOND = 10
+    BEHIND_END = 11
+    PRE_BLANK = 12
+    EXT_ADDRESS = 13
+    EXT_UNIT = 14
+    CUT = 15
+    EXT_REUSED = 16
+
+
+KINDS: dict[Status, Kind] = {
+    Status.MISSING: finding_kinds.UNIT_MISSING,
+    Status.ZERO: finding_kinds.UNIT_ZERO,
+    Status.MINIMUM: finding_kinds.QUEUE_MINIMUM,
+    Status.DANGLING: finding_kinds.UNIT_DANGLING,
+    Status.DUPLICATE: finding_kinds.UNIT_DUPLICATE,
+    Status.DISPLACED: finding_kinds.UNIT_DISPLACED,
+    Status.SIZE: finding_kinds.UNIT_SIZE,
+    Status.TAGS_CODE: finding_kinds.UNIT_TAGS_CODE,
+    Status.LOST: finding_kinds.UNIT_LOST,
+    Status.BEYOND: finding_kinds.UNIT_BEYOND,
+    Status.BEHIND_END: finding_kinds.UNIT_BEHIND_END,
+    Status.PRE_BLANK: finding_kinds.PRE_BLANK,
+    Status.EXT_ADDRESS: finding_kinds.EXT_ADDRESS,
+    Status.EXT_UNIT: finding_kinds.EXT_UNIT,
+    Status.CUT: finding_kinds.UNIT_CUT,
+    Status.EXT_REUSED: finding_kinds.EXT_REUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Expected units of a queue, by its records and by its files.
+
+    Attributes:
+        rows: int64[n, ROW_COLUMNS], ascending by place in QUEUE_OFFSET, none twice.
+        physical_offsets: of all records of the queue, including those without a unit; ascending.
+        places: of the unit of each of these; of one without, its queue offset.
+        end: one past the last place.
+    """
+
+    rows: Longs
+    physical_offsets: Longs
+    places: Longs
+    end: int
+
+    @property
+    def first(self) -> int:
+        """Place of the first message; in a queue without messages, a place after all others."""
+        return int(self.rows[0, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else 1 << 62
+
+    @property
+    def last(self) -> int:
+        """Place of the last message; -1 in a queue without messages."""
+        return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
+
+    def claimed(self, physical_offsets: Longs) -> Longs:
+        """Return the place of the record at each of these offsets; -1 where none of the queue is."""
+        at = np.searchsorted(self.physical_offsets, physical_offsets)
+        at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
+        if not len(self.physical_offsets):
+            return np.full(len(physical_offsets), -1, dtype=np.int64)
+        return np.where(self.physical_offsets[at] == physical_offsets, self.places[at], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """Units of one file side by side with the expected ones; arrays of one length.
+
+    Attributes:
+        offsets: queue offsets.
+        actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
+        expected: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
+        claims: which places a record of the log claims.
+        is_last_file: no file of the queue is after this one.
+    """
+
+    offsets: Longs
+    actual: Longs
+    expected: Longs
+    claims: Mask
+    is_last_file: bool
+
+
+def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> Longs:
+    """Decode a file's units, int64[unit_count, ROW_COLUMNS], with their places in QUEUE_OFFSET.
+
+    Args:
+        first_offset: place of the file's first unit.
+        unit_count: units of a whole file.
+        data: the file's bytes; what it lacks of a whole file is zeros.
+    """
+    padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
+    padded[: min(len(data), len(padded))] = data[: len(padded)]
+    actual = np.zeros((unit_count, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+    unit_kernel.decode_units(padded, actual)
+    actual[:, unit_kernel.QUEUE_OFFSET] = np.arange(first_offset, first_offset + unit_count)
+    return actual
+
+
+def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
+    """Align a file's units with the expected ones.
+
+    Args:
+        expected: of the queue.
+        actual: see ``read_units``.
+        last: no file of the queue is after this one.
+    """
+    offsets = actual[:, unit_kernel.QUEUE_OFFSET]
+    rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
+    expected_units = np.zeros_like(actual)
+    claims = np.zeros(len(actual), dtype=bool)
+    places = rows[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
+    expected_units[places], claims[places] = rows, True
+    return FileView(offsets, actual, expected_units, claims, last)
+
+
+def select_rows(rows: Longs, begin: int, end: int) -> Longs:
+    """Return the placed rows with queue offsets in ``[begin, end)``."""
+    low, high = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], [begin, end]).tolist()
+    return rows[low:high]
+
+
+class UnitClassifier:
+    """Classifier of the units of one queue's files, in ascending order."""
+
+    def __init__(self, expected: Expected, facts: LogFacts) -> None:
+        self._expected = expected
+        self._facts = facts
+        self._past_front = False  # whether a unit of a message, old or not, has occurred
+
+    def pass_front(self) -> None:
+        """Pass a file whose units need no check but stand for messages: fillers are wrong in later files."""
+        self._past_front = True
+
+    def classify(self, view: FileView) -> NDArray[np.int8]:
+        """Return one ``Status`` for each unit."""
+        physical = view.actual[:, unit_kernel.PHYSICAL_OFFSET]
+        size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
+        is_zero = (physical == 0) & (size == 0) & (tags == 0)
+        is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
+        same_place = view.claims & (physical == view.expected[:, unit_kernel.PHYSICAL_OFFSET])
+        same_size = size == view.expected[:, unit_kernel.SIZE]
+        same_tags = tags == view.expected[:, unit_kernel.TAGS_CODE]
+        status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
+        status[same_place] = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)[
+            same_place
+        ]
+        used = int(np.flatnonzero(~is_zero)[-1]) + 1 if not is_zero.all() else 0
+        zero_status = np.full(len(physical), Status.ZERO, dtype=np.int8)
+        if view.is_last_file:
+            zero_status[used:] = np.where(view.claims, Status.MISSING, Status.FINE)[used:]
+        front = ~view.claims & (view.offsets < self._expected.first)
+        behind = ~view.claims & (view.offsets > self._expected.last) & ~front
+        zero_status[behind] = Status.FINE
+        if len(self._expected.rows):
+            zero_status[front] = Status.PRE_BLANK
+        status[is_zero] = zero_status[is_zero]
+        self._classify_front(view, status, front, is_zero, is_filler)
+        is_lost_place = (
+            ~view.claims & ~front & (view.offsets < self._expected.end)
+        )  # by fillers, for messages that are lost
+        status[is_lost_place & is_filler] = Status.FINE
+        status[~view.claims & are_lost_units(view.actual, self._facts.end)] = Status.FINE
+        messages = np.flatnonzero(view.claims & (status == Status.FINE))
+        first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
+        status[view.claims & is_filler] = Status.MISSING
+        status[:first_message][(view.claims & is_filler)[:first_message]] = Status.MINIMUM
+        rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
+        if len(rest):
+            self._classify_rest(view, status, rest, front, behind)
+        self._past_front = self._past_front or bool((view.claims & (status == Status.FINE)).any())
+        return status
+
+    def _classify_front(
+        self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
+    ) -> None:
+        """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
+        physical, size = view.actual[:, unit_kernel.PHYSICAL_OFFSET], view.actual[:, unit_kernel.SIZE]
+        old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
+        at = np.flatnonzero(old)
+        if len(at):
+            status[at] = Status.FINE  # in any order: what a cut in memory left counts again after newer units
+        fillers = np.flatnonzero(front & is_filler)
+        first_old = int(at[0]) if len(at) else len(status)
+        in_place = (fillers < first_old) & (not self._past_front)
+        status[fillers] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
+        self._past_front = self._past_front or bool(len(at))
+
+    def _classify_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
+        """Classify units that are neither the expected one nor empty, by what they name."""
+        rows = view.actual[rest]
+        physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+        free = ~view.claims[rest]
+        statuses = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
+        is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
+        statuses[is_beyond] = Status.BEYOND
+        if self._facts.is_cut:
+            statuses[is_beyond & (rest < self._end_of_units(view))] = Status.CUT
+        is_filler_size = rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE
+        alike = (physical == 0) * 1 + is_filler_size + (rows[:, unit_kernel.TAGS_CODE] == 0)
+        statuses[front[rest] & (alike >= 2)] = Status.PRE_BLANK
+        statuses[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
+        claimed = self._expected.claimed(physical)
+        has_record = claimed >= 0
+        statuses[has_record] = Status.DISPLACED
+        inside = has_record & (claimed >= view.offsets[0]) & (claimed <= view.offsets[-1])
+        file_rows = np.where(inside, claimed - view.offsets[0], 0)
+        statuses[inside & (status[file_rows] == Status.FINE) & view.claims[file_rows]] = Status.DUPLICATE
+        status[rest] = statuses
+
+    @staticmethod
+    def _end_of_units(view: FileView) -> int:
+        """Return the number of a file's first unit that a broker takes for none. Source: ``ConsumeQueue#recover``."""
+        is_none = (view.actual[:, unit_kernel.PHYSICAL_OFFSET] < 0) | (view.actual[:, unit_kernel.SIZE] <= 0)
+        return int(is_none.argmax()) if is_none.any() else len(is_none)
+
+
+def find_runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
+    """Return the runs of equal status that are not fine: begin, end, status."""
+    if not status.any():
+        return []
+    bounds = [0, *(np.flatnonzero(np.diff(status)) + 1).tolist(), len(status)]
+    return [(begin, end, Status(int(status[begin]))) for begin, end in pairwise(bounds) if status[begin] != Status.FINE]

@@ -1,0 +1,98 @@
+"""Writes ``config/topics.json`` of a store that is written without a broker, so that a broker serves its topics."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.storage.contained import parent_directory, read_file, replace_file
+from rmq_formats.storage.segments import open_storage
+
+TOPICS: Final = "topics.json"
+
+
+def topic_config(topic: str, queues: int) -> dict[str, Any]:
+    """Build a topic's config as in ``topics.json``, with read and write permission."""
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": 6,  # read and write
+        "readQueueNums": queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": queues,
+    }
+
+
+def read_topics(root: str) -> dict[str, Any]:
+    """Read a store's ``topics.json``; nothing where there is none.
+
+    Raises:
+        StoreError: there is one that cannot be read.
+    """
+    storage, root = open_storage(root)
+    path = f"{paths.config_dir(root)}/{TOPICS}"
+    if not storage.exists(path):
+        return {}
+    try:
+        text = storage.read_bytes(path).decode("utf-8", "replace")
+        config_json.topic_configs(text)
+        document = config_json.loads(text)
+    except DecodeError as error:
+        raise StoreError(f"{path}: {error}") from error
+    return document if isinstance(document, dict) else {}
+
+
+def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Compute how many queues each topic must have so that these are among them."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in queues:
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts
+
+
+def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
+    """Build a ``topics.json`` that has topics with at least so many queues; None if they are there already.
+
+    Args:
+        document: the old ``topics.json``; other keys stay.
+        counts: number of queues by topic.
+        now_ms: the time.
+    """
+    table = document.get("topicConfigTable") or {}
+    changed = False
+    for topic, queues in counts.items():
+        config = table.setdefault(topic, topic_config(topic, 0))
+        for name in ("readQueueNums", "writeQueueNums"):
+            if config.get(name, 0) < queues:
+                config[name] = queues
+                changed = True
+    if not changed:
+        return None
+    version = document.get("dataVersion") or {}
+    document["dataVersion"] = {
+        "stateVersion": 0,
+        **version,
+        "counter": version.get("counter", 0) + 1,
+        "timestamp": now_ms,
+    }
+    document["topicConfigTable"] = table
+    return json.dumps(document, indent=1).encode()
+
+
+def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
+    """Ensure that ``topics.json`` has topics with at least so many queues; all else in it stays.
+
+    The old file becomes the ``.bak`` (``ConfigManager#persist``).
+    """
+    changed = with_topics(read_topics(root), counts, now_ms)
+    if changed is None:
+        return
+    path = f"config/{TOPICS}"
+    with parent_directory(root, path, create=True) as (config, name):
+        before = read_file(root, path)
+        if before is not None:
+            replace_file(config, f"{name}.bak", before)
+        replace_file(config, name, changed)

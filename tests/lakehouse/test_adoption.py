@@ -1,0 +1,170 @@
+"""Exports into tables that their owner made by DDL."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import BinaryType, LongType, NestedField, StringType, TimestamptzType
+
+from rmq_formats.errors import StoreError
+from rmq_lakehouse.iceberg.catalog import IcebergLocation
+from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.small_stores import plain, write
+
+COLUMNS = "topic STRING, queue_id INT, physical_offset BIGINT, store_timestamp TIMESTAMP, body BINARY"
+ICEBERG = ("--format", "iceberg")
+
+
+def make(exporter: Exporter, columns: str, clauses: str = "", properties: str = "") -> None:
+    """Create a Delta table as its owner does."""
+    listed = f"TBLPROPERTIES ({properties})" if properties else ""
+    exporter.spark.sql(f"CREATE TABLE delta.`{exporter.table}` ({columns}) USING delta {clauses} {listed}")
+
+
+def metadata(exporter: Exporter) -> list[str]:
+    """List the metadata actions of the Delta table's log."""
+    files = sorted(exporter.table.glob("_delta_log/*.json"))
+    return [line for file in files for line in file.read_text().splitlines() if '"metaData"' in line[:12]]
+
+
+@pytest.mark.spark
+class TestDelta:
+    """Delta tables."""
+
+    def test_generated_identity_and_default_columns_are_filled(self, exporter: Exporter) -> None:
+        make(
+            exporter,
+            "topic STRING NOT NULL, queue_id BIGINT, physical_offset BIGINT, store_timestamp TIMESTAMP, body BINARY, "
+            "number BIGINT GENERATED ALWAYS AS IDENTITY, source STRING DEFAULT 'rocketmq', note STRING, "
+            "day DATE GENERATED ALWAYS AS (CAST(store_timestamp AS DATE))",
+            "PARTITIONED BY (day)",
+            "'delta.feature.allowColumnDefaults' = 'supported', 'team' = 'shop'",
+        )
+        write(exporter.store, plain(4))
+        with pytest.raises(StoreError, match="a table that no export wrote; give another --table, or --adopt"):
+            exporter.run()
+        before = exporter.spark.sql(f"SHOW TBLPROPERTIES delta.`{exporter.table}`").collect()
+        assert exporter.run("--adopt")[0]["messages"] == 4
+        write(exporter.store, plain(6))
+        assert exporter.run("--adopt")[0]["messages"] == 2
+        assert exporter.run("--adopt")[0]["messages"] == 0
+        rows = exporter.rows()
+        assert len({row.number for row in rows}) == 6
+        assert {(row.source, row.note, str(row.day)) for row in rows} == {("rocketmq", None, "2023-11-14")}
+        assert [row.topic for row in rows] == ["Even", "Odd"] * 3
+        assert exporter.spark.sql(f"SHOW TBLPROPERTIES delta.`{exporter.table}`").collect() == before
+        with pytest.raises(StoreError, match=r"holds the messages of .*store, not of other"):
+            exporter.run("--adopt", "--store-id", "other")
+
+    def test_constraints_hold_and_nothing_of_the_owner_s_changes(self, exporter: Exporter) -> None:
+        make(exporter, COLUMNS)
+        exporter.spark.sql(f"ALTER TABLE delta.`{exporter.table}` ADD CONSTRAINT known CHECK (topic <> 'Odd')")
+        before = metadata(exporter)
+        write(exporter.store, plain(4))
+        report, code = exporter.run("--adopt")
+        assert (report["messages"], report["undecoded"], code) == (2, 2, 1)
+        assert metadata(exporter) == before
+        table = DeltaTable(str(exporter.table)).to_pyarrow_dataset().to_table()
+        assert table.column_names == ["topic", "queue_id", "physical_offset", "store_timestamp", "body"]
+        assert table.num_rows == 2
+
+    def test_a_clustered_table_with_renamed_columns_goes_on(self, exporter: Exporter) -> None:
+        make(exporter, COLUMNS, "CLUSTER BY (topic)", "'delta.columnMapping.mode' = 'name'")
+        exporter.spark.sql(f"ALTER TABLE delta.`{exporter.table}` RENAME COLUMN body TO payload")
+        write(exporter.store, plain(4))
+        assert exporter.run("--adopt", "--optimize")[0]["messages"] == 4
+        assert [bytes(row.payload) for row in exporter.rows()] == [body for _, body in plain(4)]
+        (detail,) = exporter.spark.sql(f"DESCRIBE DETAIL delta.`{exporter.table}`").collect()
+        assert detail.clusteringColumns == ["topic"]
+
+    @pytest.mark.parametrize(
+        ("columns", "clauses", "said"),
+        [
+            ("topic STRING, body BINARY", "", "has no column physical_offset, which identifies its rows"),
+            (f"{COLUMNS}, team STRING NOT NULL", "", "its column team is NOT NULL"),
+            (f"{COLUMNS}, team STRING", "PARTITIONED BY (team)", "is partitioned by team, and the export has no"),
+            (f"{COLUMNS}, keys STRING", "", "its column keys is string, not array<string>"),
+            (COLUMNS.replace("BIGINT", "BIGINT GENERATED ALWAYS AS IDENTITY"), "", "Delta fills its column physical_"),
+        ],
+    )
+    def test_what_an_export_cannot_fill_is_refused(
+        self, exporter: Exporter, columns: str, clauses: str, said: str
+    ) -> None:
+        make(exporter, columns, clauses)
+        write(exporter.store, plain(2))
+        with pytest.raises(StoreError, match=said):
+            exporter.run("--adopt")
+
+    def test_a_typed_table_with_a_key_takes_upserts(self, exporter: Exporter, tmp_path: Path) -> None:
+        make(
+            exporter,
+            "id BIGINT, name STRING, physical_offset BIGINT, store_timestamp TIMESTAMP, "
+            "letter STRING GENERATED ALWAYS AS (substring(name, 1, 1)), note STRING",
+        )
+        spec = tmp_path / "spec.toml"
+        spec.write_text(
+            f'[[topics]]\ntopic = "Orders"\nformat = "json"\nschema = "id BIGINT, name STRING"\nkey = ["id"]\n'
+            f'table = "{exporter.table}"\n'
+        )
+        arguments = ("--typed", str(spec), "--adopt")
+        bodies = [("Orders", b'{"id":1,"name":"alpha"}'), ("Orders", b'{"id":2,"name":"beta"}')]
+        write(exporter.store, bodies)
+        assert exporter.run(*arguments, table=False)[0]["messages"] == 2
+        exporter.spark.sql(f"UPDATE delta.`{exporter.table}` SET note = 'mine'")
+        write(exporter.store, [*bodies, ("Orders", b'{"id":1,"name":"gamma"}')])
+        exporter.run(*arguments, table=False)
+        rows = sorted((row.id, row.name, row.letter, row.note) for row in exporter.rows())
+        assert rows == [(1, "gamma", "g", "mine"), (2, "beta", "b", "mine")]
+
+
+@pytest.mark.spark
+class TestIceberg:
+    """Iceberg tables."""
+
+    def make(self, exporter: Exporter, *more: NestedField) -> IcebergLocation:
+        """Create a table with required fields, a partition spec and a sort order."""
+        place = IcebergLocation(str(exporter.table), {})
+        schema = Schema(
+            NestedField(1, "topic", StringType(), required=True),
+            NestedField(2, "physical_offset", LongType(), required=True),
+            NestedField(3, "queue_id", LongType()),
+            NestedField(4, "store_timestamp", TimestamptzType()),
+            NestedField(5, "body", BinaryType()),
+            *more,
+        )
+        catalog = place.catalog()
+        catalog.create_namespace_if_not_exists(place.identifier[:-1])
+        catalog.create_table(
+            place.identifier, schema, str(exporter.table),
+            PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "kind"),
+                          PartitionField(2, 1001, BucketTransform(2), "part")),
+            SortOrder(SortField(2, IdentityTransform())), {"team": "shop"},
+        )  # fmt: skip
+        return place
+
+    def test_own_partitions_required_fields_and_properties_stay(self, exporter: Exporter) -> None:
+        place = self.make(exporter, NestedField(6, "note", StringType()))
+        write(exporter.store, plain(6))
+        with pytest.raises(StoreError, match="a table that no export wrote"):
+            exporter.run(*ICEBERG)
+        assert exporter.run(*ICEBERG, "--adopt")[0]["messages"] == 6
+        assert exporter.run(*ICEBERG, "--adopt")[0]["messages"] == 0
+        table = place.load()
+        assert table is not None
+        rows = table.scan().to_arrow()
+        assert (rows.num_rows, rows.column("note").null_count, rows.column_names[0]) == (6, 6, "topic")
+        assert {name for name in table.properties if not name.startswith("rmq.txn.")} == {"team"}
+        assert [field.name for field in table.spec().fields] == ["kind", "part"]
+        frame = exporter.spark.createDataFrame(rows.drop_columns(["store_timestamp"]).to_pandas())
+        assert frame.where("topic = 'Odd'").count() == 3
+        assert len(table.schemas()) == 1
+
+    def test_a_required_field_that_the_export_lacks_is_refused(self, exporter: Exporter) -> None:
+        self.make(exporter, NestedField(6, "note", StringType(), required=True))
+        write(exporter.store, plain(2))
+        with pytest.raises(StoreError, match="its column note is NOT NULL"):
+            exporter.run(*ICEBERG, "--adopt")

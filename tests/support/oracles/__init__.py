@@ -1,0 +1,1 @@
+"""Oracles: rules in plain Python that kernels are compared with."""

@@ -1,0 +1,1 @@
+"""Stores that tests write, rebuild and verify, and what is in them."""
