@@ -1,11 +1,10 @@
 """Sends frames at their limits and at random to a server, and measures what that does to its event loop.
 
 ``fuzz_frames`` runs the server's loop and a stranger, who is a thread with a socket of its own. What it sends
-follows from the seed alone.
+follows from the seed alone. A report on memory is true in a process that has done nothing else: ``in_fresh_process``.
 """
 
 import asyncio
-import ctypes
 import json
 import random
 import socket
@@ -17,18 +16,22 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import JSON, ROCKETMQ
+from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.server_settings import ServerSettings
 from rmq_formats.errors import FormatError
+from tests.broker.conftest import Asker, Clock, small_store
 
 _BEAT_S: Final = 0.005
 _ANSWER_TIMEOUT_S: Final = 30.0
 _LIMITS: Final = ServerSettings()
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 _NAMES: Final = ("T", "G", "%RETRY%G", "none", "", "a/../b", "TBW102", "x" * 127, "\x00", "é\n")
 _NUMBERS: Final = (-(1 << 63), -1, 0, 1, 32, 1 << 16, (1 << 31) - 1, (1 << 63) - 1, 1 << 70)
 _FIELDS: Final = """
@@ -125,17 +128,6 @@ class FuzzReport:
     worst: str = ""
     grown_bytes: int = 0
     healthy: int = 0
-
-
-def return_free_memory() -> None:
-    """Have malloc return what is free, and each large block once it is freed, whatever this process did before.
-
-    A process that has freed blocks of 16 MiB keeps the next ones, up to 64 MiB of them: mallopt(3).
-    """
-    libc = ctypes.CDLL(None)
-    for parameter, value in ((_M_MMAP_THRESHOLD, 1 << 20), (_M_TRIM_THRESHOLD, 1 << 17)):
-        assert libc.mallopt(parameter, value) == 1
-    libc.malloc_trim(0)
 
 
 def private_bytes() -> int:
@@ -264,6 +256,37 @@ async def fuzz_frames(
     return report
 
 
+def fuzz_broker(root: Path, seed: int, *, codes_at_limits: int, random_frames: int) -> FuzzReport:
+    """Send frames to a new broker on a new event loop, beside a healthy producer.
+
+    Args:
+        root: of the broker's store.
+        seed: of the chances.
+        codes_at_limits: of how many request codes all frames at the limits are sent; of all, if there are fewer.
+        random_frames: how many, of all request codes.
+    """
+    return asyncio.run(_fuzz_broker(root, random.Random(seed), codes_at_limits, random_frames))
+
+
+async def _fuzz_broker(root: Path, dice: random.Random, codes_at_limits: int, random_frames: int) -> FuzzReport:
+    handlers: dict[int, Handler] = {}
+    config = BrokerConfig(listen_port=0, channel_expired_timeout_ms=1 << 31)
+    async with Broker(config, small_store(root), Clock()) as broker, RemotingClient(handlers) as client:
+        asker = Asker(broker, client, handlers)
+
+        async def healthy() -> None:
+            answer = await asker.send("Healthy")
+            assert answer.code == 0, f"a healthy producer is refused: {answer}"
+
+        await asker.send("T", properties={"KEYS": "k"})
+        await asker.heartbeat("G", SubscriptionData(topic="T"))
+        codes = sorted(broker._server._handlers)
+        limits_of = dice.sample(codes, min(codes_at_limits, len(codes)))
+        return await fuzz_frames(
+            broker.address, codes, dice.getrandbits(32), random_frames, limits_of=limits_of, healthy=healthy
+        )
+
+
 async def watched(
     act: Callable[[], None], report: FuzzReport, now: Callable[[], str], healthy: Callable[[], Awaitable[object]]
 ) -> None:
@@ -275,7 +298,6 @@ async def watched(
         now: tells what the stranger is at.
         healthy: as in ``fuzz_frames``.
     """
-    return_free_memory()
     before_bytes = private_bytes()
 
     async def watch() -> None:

@@ -1,13 +1,10 @@
 """What a stranger sends at its limits is answered soon, and does not keep the others waiting."""
 
 import asyncio
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies import (
     ConsumerData,
@@ -24,15 +21,12 @@ from rmq_core.remoting.connection import WAITING_BYTES
 from rmq_core.remoting.errors import ConnectionLostError
 from rmq_core.remoting.header import request
 from tests.broker.conftest import Asker, messages
-from tests.broker.frame_fuzz import FuzzReport, fuzz_frames
+from tests.broker.frame_fuzz import fuzz_broker
+from tests.support.processes.fresh_processes import in_fresh_process
 from tests.support.torture import TIMES, rounds
 
 QUEUES = 65_536
 PATIENCE_S = 60  # on a busy machine
-
-
-def handled_codes(broker: Broker) -> list[int]:
-    return sorted(broker._server._handlers)
 
 
 @pytest.mark.parametrize(
@@ -212,37 +206,13 @@ async def test_a_long_heartbeat_with_a_bad_group_joins_none_and_one_in_the_diale
     assert len(asker.broker.state.consumers.groups) == 200
 
 
-class TestFuzz:
-    """Each request code with frames at its limits and at random."""
-
-    @pytest.fixture
-    def config(self) -> BrokerConfig:
-        return BrokerConfig(listen_port=0, channel_expired_timeout_ms=1 << 31)
-
-    @pytest.fixture(autouse=True)
-    def unlogged(self) -> Iterator[None]:
-        """What pytest would keep of the log, 100 MiB of it, is not the broker's memory."""
-        logging.disable()
-        yield
-        logging.disable(logging.NOTSET)
-
-    async def fuzz(self, asker: Asker, seed: int, limits_of: list[int]) -> FuzzReport:
-        async def healthy() -> None:
-            assert (await asker.send("Healthy")).code == 0
-
-        await asker.send("T", properties={"KEYS": "k"})
-        await asker.heartbeat("G", SubscriptionData(topic="T"))
-        codes = handled_codes(asker.broker)
-        report = await fuzz_frames(asker.broker.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
-        assert report.healthy > 0
-        assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.1), (seed, report)
-        assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own
-        return report
-
-    @pytest.mark.torture
-    @pytest.mark.parametrize("seed", rounds(1))
-    async def test_no_frame_keeps_the_loop_or_takes_the_memory(self, asker: Asker, seed: int) -> None:
-        codes = handled_codes(asker.broker)
-        report = await self.fuzz(asker, seed, codes if TIMES > 1 else codes[seed::6])
-        assert report.frames > 1000
-        assert set(report.answers) > {0, ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR}
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", rounds(1))
+def test_no_frame_keeps_the_loop_or_takes_the_memory(tmp_path: Path, seed: int) -> None:
+    codes_at_limits = 1000 if TIMES > 1 else 18  # all, or a sixth of them
+    report = in_fresh_process(fuzz_broker, tmp_path, seed, codes_at_limits=codes_at_limits, random_frames=300)
+    assert report.healthy > 0
+    assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.1), (seed, report)
+    assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own
+    assert report.frames > 1000
+    assert set(report.answers) > {0, ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR}

@@ -3,12 +3,9 @@
 The calls are those of the seed; how long the loop works on each is the machine's.
 """
 
-import asyncio
-
-from rmq_core.proxy.wire import v2
 from tests.lab.rounds import Round
-from tests.proxy.call_fuzz import METHODS, fuzz_calls
-from tests.proxy.conftest import proxied
+from tests.proxy.call_fuzz import METHODS, fuzz_proxy
+from tests.support.processes.fresh_processes import in_fresh_process
 
 _AT_RANDOM = 150  # calls, in a round
 _METHODS_AT_LIMITS = 2  # whose calls of all shapes are made, in a round
@@ -18,28 +15,12 @@ _MAX_GROWTH_BYTES = 256 << 20  # the largest request may have four million empty
 
 def play(one: Round) -> None:
     """Make calls to a proxy of its own, beside a healthy client."""
-    asyncio.run(_play(one))
-
-
-async def _play(one: Round) -> None:
-    answered: list[object] = []
-    async with proxied(one.fresh("store")) as caller:
-
-        async def healthy() -> None:
-            answer = await caller.send(caller.message("MixedT"))
-            if answer.status.code != v2.PROXY_TIMEOUT:  # other work on the machine; how long the loop works is measured
-                one.demand(answer.status.code == v2.OK, f"a healthy sender is refused: {answer.status}")
-                answered.append(answer)
-
-        assert caller.proxy is not None
-        limits_of = one.dice.sample(METHODS, _METHODS_AT_LIMITS)
-        one.step(f"methods {limits_of} at their limits, and {_AT_RANDOM} calls at random")
-        report, broken = await fuzz_calls(
-            caller.proxy.address, one.dice.getrandbits(32), _AT_RANDOM, limits_of=limits_of, healthy=healthy
-        )
+    seed, limits_of = one.dice.getrandbits(32), one.dice.sample(METHODS, _METHODS_AT_LIMITS)
+    one.step(f"methods {limits_of} at their limits, and {_AT_RANDOM} calls at random")
+    report, broken = in_fresh_process(fuzz_proxy, one.fresh("store"), seed, _AT_RANDOM, limits_of)
     one.case(report.frames)
     one.step(f"worst: {report.worst}")
     one.demand(not broken, f"answered as nothing may be: {broken[:3]}")
-    one.demand(bool(answered), "the healthy client got no answer")
+    one.demand(report.healthy > 0, "the healthy client got no answer")
     one.demand(report.longest_cpu_s < _MAX_SECONDS, f"the loop worked for {report.longest_cpu_s:.2f} s at a stretch")
     one.demand(report.grown_bytes < _MAX_GROWTH_BYTES, f"memory grew by {report.grown_bytes >> 20} MiB")

@@ -1,5 +1,6 @@
 """What a stranger sends to a name server at its limits."""
 
+import asyncio
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +9,16 @@ from struct import pack
 import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies import encode_registration
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import write_fields
-from tests.broker.frame_fuzz import fuzz_frames
-from tests.namesrv.conftest import Asker
+from tests.broker.frame_fuzz import FuzzReport, fuzz_frames
+from tests.namesrv.conftest import Asker, Clock
 from tests.namesrv.registrations import broker, topics
 from tests.namesrv.test_processor import register
+from tests.support.processes.fresh_processes import in_fresh_process
 from tests.support.torture import TIMES, rounds
 
 
@@ -52,19 +56,29 @@ async def test_the_key_value_configuration_does_not_grow_for_ever(asker: Asker, 
     assert (await asker.ask(100, {"namespace": "n", "key": "k0", "value": ""})).code == 0
 
 
+async def _fuzz_name_server(config: NamesrvConfig, seed: int, every_code: bool) -> FuzzReport:
+    async with NameServer(config, Clock()) as server, RemotingClient() as client:
+        asker = Asker(server, client)
+        await register(asker, broker("healthy"), topics("Healthy", "U"))
+
+        async def healthy() -> None:
+            answer = await asker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Healthy"})
+            assert answer.code == 0
+
+        codes = sorted(server._server._handlers)
+        codes.remove(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+        limits_of = codes if every_code else [RequestCode.REGISTER_BROKER, codes[seed % len(codes)]]
+        return await fuzz_frames(server.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
+
+
+def fuzz_name_server(config: NamesrvConfig, seed: int, every_code: bool) -> FuzzReport:
+    return asyncio.run(_fuzz_name_server(config, seed, every_code))
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", rounds(1))
-async def test_no_frame_keeps_the_loop_or_takes_the_memory(asker: Asker, seed: int) -> None:
-    await register(asker, broker("healthy"), topics("Healthy", "U"))
-
-    async def healthy() -> None:
-        answer = await asker.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Healthy"})
-        assert answer.code == 0
-
-    codes = sorted(asker.server._server._handlers)
-    codes.remove(RequestCode.DELETE_TOPIC_IN_NAMESRV)
-    limits_of = codes if TIMES > 1 else [RequestCode.REGISTER_BROKER, codes[seed % len(codes)]]
-    report = await fuzz_frames(asker.server.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
+def test_no_frame_keeps_the_loop_or_takes_the_memory(config: NamesrvConfig, seed: int) -> None:
+    report = in_fresh_process(fuzz_name_server, config, seed, every_code=TIMES > 1)
     assert report.healthy > 0
     assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.1), (seed, report)
     assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own

@@ -3,8 +3,10 @@
 What it sends follows from the seed alone. The stranger is a thread with a channel of its own.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -13,6 +15,7 @@ from google.protobuf.message import Message
 
 from rmq_core.proxy.wire import rpc, v2
 from tests.broker.frame_fuzz import FuzzReport, watched
+from tests.proxy.conftest import proxied
 
 _SERVICE: Final = rpc.DESCRIPTOR.services_by_name["MessagingService"]
 METHODS: Final = tuple(method.name for method in _SERVICE.methods)
@@ -200,3 +203,33 @@ async def fuzz_calls(
 
         await watched(act, report, lambda: stranger.now, healthy)
     return report, stranger.broken
+
+
+def fuzz_proxy(store: Path, seed: int, random_calls: int, limits_of: Sequence[str]) -> tuple[FuzzReport, list[str]]:
+    """Make calls to a new proxy and its broker on a new event loop, beside a healthy producer.
+
+    Returns:
+        As ``fuzz_calls``; requests of the producer that only came too late are not counted as healthy.
+    """
+    return asyncio.run(_fuzz_proxy(store, seed, random_calls, limits_of))
+
+
+async def _fuzz_proxy(
+    store: Path, seed: int, random_calls: int, limits_of: Sequence[str]
+) -> tuple[FuzzReport, list[str]]:
+    late: list[object] = []
+    async with proxied(store) as caller:
+
+        async def healthy() -> None:
+            answer = await caller.send(caller.message("MixedT"))
+            if answer.status.code == v2.PROXY_TIMEOUT:  # by other work on the machine
+                late.append(answer)
+            else:
+                assert answer.status.code == v2.OK, f"a healthy producer is refused: {answer.status}"
+
+        assert caller.proxy is not None
+        report, broken = await fuzz_calls(
+            caller.proxy.address, seed, random_calls, limits_of=limits_of, healthy=healthy
+        )
+    report.healthy -= len(late)
+    return report, broken
