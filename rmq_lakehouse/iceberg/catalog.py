@@ -3,12 +3,14 @@
 A commit compares and swaps the catalog's row of a table. Without a catalog Iceberg has no safe commit on a disk.
 """
 
+import fcntl
 import logging
+import os
 import re
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,7 +27,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from requests import RequestException
 from sqlalchemy import URL
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.directories import DELTA_LOG, check_new_table, other_table, table_around
@@ -99,7 +101,10 @@ class IcebergLocation:
             self.directory.parent.mkdir(parents=True, exist_ok=True)
         with self.translate_errors():
             catalog = self.catalog()
-            catalog.create_namespace_if_not_exists(self.identifier[:-1])
+        with self._creation_lock(), self.translate_errors():
+            self._create_namespace(catalog)
+            if catalog.table_exists(self.identifier):
+                return  # before its metadata would pass for another table's
             location = self._location(catalog, schema)
             spec = [
                 PartitionField(
@@ -115,6 +120,18 @@ class IcebergLocation:
                 catalog.create_table(self.identifier, schema, location, partition_spec, properties=dict(properties))
             except TableAlreadyExistsError:
                 return
+
+    def _create_namespace(self, catalog: Catalog) -> None:
+        namespace = self.identifier[:-1]
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except IntegrityError:  # of an SQL database, where another writer was faster
+            if not catalog.namespace_exists(namespace):
+                raise
+
+    def _creation_lock(self) -> AbstractContextManager[None]:
+        """Let one process at a time create a catalog's file or a table; a catalog elsewhere does so itself."""
+        return nullcontext() if self.directory is None else _directory_lock(self.directory.parent)
 
     def _location(self, catalog: Catalog, schema: Schema) -> str:
         """Choose the new table's location, before anything is written: a directory of its own, by a uuid.
@@ -152,7 +169,8 @@ class IcebergLocation:
             if self.directory is not None:
                 url = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})
                 io = f"{__name__.rpartition('.')[0]}.io.ForcedFileIO"
-                self._opened_catalog = SqlCatalog(CATALOG_NAME, uri=url.render_as_string(), **{"py-io-impl": io})
+                with self._creation_lock():
+                    self._opened_catalog = SqlCatalog(CATALOG_NAME, uri=url.render_as_string(), **{"py-io-impl": io})
             else:
                 self._opened_catalog = load_catalog(self._catalog_name, **self._options)
             weakref.finalize(self, self._opened_catalog.close)
@@ -172,6 +190,18 @@ class IcebergLocation:
             reason = re.split(r"\n|\(Background on", str(error))[0].strip()
             source = self._file if self.directory is not None else f"catalog {self._catalog_name}"
             raise StoreError(f"{self.table}: {source}: {reason or type(error).__name__}") from error
+
+
+@contextmanager
+def _directory_lock(directory: Path) -> Iterator[None]:
+    """Hold a lock of a directory, where its file system has locks; the lock leaves no file."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def metadata_files(table: Table) -> Iterator[str]:

@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
-from rmq_lakehouse.iceberg.table import IcebergTransaction
+from rmq_lakehouse.iceberg.expire import check_directory
+from rmq_lakehouse.iceberg.table import IcebergTransaction, iceberg_schema
 from rmq_lakehouse.local.table_log import NeedsSparkError
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.local_exports import LocalExporter
@@ -96,6 +100,28 @@ def test_processes_that_race_land_each_message_once(local: LocalExporter) -> Non
     ]
     assert [process.wait(300) for process in running] == [0, 0]
     assert offsets(local.table) == placed
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_of_those_who_create_a_table_at_once_one_creates_it(tmp_path: Path, attempt: int) -> None:
+    table = tmp_path / "table"
+    barrier = threading.Barrier(8, timeout=60)
+
+    def create() -> str:
+        location = IcebergLocation(str(table), {})
+        barrier.wait()
+        location.create(iceberg_schema(pa.schema([("offset", pa.int64())]), "table"), (), {})
+        found = location.load()
+        assert found is not None
+        return found.metadata_location
+
+    with ThreadPoolExecutor(8) as threads:
+        created = [threads.submit(create) for _ in range(8)]
+        assert len({future.result() for future in created}) == 1
+    loaded = IcebergLocation(str(table), {}).load()
+    assert loaded is not None
+    check_directory(loaded)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["table"]
 
 
 def test_transforms_are_left_to_the_job(local: LocalExporter) -> None:
