@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.dispatch.dispatch import Dispatch
@@ -23,6 +24,7 @@ class StoreParts:
         disk: the file system.
         threads: for what is done beside the callers.
         log: the CommitLog.
+        quarantine: of damaged ranges of the log.
         queues: the ConsumeQueues.
         index: the IndexFiles; None without.
         dispatch: writes units and keys of the log's records.
@@ -35,6 +37,7 @@ class StoreParts:
     disk: Disk
     threads: Threads
     log: CommitLog
+    quarantine: Quarantine
     queues: ConsumeQueueTable
     index: Index | None
     dispatch: Dispatch

@@ -13,6 +13,7 @@ from rmq_core.store.commitlog.append_bulk import BulkAppender
 from rmq_core.store.commitlog.boundaries import Boundaries
 from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import MayMatchUnit
@@ -71,10 +72,11 @@ class MessageStore:
         self._deleted_topics = DeletedTopics(config.root, disk)
         self._queues = queues = ConsumeQueueTable(config, disk, self._deleted_topics, batch_topics)
         index = Index(config, disk) if config.index_enabled else None
+        quarantine = Quarantine(config.root, disk)
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
-            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), tags_from=tags_from(config),
-            to_light_queues=config.lmq_enabled)  # fmt: skip
+            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), quarantine,
+            tags_from=tags_from(config), to_light_queues=config.lmq_enabled)  # fmt: skip
         self._reader = StoreReader(config, log, queues, index)
 
         def roll() -> bool:  # by what is made below
@@ -91,7 +93,8 @@ class MessageStore:
         self._flushes_batches = not is_sync and not config.flush_timed
         self._flusher.on_fault(self._on_flush_fault)
         self._parts = StoreParts(
-            config=config, disk=disk, threads=threads, log=log, queues=queues, index=index, dispatch=self._dispatch,
+            config=config, disk=disk, threads=threads, log=log, quarantine=quarantine, queues=queues, index=index,
+            dispatch=self._dispatch,
             flusher=self._flusher, marks=Marks(config.root, disk), refusals=self._refusals,
         )  # fmt: skip
         self._background = Background(self._parts)

@@ -87,6 +87,7 @@ QUEUE_COLUMNS: Final = 6
 
 MARK_LIGHT: Final = 1  # one that has places in light queues (LMQ)
 MARK_BATCH: Final = 2  # an inner batch, as only topics with a BatchConsumeQueue have them
+MARK_ROLLBACK: Final = 4  # a record of a rolled back transaction, which no queue gets
 
 # Result of a run, int64[RESULT_COLUMNS].
 NEXT_FRAME: Final = 0  # the frame row to continue at
@@ -95,7 +96,7 @@ KEY_COUNT: Final = 2
 MESSAGE_COUNT: Final = 3  # sound records, including those that give neither unit nor key
 MESSAGE_BYTES: Final = 4  # bytes of these records
 LAST_OFFSET: Final = 5  # physical offset of the last of these
-MARKS: Final = 6  # of these: MARK_LIGHT, MARK_BATCH
+MARKS: Final = 6  # of these: MARK_LIGHT, MARK_BATCH, MARK_ROLLBACK
 RESULT_COLUMNS: Final = 7
 
 DONE: Final = 0
@@ -293,6 +294,7 @@ def dispatch_frames(
         sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
         transaction = sys_flag & FLAG_TRANSACTION_MASK
         if transaction == FLAG_TRANSACTION_ROLLBACK:
+            result[MARKS] |= MARK_ROLLBACK
             _count(frames, row, physical_offset, result)
             continue
         timestamp = store_timestamp(data, position, sys_flag)

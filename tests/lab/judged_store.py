@@ -3,8 +3,8 @@
 import os
 from collections import OrderedDict
 
+from rmq_core.store.commitlog.quarantine import TOMBSTONE_TOPIC
 from rmq_core.store.config import StoreConfig
-from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC
 from tests.lab.rounds import Round
 from tests.store.derived_from_log import Expected, expected
 from tests.store.small_stores import log_records

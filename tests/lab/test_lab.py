@@ -23,8 +23,6 @@ from tests.lab.tables import schedule as tables
 from tests.lab.totals import Totals
 
 FIXED_SEED = 17
-# Of this part a fresh seed ends one run in sixteen by what docs/reliability.md calls open.
-OPEN_PARTS = frozenset(["clusters"])
 
 
 def played(part: str, seed: int, rounds: int = 1) -> tuple[Tally, list[str]]:
@@ -48,7 +46,7 @@ def test_all_holds_at_a_fixed_seed_and_at_another(part: str, monkeypatch: pytest
     monkeypatch.setattr(calls, "_MAX_SECONDS", 2.0)
     monkeypatch.setattr(calls, "_METHODS_AT_LIMITS", 1)
     monkeypatch.setattr(calls, "_AT_RANDOM", 60)
-    for seed in (FIXED_SEED, FIXED_SEED + 1 if part in OPEN_PARTS else secrets.randbits(40)):
+    for seed in (FIXED_SEED, secrets.randbits(40)):
         tally, told = played(part, seed)
         assert told == []
         assert tally.cases > 0

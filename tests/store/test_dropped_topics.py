@@ -143,6 +143,21 @@ def test_a_topic_made_anew_is_known_though_its_first_messages_are_lost(open_stor
     assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
 
 
+def test_messages_that_came_during_a_deletion_stay(open_store: Opener) -> None:
+    """Their queue goes on with its numbers, and another queue of the topic begins again at 0."""
+    master, slave = open_store(name="master"), open_store(name="slave", slave=True)
+    for queue_id in (1, 0):
+        put(master, "T", queue_id, body=b"old")
+    end = master.max_physical_offset
+    put(master, "T", 1, body=b"during")
+    master.dispatch()
+    master.delete_topics(["T"], {"T": end})
+    put(master, "T", 0, body=b"new")
+    copied(master, slave)
+    slave.drop_before(dict(master.deleted_topics))
+    assert queues_of(slave, 2) == queues_of(master, 2) == [[b"new"], [b"during"]]
+
+
 @pytest.mark.parametrize("old", [2, 30])  # in one file of the queue, and in several
 def test_what_has_fitted_behind_a_deleted_topic_stays(open_store: Opener, old: int) -> None:
     """As many messages were lost as the old topic had: the new one's next ones went on with its queue."""

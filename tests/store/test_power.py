@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rmq_core.store.commitlog.quarantine import TOMBSTONE_TOPIC
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC
 from rmq_core.store.results import PutStatus
 from tests.store.derived_from_log import check_derived
 from tests.store.power_loss import Camera, LossyDisk, State

@@ -78,13 +78,19 @@ class UnitWriter:
         self._restarted = set()
 
     def note_lost(self, damages: Iterable[Damage]) -> None:
-        """Set the damaged and quarantined ranges of the log."""
-        ends: dict[int, int] = {}
+        """Add damaged and quarantined ranges of the log."""
+        ends = dict(zip(*(bounds.tolist() for bounds in self.lost), strict=True))
         for damage in damages:
             begin = damage.physical_offset
             ends[begin] = max(ends.get(begin, 0), begin + damage.size)
         begins = np.array(sorted(ends), dtype=np.int64)
         self.lost = begins, np.array([ends[begin] for begin in begins.tolist()], dtype=np.int64)
+
+    def is_lost(self, physical_offset: int) -> bool:
+        """Return whether a range that was noted has a physical offset."""
+        begins, ends = self.lost
+        at = int(np.searchsorted(begins, physical_offset, side="right"))
+        return at > 0 and physical_offset < int(ends[:at].max())
 
     def note_written(self, count: int) -> None:
         """Count units that the kernel has written."""
@@ -158,9 +164,10 @@ class UnitWriter:
 
         It need not be 0: the first ones may have been lost with the master's power.
 
-        It was deleted after the queue's last record. Another queue whose first one is behind that may be a new one's.
+        The topic was deleted after the queue's last record; how long after is the master's to tell. Messages that came
+        during the deletion go on with the numbers of the old topic.
         """
-        ends = {queue.topic: self._queues.dead_until(queue.topic, queue.last_end())}
+        ends = {queue.topic: queue.last_end()}
         self._queues.deleted_topics.note(ends, 0)
         self.clear_cache()
         self._queues.remove_topics(ends)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmq_core.store.commitlog.log import CommitLog, LogFile
+from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.consumequeue.writer import UnitWriter
@@ -93,7 +94,7 @@ class Dispatch:
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
-        writer: UnitWriter, *, tags_from: int, to_light_queues: bool,
+        writer: UnitWriter, quarantine: Quarantine, *, tags_from: int, to_light_queues: bool,
     ) -> None:  # fmt: skip
         from rmq_core.store.dispatch.kernel_dispatch import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
 
@@ -108,6 +109,7 @@ class Dispatch:
         self._follows = writer.follows
         self._queues = queues
         self._index = index
+        self._quarantine = quarantine
         self._collector = Collector(delay_levels_ms, tags_from, to_light_queues=to_light_queues)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
 
@@ -160,6 +162,7 @@ class Dispatch:
         numbers[RUN_FILE_BYTES] = file.size
         target = index.target() if index is not None else None
         units, keys = collector.run(file.array, self.writer, target)
+        self._note_tombstones()
         run_numbers = numbers.tolist()
         self._queues.unit_total += run_numbers[RUN_WRITTEN]
         if run_numbers[RUN_PLACED] < len(units):
@@ -192,6 +195,13 @@ class Dispatch:
         if rows:
             self._extend_queue_names()
             self.stray_batch_topics |= {self.writer.names[row][0] for row in rows} - self._queues.batch_topics
+
+    def _note_tombstones(self) -> None:
+        """Note the tombstones of the last run, as a slave gets them, before units that they explain are written."""
+        for tombstone in self._collector.tombstones:
+            if not self.writer.is_lost(tombstone.physical_offset):
+                self._quarantine.note(tombstone)
+                self.writer.note_lost([tombstone])
 
     @property
     def has_lmq_records(self) -> bool:
@@ -229,6 +239,7 @@ class Dispatch:
         """
         collector = self._collector
         units, keys, last = collector.collect_sound(batch)
+        self._note_tombstones()
         self._note_strays(units)
         if not (self._follows or self._queues.has_topic_list):  # a slave may yet be told of the topic
             store_variants.refuse(store_variants.dispatch_refusal(self._log.directory, self.stray_batch_topics))

@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.commitlog.quarantine import HEAD_BYTES, is_tombstone
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.file import MappedIndexFile
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import inner_batches, live_dispatch
 from rmq_formats.kernels import live_dispatch_tables as tables
@@ -30,6 +34,7 @@ _PUT_COLUMNS: Final = (
     dispatch_kernel.UNIT_STORE_TIMESTAMP,
 )
 assert tuple(range(dispatch_kernel.UNIT_COLUMNS)) == _PUT_COLUMNS  # as UnitWriter.put takes them
+_LOWEST_FLAG_AT: Final = RECORD_SYS_FLAG_AT + 3  # the lowest byte of sys_flag
 _NO_IMAGE: Final = np.zeros(1, dtype=np.uint8)
 Table = NDArray[np.int64]
 
@@ -39,9 +44,10 @@ class Collector(Dispatcher):
 
     Attributes:
         numbers: arguments and results of the last run, int64[RUN_NUMBERS]; see ``live_dispatch_tables``.
-        marks: of all records: MARK_LIGHT and MARK_BATCH.
+        marks: of all records: MARK_LIGHT, MARK_BATCH and MARK_ROLLBACK.
         batches: the inner batches of the last run: by physical offset, the queue offset of their first message and how
             many they have.
+        tombstones: of the last run, in order.
     """
 
     def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int, *, to_light_queues: bool) -> None:
@@ -51,6 +57,7 @@ class Collector(Dispatcher):
         self.numbers[tables.RUN_LIGHT] = to_light_queues
         self.marks = 0
         self.batches: dict[int, tuple[int, int]] = {}
+        self.tombstones: list[Damage] = []
         self._frames = np.empty((_RECORDS_AT_ONCE, scan_kernel.FRAME_COLUMNS), dtype=np.int64)
 
     @property
@@ -96,8 +103,9 @@ class Collector(Dispatcher):
         self.marks |= marks
         self._result[:] = 0
         self.batches = {}
+        frames = self._frames[: numbers[tables.RUN_FRAMES]]
+        self._find_tombstones(marks, data, int(numbers[tables.RUN_FILE_OFFSET]), frames)
         if marks & dispatch_kernel.MARK_BATCH:
-            frames = self._frames[: numbers[tables.RUN_FRAMES]]
             batch_rows = np.empty((len(frames), inner_batches.BATCH_COLUMNS), dtype=np.int64)
             count = inner_batches.find_inner_batches(data, int(numbers[tables.RUN_FILE_OFFSET]), frames, batch_rows)
             self.batches = _by_offset(batch_rows[:count])
@@ -155,14 +163,29 @@ class Collector(Dispatcher):
     def collect_sound(self, batch: FrameBatch) -> tuple[Table, Table, int]:
         """Units and keys of a batch's sound frames, and the last frame's physical offset (-1 without any)."""
         frames = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
+        self.tombstones = []
         if not len(frames):
             return self._units[:0], self._keys[:0], -1
         self.dispatch(FrameBatch(batch.data, batch.physical_offset, frames, (), None, 0, 0))
-        self.marks |= int(self._result[dispatch_kernel.MARKS])
+        marks = int(self._result[dispatch_kernel.MARKS])
+        self.marks |= marks
         self._result[dispatch_kernel.MARKS] = 0
+        self._find_tombstones(marks, batch.data, batch.physical_offset, frames)
         self.batches = _by_offset(self.inner_batches())
         self._batches.clear()
         return *self.drain(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+
+    def _find_tombstones(self, marks: int, data: NDArray[np.uint8], physical_offset: int, frames: Table) -> None:
+        """Find the tombstones among the sound frames of data that begins at a physical offset."""
+        self.tombstones = []
+        if not marks & dispatch_kernel.MARK_ROLLBACK:
+            return
+        flags = data[frames[:, scan_kernel.POSITION] + _LOWEST_FLAG_AT] & FLAG_TRANSACTION_MASK
+        for frame in frames[flags == FLAG_TRANSACTION_ROLLBACK]:
+            position, size = int(frame[scan_kernel.POSITION]), int(frame[scan_kernel.SIZE])
+            head = data[position : position + HEAD_BYTES].tobytes()
+            if is_tombstone(head, physical_offset + position, size):
+                self.tombstones.append(Damage(physical_offset + position, size, DamageCode.MAGIC))
 
     @staticmethod
     def without_lmq_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:

@@ -18,7 +18,6 @@ from rmq_core.store.commitlog.log import LogFile, list_log_files
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.recovery.plan import RecoveryPlan, RecoveryPlanner
-from rmq_core.store.recovery.quarantine import Quarantine
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.paths import abort_file
 from rmq_formats.errors import StoreLayoutError, StoreSizeError
@@ -86,7 +85,7 @@ class Recovery:
         self._dispatch = parts.dispatch
         self._marks = parts.marks
         self._now_ms = now_ms
-        self._quarantine = Quarantine(parts.config.root, parts.disk)
+        self._quarantine = parts.quarantine
         self._files: list[LogFile] = []
 
     def run(self) -> RecoveryReport:
@@ -173,13 +172,13 @@ class Recovery:
         from rmq_core.store.dispatch.queue_merge import QueueMerge  # noqa: PLC0415 # numba, see ``kernel_loading``
         from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415
 
-        overwritten = self._quarantine.find_overwritten(self._files)
         writer, resume = self._dispatch.writer, plan.resume
+        writer.note_lost(self._quarantine.find_overwritten(self._files))
         if resume.merges:
             resume.merge = QueueMerge(self._queues, writer, max(resume.units_from, self._files[0].start))
 
         def feed(batch: "FrameBatch") -> None:
-            writer.note_lost([*overwritten, *scan.damages])
+            writer.note_lost(scan.damages)
             self._dispatch.feed(batch, resume)
 
         scan = RecoveryScan(
@@ -187,7 +186,7 @@ class Recovery:
             follows=self._config.slave,
         )  # fmt: skip
         scan.run(plan.start)
-        writer.note_lost([*overwritten, *scan.damages])
+        writer.note_lost(scan.damages)
         if resume.merge is not None:
             resume.merge.finish(scan.end)
         return scan

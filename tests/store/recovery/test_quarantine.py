@@ -1,18 +1,21 @@
 """Quarantine and watermark: what is kept of damage, and what is known to be on the disk."""
 
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.commitlog.quarantine import TOMBSTONE_TOPIC, Quarantine, tombstone
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.watermark import COPIES, SECTOR_BYTES, Marks, Watermark, watermark_file
-from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC, Quarantine, tombstone
+from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.record import decode_record
-from tests.store.small_stores import QuickDisk
+from tests.store.small_stores import QuickDisk, config_of, opened, put
 from tests.support.oracles.commitlog_walk import Frame, walk
 
 FILE_BYTES = 1 << 14
@@ -61,6 +64,86 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank(tmp_path: Path) -> None:
         file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5
     )
     assert path.read_bytes()[-50:-42] == (50).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+
+
+def test_a_lost_message_at_the_end_of_a_file_becomes_a_tombstone_before_the_blank(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"\xff" * FILE_BYTES)
+    file = LogFile(str(path), 0, FILE_BYTES, Disk())
+    assert Quarantine(str(tmp_path), QuickDisk()).overwrite_with_tombstones(
+        file, Damage(FILE_BYTES - 500, 500, DamageCode.SIZE), 5
+    )
+    frames = list(walk(path.read_bytes()[-500:-8], FILE_BYTES - 500, verify_crc=True))
+    assert [(type(frame), frame.size) for frame in frames] == [(Frame, 492)]
+    assert path.read_bytes()[-8:] == (8).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"", b"[", b"[]", b"{}", b"[" * 100_000, b"\xff", b'{"physical_offset":-1,"size":100}',
+        b'{"physical_offset":0,"size":1e30}', b'{"physical_offset":4611686018427387904,"size":1}',
+        b'{"physical_offset":"0","size":100}',
+    ],
+)  # fmt: skip
+def test_a_note_that_is_none_is_passed_over(tmp_path: Path, note: bytes) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(tombstone(100, 0, 5).ljust(FILE_BYTES, b"\0"))
+    file = LogFile(str(path), 0, FILE_BYTES, Disk())
+    quarantine = Quarantine(str(tmp_path), QuickDisk())
+    quarantine.note(Damage(0, 100, DamageCode.MAGIC))
+    (tmp_path / "quarantine" / "other.json").write_bytes(note)
+    assert quarantine.find_overwritten([file]) == [Damage(0, 100, DamageCode.MAGIC)]
+
+
+def copied_slave(master: MessageStore, root: Path) -> MessageStore:
+    """Return a new slave that has its master's log."""
+    slave = opened(config_of(root, slave=True))
+    while log_range := master.read_log_range(slave.max_physical_offset, 1000):
+        assert slave.put_encoded(slave.max_physical_offset, log_range)
+        slave.dispatch()
+    return slave
+
+
+def bodies_by_offset(store: MessageStore) -> dict[int, bytes]:
+    """Return the bodies of the queue T/0, by queue offset."""
+    found = {}
+    for queue_offset in range(store.min_offset("T", 0), store.max_offset("T", 0)):
+        for record in store.get("T", 0, queue_offset, 1).slices:
+            message = store.message(int.from_bytes(record[28:36], "big"))
+            assert message is not None
+            found[message.queue_offset] = message.body
+    return found
+
+
+@pytest.mark.parametrize("is_last_of_file", [False, True])
+def test_a_slave_leaves_the_gap_of_a_quarantined_message_as_its_master_does(
+    tmp_path: Path, is_last_of_file: bool
+) -> None:
+    master = opened(config_of(tmp_path / "master"))
+    places = [put(master, body=b"%4d" % number * 100).physical_offset for number in range(60)]
+    assert master.shutdown()
+    (Path(master.config.root) / "watermark").unlink()
+    last = next(number for number, place in enumerate(places) if places[number + 1] >= FILE_BYTES)
+    lost = last if is_last_of_file else last - 2
+    path = Path(master.config.commitlog_path) / f"{0:020d}"
+    image = bytearray(path.read_bytes())
+    image[places[lost] + 100] ^= 1
+    path.write_bytes(image)
+    shutil.rmtree(Path(master.config.root) / "consumequeue")
+    master = opened(master.config)
+    assert [damage.physical_offset for damage in master.recovery.damages] == [places[lost]]
+    slave = copied_slave(master, tmp_path / "slave")
+    expected = {number: b"%4d" % number * 100 for number in range(60) if number != lost}
+    assert bodies_by_offset(master) == bodies_by_offset(slave) == expected
+    for is_slave in (True, False):  # as its master's successor, too
+        assert slave.shutdown()
+        shutil.rmtree(Path(slave.config.root) / "consumequeue")
+        (Path(slave.config.root) / "watermark").unlink()
+        slave = opened(replace(slave.config, slave=is_slave))
+        assert bodies_by_offset(slave) == expected
+    assert slave.shutdown()
+    assert master.shutdown()
 
 
 def mark(number: int) -> Watermark:

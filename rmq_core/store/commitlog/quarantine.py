@@ -2,27 +2,31 @@
 
 The original cuts the log at the first bad byte and drops all that follows; a slave of it stumbles there.
 Here the bytes are copied to ``<root>/quarantine``, and their place is taken by tombstones: records of
-rolled back transactions, which every RocketMQ walks over and none delivers.
+rolled back transactions, which every RocketMQ walks over and none delivers. A slave gets the tombstones with the
+log, and notes their ranges in its own quarantine: its queues have the same gaps as its master's.
 """
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_ROLLBACK, MAGIC_BLANK
-from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS, parse_segment_name
+from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS
 from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 
 TOMBSTONE_TOPIC: Final = "rmq_sys_QUARANTINE"
 _MOST_TOMBSTONE_BYTES: Final = 4 << 20
 _LEAST_TOMBSTONE_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a topic of one letter; no record is smaller
-_HEAD_BYTES: Final = RECORD_FIXED_BYTES_V1 - 3  # of a record, up to its body
+HEAD_BYTES: Final = RECORD_FIXED_BYTES_V1 - 3  # of a record, up to its body
 _COPIED_AT_ONCE: Final = 4 << 20
 _NO_HOST: Final = Host(bytes(4), 0)
 
@@ -63,23 +67,39 @@ class Quarantine:
         self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(note).encode())
         return path
 
+    def note(self, tombstone_range: Damage) -> None:
+        """Note a tombstone that is in the log already, without the bytes that it took the place of.
+
+        Raises:
+            OSError: the note cannot be written.
+        """
+        self._disk.make_durable_directory(self.directory)
+        note = {
+            "physical_offset": tombstone_range.physical_offset, "size": tombstone_range.size,
+            "reason": "a tombstone of the master, whose quarantine has the bytes",
+        }  # fmt: skip
+        name = f"{tombstone_range.physical_offset:0{SEGMENT_NAME_DIGITS}d}.json"
+        self._disk.replace(f"{self.directory}/{name}", json.dumps(note).encode())
+
     def find_overwritten(self, files: Sequence[LogFile]) -> list[Damage]:
-        """Find the quarantined ranges that are tombstones or a BLANK in the log.
+        """Find the noted ranges that are tombstones or a BLANK in the log.
 
         Lost messages had queue offsets there, so a gap after such a range must stay.
         """
         damages = []
-        for path in sorted(Path(self.directory).glob("*.bin")):
-            start, size = parse_segment_name(path.name.partition(".")[0]), path.stat().st_size
-            file = next((file for file in reversed(files) if start is not None and file.start <= start), None)
-            if start is not None and file is not None and start + size <= file.start + file.size:
-                head = self._disk.read(file.descriptor, _HEAD_BYTES, start - file.start)
-                if _is_filler(head, start, file.start + file.size - start):
-                    damages.append(Damage(start, size, DamageCode.MAGIC))
+        for path in sorted(Path(self.directory).glob("*.json")):
+            with suppress(OSError, msgspec.DecodeError):
+                note = msgspec.json.decode(path.read_bytes(), type=_Note)
+                start, size = note.physical_offset, note.size
+                file = next((file for file in reversed(files) if file.start <= start), None)
+                if file is not None and start + size <= file.start + file.size:
+                    head = self._disk.read(file.descriptor, HEAD_BYTES, start - file.start)
+                    if _is_filler(head, start, file.start + file.size - start):
+                        damages.append(Damage(start, size, DamageCode.MAGIC))
         return damages
 
     def overwrite_with_tombstones(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
-        """Overwrite a damaged range with tombstones, or with a BLANK if the range ends with its file.
+        """Overwrite a damaged range with tombstones, and with a BLANK at its end if the range ends with its file.
 
         Args:
             file: of the range.
@@ -87,16 +107,18 @@ class Quarantine:
             timestamp_ms: store time of the tombstones, that of a record nearby.
 
         Returns:
-            True if tombstones were written. A range that is too small for one stays as it is.
+            True if tombstones were written. A range that is too small for one stays as it is, or becomes a BLANK.
 
         Raises:
             OSError: the disk failed.
         """
         position, remaining_bytes = damage.physical_offset - file.start, damage.size
-        if position + remaining_bytes == file.size:
-            if remaining_bytes >= BLANK_BYTES:
-                self._disk.write(file.descriptor, SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK), position)
-            return False
+        if position + remaining_bytes == file.size and remaining_bytes >= BLANK_BYTES:
+            has_room = remaining_bytes >= _LEAST_TOMBSTONE_BYTES + BLANK_BYTES
+            blank_bytes = BLANK_BYTES if has_room else remaining_bytes
+            blank = SIZE_AND_MAGIC.pack(blank_bytes, MAGIC_BLANK)
+            self._disk.write(file.descriptor, blank, file.size - blank_bytes)
+            remaining_bytes -= blank_bytes
         if remaining_bytes < _LEAST_TOMBSTONE_BYTES:
             return False
         while remaining_bytes:
@@ -109,14 +131,26 @@ class Quarantine:
         return True
 
 
+class _Note(msgspec.Struct):
+    """What a note says of its range; it has other members, too."""
+
+    physical_offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    size: Annotated[int, msgspec.Meta(gt=0, lt=1 << 62)]
+
+
 def _is_filler(head: bytes, physical_offset: int, remaining_bytes: int) -> bool:
     """Return whether a record's first bytes are a tombstone's, or of a BLANK up to the file's end."""
     if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK):
         return True
     size = int.from_bytes(head[:4], "big", signed=True)
-    if not _LEAST_TOMBSTONE_BYTES <= size <= min(remaining_bytes, _MOST_TOMBSTONE_BYTES) or len(head) < _HEAD_BYTES:
+    return size <= remaining_bytes and is_tombstone(head, physical_offset, size)
+
+
+def is_tombstone(head: bytes, physical_offset: int, size: int) -> bool:
+    """Return whether a record is a tombstone, by its first ``HEAD_BYTES``, its place and its size."""
+    if not _LEAST_TOMBSTONE_BYTES <= size <= _MOST_TOMBSTONE_BYTES or len(head) < HEAD_BYTES:
         return False
-    return tombstone(size, physical_offset, store_timestamp_ms(memoryview(head)))[:_HEAD_BYTES] == head
+    return tombstone(size, physical_offset, store_timestamp_ms(memoryview(head)))[:HEAD_BYTES] == head
 
 
 def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:
