@@ -20,7 +20,7 @@ from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.diagnosis.consumption import consumption_answers
 from rmq_offline.diagnosis.log_lines import answers_of_logs
 from rmq_offline.diagnosis.start import start_answers
-from rmq_offline.diagnosis.verified import MAX_LOG_BYTES, is_readable, verified_answers
+from rmq_offline.diagnosis.verified import MAX_LOG_BYTES, compare_queues, is_readable, verified_answers
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.phases.plan import VerifyOptions, is_a_store
 
@@ -50,17 +50,18 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
     if not is_a_store(files):
         raise StoreNotFoundError(no_store_error(files.storage, files.root))
     conf = use_broker_conf(config, [files.root])
-    raw_answers = [
-        *_readable(files.root, start_answers(files.root, conf)),
-        *_readable(files.root, consumption_answers(files.root)),
-    ]
     with interruptible_workers():
-        raw_answers += verified_answers(
+        comparison = compare_queues(
             files.root,
             VerifyOptions.from_arguments({}, conf),
             ProcessRunner(),
             largest_bytes=sys.maxsize if verifies else MAX_LOG_BYTES,
         )
+    raw_answers = [
+        *_readable(files.root, start_answers(files.root, conf)),
+        *_readable(files.root, consumption_answers(files.root, comparison.report)),
+        *verified_answers(files.root, comparison),
+    ]
     raw_answers += answers_of_logs(logs, files.root)
     answers = [replace(answer, command=_with_config(answer.command, config)) for answer in raw_answers]
     if as_json:

@@ -7,7 +7,9 @@ from rich.text import Text
 
 from rmq_cli import output
 from rmq_cli.output import counted, printable
+from rmq_cli.worker_processes import interruptible_workers
 from rmq_offline.offsets.changes import (
+    Check,
     NewOffset,
     OffsetChange,
     OffsetsPlan,
@@ -22,13 +24,14 @@ _STYLES: Final = {State.BEYOND: "red", State.NEGATIVE: "red", State.BELOW: "yell
 
 
 def run(
-    store: str, selection: Selection, new_offset: NewOffset | None, *, apply: bool, as_json: bool
-) -> int:  # fmt: skip
+    store: str, selection: Selection, new_offset: NewOffset | None, check: Check | None, *, apply: bool, as_json: bool
+) -> int:
     """Show, plan or write. Returns the exit code. Raises RmqError."""
-    if apply and new_offset is not None:
-        plan = apply_changes(store, selection, new_offset)
-    else:
-        plan = plan_changes(store, selection, new_offset)
+    with interruptible_workers():
+        if apply and new_offset is not None:
+            plan = apply_changes(store, selection, new_offset, check)
+        else:
+            plan = plan_changes(store, selection, new_offset, check)
     if as_json:
         output.print_json(_to_dict(plan, is_change=new_offset is not None))
     else:

@@ -23,8 +23,9 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
-from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
+from rmq_formats.codecs.layout import BLANK_BYTES, LOST_UNIT_SIZE, RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
@@ -118,7 +119,7 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
         return None
     walk = _Walk(last.begin)
     walk.run(store.storage, segments)
-    if walk.end < last.end:  # no sound record is where the last unit says
+    if walk.end < last.end or last.is_lost:  # no sound record is where the last unit says
         return _find_after_damage(store, segments, last, data_end)
     if last.end >= data_end or not walk.is_broken or not walk.behind:
         return None
@@ -330,12 +331,14 @@ class _LastUnit:
         end: one past that record.
         queue: that has the unit; None for a batch queue, and for a RocksDB, which tells the end alone.
         queue_offset: of the unit.
+        is_lost: whether a rebuild wrote the unit for a message that is damaged.
     """
 
     begin: int
     end: int
     queue: ConsumeQueue | None = None
     queue_offset: int = 0
+    is_lost: bool = False
 
 
 def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
@@ -348,10 +351,12 @@ def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
     last: _LastUnit | None = None
     for queue in file_queues(store):
         unit = queue.last_unit()
-        if unit is not None and not unit.is_placeholder:
-            record_end = unit.physical_offset + unit.size
+        is_lost = unit is not None and unit.size == LOST_UNIT_SIZE
+        if unit is not None and (is_lost or not unit.is_placeholder):
+            size = _size_in_log(store, unit.physical_offset) if is_lost else unit.size
+            record_end = unit.physical_offset + size
             units = queue if isinstance(queue, ConsumeQueue) else None
-            last = _later(last, _LastUnit(unit.physical_offset, record_end, units, unit.queue_offset))
+            last = _later(last, _LastUnit(unit.physical_offset, record_end, units, unit.queue_offset, is_lost))
             if record_end >= enough:
                 return last
     database = store.layouts.queue_database
@@ -361,6 +366,19 @@ def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
             return None
         last = _later(last, _LastUnit(stored_end, stored_end))
     return last
+
+
+def _size_in_log(store: StoreFiles, physical_offset: int) -> int:
+    """Read the size of a damaged record out of its own first bytes; 0 where they are no record's."""
+    segments = store.segments
+    number = bisect_right(segments, physical_offset, key=lambda segment: segment.start_offset) - 1
+    if number < 0 or physical_offset + SIZE_AND_MAGIC.size > segments[number].end_offset:
+        return 0
+    with opened(store.storage, segments[number].path) as file:
+        data = read_range(file, physical_offset - segments[number].start_offset, SIZE_AND_MAGIC.size)
+    size, magic = SIZE_AND_MAGIC.unpack(data.ljust(SIZE_AND_MAGIC.size, b"\0"))
+    fits = RECORD_FIXED_BYTES_V1 < size <= segments[number].end_offset - physical_offset
+    return int(size) if fits and magic in RECORD_VERSIONS else 0
 
 
 def _later(furthest: _LastUnit | None, candidate: _LastUnit) -> _LastUnit:

@@ -57,8 +57,11 @@ class ConsumeQueue:
                 number = _partition(
                     capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset)
                 )
-                if number < capacity and (unit := _unit(file, number)).is_written:
-                    return _queue_unit(segment, number, unit)
+                if number < capacity and not _unit(file, number).is_written:  # the end, or zeros among the units
+                    capacity = _partition(capacity, file, lambda unit: not unit.is_written)
+                    number = _partition(capacity, file, lambda unit: _is_since(unit, physical_offset))
+                if number < capacity:
+                    return _queue_unit(segment, number, _unit(file, number))
         return None
 
     def first_message(self, first_offset: int, end_offset: int) -> QueueUnit | None:
@@ -140,7 +143,7 @@ def _queue_unit(segment: Segment, number: int, unit: Unit) -> QueueUnit:
 
 
 def _is_since(unit: Unit, physical_offset: int) -> bool:
-    return not unit.is_placeholder and unit.physical_offset >= physical_offset
+    return unit.is_written and not unit.is_placeholder and unit.physical_offset >= physical_offset
 
 
 def _unit(file: OpenRange, number: int) -> Unit:

@@ -1,7 +1,7 @@
 """Why a consumer group gets no messages of a store, and why its lag is negative."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -19,17 +19,30 @@ from rmq_formats.storage.store_variants import Variant
 from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.offsets.changes import Selection, plan_changes
 from rmq_offline.offsets.positions import Position, State
+from rmq_offline.offsets.unsound_queues import unsound_queues
+from rmq_offline.verify.report import VerifyReport
 
 _READ: Final = 4
 _WARNING_RATIO: Final = 0.90
 _FORCE_RATIO: Final = 0.85
 
 
-def consumption_answers(root: str) -> Iterator[Answer]:
-    """Find the causes for which consumers get no messages. Raises StoreError."""
+def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answer]:
+    """Find the causes for which consumers get no messages.
+
+    Args:
+        root: of the store.
+        report: of its verification, if there was one: offsets are told in queues whose ends are known.
+
+    Raises:
+        StoreError: a part of the store cannot be read.
+    """
     store = open_store(root)
+    unsound = {} if report is None else unsound_queues(report)
     with suppress(StoreError, FormatError):
-        positions = plan_changes(root, Selection(), None).positions
+        all_positions = plan_changes(root, Selection(), None).positions
+        positions = tuple(position for position in all_positions if position.queue not in unsound)
+        yield from _unknown_end_answers(root, [position for position in all_positions if position.queue in unsound])
         yield from _position_answers(root, positions)
         yield from _idle_answers(root, positions)
         yield from _dead_letter_answers(root, positions)
@@ -40,14 +53,35 @@ def consumption_answers(root: str) -> Iterator[Answer]:
     yield from _disk_answers(root)
 
 
+def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[Answer]:
+    """Report offsets outside of queues whose ends are not known, in one answer for each question."""
+    outside = [position for position in positions if position.state is not State.INSIDE]
+    if not outside:
+        return
+    first = outside[0]
+    more = f", and {len(outside) - 1} more offsets are so" if len(outside) > 1 else ""
+    for question in (Question.MESSAGES, Question.LAG):
+        yield Answer(
+            question,
+            f"{_owner(first)} is at {first.claim.queue_offset} of {first.claim.topic}/{first.claim.queue_id}, "
+            f"which goes from {first.min_offset} to {first.max_offset}{more}",
+            "log and queue differ: a repair may bring messages back and give the queue other ends; leave the offset "
+            "until then",
+            f"rmq repair {quote(root)} --plan",
+        )
+
+
+def _owner(position: Position) -> str:
+    claim = position.claim
+    return f"delay level {claim.queue_id + 1}" if claim.group is None else f"group {claim.group}"
+
+
 def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:
     """Report offsets outside of their queues, those of one group together."""
     groups: dict[tuple[str, State], list[Position]] = {}
     for position in positions:
         if position.state is not State.INSIDE:
-            claim = position.claim
-            owner = f"delay level {claim.queue_id + 1}" if claim.group is None else f"group {claim.group}"
-            groups.setdefault((owner, position.state), []).append(position)
+            groups.setdefault((_owner(position), position.state), []).append(position)
     for (owner, state), group_positions in groups.items():
         first = group_positions[0]
         place = f"{first.claim.topic}/{first.claim.queue_id}"

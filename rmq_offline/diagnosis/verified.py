@@ -143,30 +143,50 @@ _EXPLANATIONS: Final[dict[Kind, _Explanation]] = {
 }  # fmt: skip
 
 
-def verified_answers(
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of a store's log with its queues.
+
+    Attributes:
+        report: of the verification; None if there was none, since the log is large or the store cannot be verified.
+        large_bytes: size of a log that is too large to be compared unasked; 0 for another log.
+    """
+
+    report: VerifyReport | None = None
+    large_bytes: int = 0
+
+
+def compare_queues(
     root: str, options: VerifyOptions, runner: Runner, *, largest_bytes: int = MAX_LOG_BYTES
-) -> Iterator[Answer]:
-    """Verify a store whose log is not large, and explain the findings.
+) -> Comparison:
+    """Verify a store whose log is not large.
 
     Args:
         root: of the store.
         options: the broker's sizes, where the caller has them.
         runner: where the tasks run.
-        largest_bytes: size of a log above which the store is not verified, and the answer says so.
+        largest_bytes: size of a log above which the store is not verified.
     """
-    try:
+    with suppress(RmqError):  # other answers are about a store that cannot be verified
         log_bytes = _log_bytes(root)
         if log_bytes > largest_bytes:
-            yield Answer(
-                Question.MESSAGES,
-                f"the log has {bytes_text(log_bytes)}: log and queues were not compared",
-                "above 1 GiB that takes minutes; damage, lost units and former topics are not among these answers",
-                f"rmq doctor {quote(root)} --verify",
-                is_fault=False,
-            )
-            return
-        report = verify_store(root, options, runner)
-    except RmqError:  # the other answers are about a store that cannot be verified
+            return Comparison(large_bytes=log_bytes)
+        return Comparison(verify_store(root, options, runner))
+    return Comparison()
+
+
+def verified_answers(root: str, comparison: Comparison) -> Iterator[Answer]:
+    """Explain the findings of a comparison, or say that a large log was not compared."""
+    if comparison.large_bytes:
+        yield Answer(
+            Question.MESSAGES,
+            f"the log has {bytes_text(comparison.large_bytes)}: log and queues were not compared",
+            "above 1 GiB that takes minutes; damage, lost units and former topics are not among these answers",
+            f"rmq doctor {quote(root)} --verify",
+            is_fault=False,
+        )
+    report = comparison.report
+    if report is None:
         return
     yield from _damage_answers(root, report)
     for kind, explanation in _EXPLANATIONS.items():

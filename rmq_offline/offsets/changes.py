@@ -19,6 +19,8 @@ from rmq_offline.verify.checkpoint_and_config import Claim
 QUARANTINE: Final = "quarantine"
 
 NewOffset = Callable[[Position], int]
+Check = Callable[[Sequence["OffsetChange"]], None]
+"""Refuses changes by an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +87,29 @@ class OffsetsPlan:
     quarantine: str | None = None
 
 
-def plan_changes(root: str, selection: Selection, new_offset: NewOffset | None) -> OffsetsPlan:
+def plan_changes(
+    root: str, selection: Selection, new_offset: NewOffset | None, check: Check | None = None
+) -> OffsetsPlan:
     """Plan what offsets become, without writing.
 
     Args:
         root: of the store, or its URI.
         selection: which offsets.
         new_offset: gives the offset that a position becomes; None shows the positions alone.
+        check: of the changes; its exceptions are raised.
 
     Raises:
         StoreError: config, queues or log cannot be read.
         FormatError: they are in a RocksDB that is damaged.
         OptionError: no offset is selected, or a new one is refused.
     """
-    return _plan(root, selection, new_offset)[0]
+    plan, _ = _plan(root, selection, new_offset)
+    if check is not None:
+        check(plan.changes)
+    return plan
 
 
-def apply_changes(root: str, selection: Selection, new_offset: NewOffset) -> OffsetsPlan:
+def apply_changes(root: str, selection: Selection, new_offset: NewOffset, check: Check | None = None) -> OffsetsPlan:
     """Change the offsets of a store at rest. Arguments and errors as of ``plan_changes``.
 
     Raises:
@@ -110,7 +118,7 @@ def apply_changes(root: str, selection: Selection, new_offset: NewOffset) -> Off
     """
     if "://" in root:
         raise OptionError(f"{root}: offsets are set on a local disk or a shared mount")
-    _plan(root, selection, new_offset)  # what is refused leaves no lock's file
+    plan_changes(root, selection, new_offset, check)  # what is refused leaves no lock's file
     with store_lock(root):
         plan, documents = _plan(root, selection, new_offset)
         if not plan.changes:

@@ -36,6 +36,11 @@ class Position:
     max_offset: int
 
     @property
+    def queue(self) -> tuple[str, int]:
+        """Topic and number of the queue."""
+        return self.claim.topic, self.claim.queue_id
+
+    @property
     def lag(self) -> int:
         """Messages that wait for the group, those included that have expired; negative where it is beyond the end."""
         return self.max_offset - self.claim.queue_offset

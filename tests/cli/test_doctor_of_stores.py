@@ -157,6 +157,16 @@ def test_a_group_beyond_its_queue_is_an_answer_to_two_questions(store: Path, ans
     assert any("was deleted or lost, and begins anew at 0" in answer["reason"] for answer in told)
 
 
+def test_a_group_of_a_lost_queue_whose_messages_are_in_the_log_is_left_where_it_is(
+    store: Path, answers: Answers
+) -> None:
+    (store / "config/consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:12}}}')
+    shutil.rmtree(store / "consumequeue" / "Orders" / "0")
+    told = [answer for answer in answers(store) if "group g" in answer["seen"]]
+    assert [answer["question"] for answer in told] == [MESSAGES, LAG]
+    assert {answer["command"] for answer in told} == {f"rmq repair {store} --plan"}
+
+
 def test_settings_that_withhold_messages_are_reported(store: Path, answers: Answers) -> None:
     (store / "config/topics.json").write_text(
         '{"topicConfigTable":{"Clicks":{"perm":2},"Orders":{"readQueueNums":1,"writeQueueNums":4}}}'

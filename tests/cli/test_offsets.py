@@ -87,6 +87,28 @@ def test_clamped_offsets_are_in_their_queues_and_the_former_file_is_saved(rmq: R
     assert (again.exit_code, "nothing to change" in again.stdout) == (0, True)
 
 
+@pytest.mark.parametrize("action", [["clamp", "--group", "g"], ["reset", "--group", "g", "--time", str(FIRST_MS)]])
+def test_no_offset_is_moved_to_an_end_of_a_queue_that_lacks_messages_of_the_log(
+    rmq: Rmq, store: Path, action: list[str]
+) -> None:
+    shutil.rmtree(store / "consumequeue" / "Orders" / "1")
+    before = tree(store)
+    done = rmq("offsets", store, *action, "--apply")
+    assert done.exit_code == 2
+    assert "Orders/1: the queue's ends are not known" in one_line(done.stderr)
+    assert tree(store) == before
+    others = rmq("offsets", store, "clamp", "--group", "h", "--apply")
+    assert others.exit_code == 0
+    assert rmq("offsets", store, "set", "--group", "g", "--topic", "Orders", "--queue", 1, "--offset", 0).exit_code == 1
+
+
+def test_a_zero_unit_at_a_queues_begin_is_not_its_end(rmq: Rmq, store: Path) -> None:
+    path = store / "consumequeue" / "Orders" / "0" / f"{0:020d}"
+    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+    (row,) = shown(rmq, store, "--group", "g", "--topic", "Orders", "--queue", 0)["offsets"]
+    assert (row["min_offset"], row["max_offset"], row["state"]) == (1, 15, "inside")
+
+
 def test_an_offset_is_set_and_refused_outside_of_its_queue(rmq: Rmq, store: Path) -> None:
     given = ("set", "--group", "g", "--topic", "Orders", "--queue", 1, "--apply")
     (change,) = shown(rmq, store, *given, "--offset", 12)["changes"]

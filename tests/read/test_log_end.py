@@ -7,8 +7,11 @@ import pytest
 from rmq_formats import Store
 from rmq_formats.read.log_end import Leftovers, find_leftovers
 from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.job import rebuild_store
+from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.repair.job import repair_store
 from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.write.log_end import log_end, log_segments
@@ -82,6 +85,23 @@ def test_leftovers_are_known_behind_a_damaged_last_record(tmp_path: Path, log: L
     behind = leftovers(root)
     assert behind is not None
     assert behind.log_end == log.end
+
+
+@pytest.mark.parametrize("byte", [100, 3])  # of its body, and of its size
+def test_leftovers_are_known_behind_a_damaged_last_record_after_a_rebuild(
+    tmp_path: Path, log: LogWriter, byte: int
+) -> None:
+    """A rebuild replaces the unit of the damaged record by one that does not tell the record's size."""
+    last_begin = log.units["Orders", 0, 59].physical_offset
+    root = log.save(tmp_path / "store")
+    flip_at(root / "commitlog" / f"{0:020d}", last_begin + byte)
+    sizes = StoreSizes(LOG_FILE_BYTES, 2000, 0, 50, 200, ())
+    rebuild_store(str(root), None, RebuildOptions(consumequeue=True, index=False, sizes=sizes), ProcessRunner(1))
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == (log.end if byte == 100 else last_begin)
+    repair_store(str(root), VerifyOptions(), ProcessRunner(1), apply=True, accept=["all"])
+    assert [message.body[:4] for message in Store(str(root)).messages("Orders")].count(b"LOST") == 0
 
 
 @pytest.mark.parametrize("byte", [0, 3, 7])  # far behind the log, in another file, in the middle of a record

@@ -1,0 +1,63 @@
+"""Queues whose ends are not known before a repair, so that no committed offset is moved to them."""
+
+from collections.abc import Callable, Collection, Sequence
+from shlex import quote
+from typing import Final
+
+from rmq_formats.errors import StoreError
+from rmq_offline.offsets.changes import OffsetChange
+from rmq_offline.tasks.runner import Runner
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.findings import Kind, Severity
+from rmq_offline.verify.job import verify_store
+from rmq_offline.verify.phases.plan import VerifyOptions
+from rmq_offline.verify.report import VerifyReport
+
+_AREAS: Final = frozenset({"consumequeue", "batchconsumequeue"})
+_ENDS_STAND: Final = frozenset({finding_kinds.UNIT_LOST, finding_kinds.UNIT_TAGS_CODE})
+_REBUILD_ADDS: Final = frozenset({finding_kinds.UNIT_NOT_ADDED, finding_kinds.QUEUE_ABSENT})
+
+
+def unsound_queues(report: VerifyReport) -> dict[tuple[str, int], Kind]:
+    """Return the queues that a repair or a rebuild would give other ends, with a kind of their findings."""
+    return {
+        queue: kind
+        for kind, queues in report.faulty_queues.items()
+        if _may_change_ends(kind)
+        for queue in sorted(queues)
+    }
+
+
+def _may_change_ends(kind: Kind) -> bool:
+    is_error = kind.severity is Severity.ERROR and kind.code.partition(".")[0] in _AREAS
+    return (is_error and kind not in _ENDS_STAND) or kind in _REBUILD_ADDS
+
+
+def refuse_unsound_queues(
+    root: str, options: VerifyOptions, runner: Runner
+) -> Callable[[Sequence[OffsetChange]], None]:
+    """Return a check of changes that verifies the store, and refuses changes in queues that are not sound.
+
+    Args:
+        root: of the store.
+        options: the broker's sizes, where the caller has them.
+        runner: where the tasks of the verification run.
+    """
+
+    def check(changes: Sequence[OffsetChange]) -> None:
+        queues = {change.position.queue for change in changes}
+        if queues:
+            _refuse(root, queues, unsound_queues(verify_store(root, options, runner)))
+
+    return check
+
+
+def _refuse(root: str, queues: Collection[tuple[str, int]], unsound: dict[tuple[str, int], Kind]) -> None:
+    concerned = sorted(queues & unsound.keys())
+    if concerned:
+        (topic, queue_id), more = concerned[0], len(concerned) - 1
+        raise StoreError(
+            f"{topic}/{queue_id}{f' and {more} more' if more else ''}: the queue's ends are not known, since log and "
+            f"queue differ ({unsound[topic, queue_id].code}). See rmq repair {quote(root)} --plan first, or give the "
+            "offset by rmq offsets set"
+        )
