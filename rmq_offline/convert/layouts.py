@@ -25,6 +25,7 @@ from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store
 from rmq_offline.convert.config import copy_config, write_databases, write_json
+from rmq_offline.convert.expired_queues import write_expired_queues
 from rmq_offline.convert.files import copy_file, copy_tree
 from rmq_offline.convert.log import write_log
 from rmq_offline.convert.report import Converted, Source
@@ -57,8 +58,8 @@ _FROM_DLEDGER: Final = (
     "may then deliver timed messages a second time that were due before",
 )
 _TO_FILES: Final = (
-    "queues are files that are made of the log: start the broker with storeType=default; a queue all of whose "
-    "messages have expired is gone, and begins at 0 again"
+    "queues are files that are made of the log, with the ends of those whose messages have all expired: start the "
+    "broker with storeType=default"
 )
 _TO_ROCKSDB: Final = (
     "queues are in RocksDB, made of the log: start the broker with storeType=defaultRocksDB; a queue all of whose "
@@ -102,7 +103,8 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         if not lists_all_topics(store):
             _add_topics(new)
             changes += (_ADDED_TOPICS,)
-    if Variant.ROCKSDB_QUEUES in layouts:
+    if layouts.queue_database is not None:
+        write_expired_queues(store, layouts.queue_database, new, source.sizes.consumequeue_file_bytes)
         changes += (_TO_FILES,)
     return _done(new, report, changes, findings)
 

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.variants.rocksdb_queue import unit_key
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import GROUPS, KINDS, OFFSETS, TOPICS, Kind, stored_document, table_of
+from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.variants.queue_choice import open_queue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
@@ -206,6 +210,45 @@ def test_rocksdb_has_units_and_ends_of_queue_files(rmq: Rmq, untouched: Untouche
             offsets = [int(value) for _, values in database.units(topic, 0) for value in values["physical_offset"]]
             assert places == list(range(end))
             assert offsets == [units[topic, 0, place].physical_offset for place in places]
+
+
+@pytest.mark.parametrize("has_units", [True, False])  # a compaction of RocksDB removes units of expired records
+def test_expired_queues_keep_their_ends_in_files(rmq: Rmq, tmp_path: Path, has_units: bool) -> None:
+    log = LogWriter(file_bytes=16_384)
+    for number in range(8):
+        log.add("Idle", number, "idle", FIRST_MS + number)
+    for number in range(200):
+        log.add("Busy", number, "busy", FIRST_MS + 10 + number)
+    store = log.save(tmp_path / "store", topics={"Idle": 1, "Busy": 1})
+    save_checkpoint(store, FIRST_MS + 209)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    convert(rmq, store, "rocksdb", tmp_path / "new")
+    if not has_units:
+        database = Rdict(str(tmp_path / "new" / "consumequeue"), Options(raw_mode=True))
+        for place in range(8):
+            database.delete(unit_key("Idle", 0, place))
+        database.close()
+    with opened_queues(LocalStorage(), str(tmp_path / "new" / "consumequeue")) as opened:
+        assert (opened.first_offset("Idle", 0) is not None) == has_units
+    convert(rmq, tmp_path / "new", "classic", tmp_path / "files")
+    queue = open_queue(ConsumeQueue, open_store(str(tmp_path / "files")), "Idle", 0)
+    assert queue is not None
+    assert (queue.first_since(16_384), queue.max_offset()) == (None, 8)
+    assert faults(tmp_path / "files") == set()
+
+
+def test_a_queue_that_would_end_lower_in_files_is_refused(rmq: Rmq, tmp_path: Path) -> None:
+    """RocksDB keeps the places of a gap, and files made of the log close it."""
+    log = LogWriter(file_bytes=16_384)
+    for number in (0, 1, 2, 5, 6):
+        log.add("Gaps", number, "gap", FIRST_MS + number)
+    store = log.save(tmp_path / "store", topics={"Gaps": 1})
+    save_checkpoint(store, FIRST_MS + 6)
+    shutil.rmtree(store / "consumequeue")
+    assert rmq("convert", store, "--to", "rocksdb", "--out", tmp_path / "new", *SIZES).exit_code == 1
+    told = refusal(rmq, "convert", tmp_path / "new", "--to", "classic", "--out", tmp_path / "files")
+    assert "Gaps/0 ends at 7, and at 5 in the new store" in told
+    assert not (tmp_path / "files").exists()
 
 
 def test_a_link_out_of_the_store_is_not_copied(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
