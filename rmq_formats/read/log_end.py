@@ -114,7 +114,7 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
             return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
     last = _last_dispatched(store, data_end)
     if last is None:
-        return None
+        return _find_by_checkpoint(store, segments, data_end) if is_orderly and tail.may_be_left(store) else None
     if last.begin < segments[0].start_offset:
         return None
     walk = _Walk(last.begin)
@@ -131,6 +131,15 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
     if is_orderly and _are_from_earlier_recovery(store, walk.undispatched, walk.dispatched, last.end):
         return leftovers
     return None
+
+
+def _find_by_checkpoint(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
+    """Find the end of a log without queues, whose broker was stopped: the checkpoint has its last record's time."""
+    cut = find_cut(store, [segment for segment in segments if segment.start_offset < data_end])
+    checkpoint = read_checkpoint(store)
+    if cut is None or checkpoint is None or checkpoint.physic_msg_timestamp_ms != cut.last_timestamp_ms:
+        return None
+    return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
 
 
 def _find_after_damage(

@@ -190,6 +190,22 @@ def test_a_log_without_queues_is_read_whole(tmp_path: Path, log: LogWriter) -> N
     assert Store(str(root)).count_rows() > 80
 
 
+def test_a_log_without_queues_ends_where_the_clock_steps_back_from_the_checkpoint(
+    tmp_path: Path, log: LogWriter
+) -> None:
+    last_ms = FIRST_MS + 160_000  # 90 records before the cut, a minute, and ten after it
+    log.units = {}
+    root = log.save(tmp_path / "store")
+    save_checkpoint(root, last_ms + 1)
+    assert leftovers(root) is None
+    save_checkpoint(root, last_ms)
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end
+    (root / "abort").touch()
+    assert leftovers(root) is None
+
+
 def log_with_named_leftovers(*, to_the_end_of_a_file: bool = False) -> LogWriter:
     """Write a log that was cut and written anew, and whose queue still names the records after the cut."""
     log = LogWriter(16384 if to_the_end_of_a_file else LOG_FILE_BYTES)
