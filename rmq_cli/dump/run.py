@@ -130,7 +130,7 @@ def _whole(place: ClassifiedPath) -> object:
     data = place.storage.read_bytes(place.path)
     if place.kind is PathKind.CHECKPOINT:
         return Checkpoint.decode(data)
-    return config_json.loads(data.decode("utf-8", "replace"))
+    return config_json.config_document(place.path, data.decode("utf-8", "replace"))
 
 
 def _json(rows: Iterator[Any]) -> Iterator[bytes]:

@@ -353,4 +353,5 @@ def config(place: ClassifiedPath) -> Any:
     """Return a config file or a database of config, parsed. Raises FormatError, StoreError."""
     if place.is_directory:
         return documents_at(place.storage, place.path)
-    return config_json.loads(place.storage.read_bytes(place.path).decode("utf-8", "replace"))
+    text = place.storage.read_bytes(place.path).decode("utf-8", "replace")
+    return config_json.config_document(place.path, text)

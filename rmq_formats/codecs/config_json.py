@@ -270,6 +270,52 @@ def _group_config(name: str, config: Mapping[str, object]) -> StoredGroupConfig:
 
 
 TopicAndGroup = tuple[str, str]
+_OFFSET_FILES: Final = frozenset({"consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json"})
+_OFFSET_TABLES: Final = ("offsetTable", "lmqOffsetTable")
+
+
+def config_document(path: str, text: str) -> object:
+    """Parse a file of ``config/``, or its ``.bak``; those of committed offsets as ``offsets_document`` does."""
+    name = path.rpartition("/")[2].removesuffix(".bak")
+    return offsets_document(text) if name in _OFFSET_FILES else loads(text)
+
+
+def offsets_document(text: str) -> dict[str, object]:
+    """Parse a file of committed offsets; an integer that is written as text becomes a number.
+
+    fastjson reads ``"99"`` as 99 there, because the values of the tables are Longs. Other values stay as they are.
+
+    Raises:
+        DecodeError: not a JSON object.
+    """
+    document = loads(text)
+    if not isinstance(document, dict):
+        raise DecodeError("the file is not a JSON object")
+    tables = {name: _with_numbers(document[name]) for name in _OFFSET_TABLES if name in document}
+    return {**document, **tables}
+
+
+def _with_numbers(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    return int(value) if isinstance(value, str) and _LONG.fullmatch(value) else value
+
+
+def check_consumer_offsets(document: Mapping[str, object]) -> None:
+    """Refuse a parsed ``consumerOffset.json`` or ``lmqConsumerOffset.json`` whose offsets cannot be read.
+
+    Raises:
+        DecodeError: naming the first bad entry.
+    """
+    for name, queues in _mapping(document.get("offsetTable"), "offsetTable").items():
+        _queue_offsets(name, queues)
+    for name, value in _mapping(document.get("lmqOffsetTable"), "lmqOffsetTable").items():
+        _integer(name, value)
+
+
+def check_delay_offsets(document: Mapping[str, object]) -> None:
+    """Refuse a parsed ``delayOffset.json`` whose offsets cannot be read; Raises as ``check_consumer_offsets``."""
+    _queue_offsets("offsetTable", document.get("offsetTable"))
 
 
 def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
@@ -283,7 +329,7 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
 
     Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
     """
-    table = _mapping(_mapping(loads(text), "consumerOffset.json").get("offsetTable"), "offsetTable")
+    table = _mapping(offsets_document(text).get("offsetTable"), "offsetTable")
     offsets_by_key = {}
     for name, queues in table.items():
         offsets = _queue_offsets(name, queues)
@@ -302,7 +348,7 @@ def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     Source: ``LmqConsumerOffsetManager``.
     """
     offsets_by_key = consumer_offsets(text)
-    table = _mapping(_mapping(loads(text), "lmqConsumerOffset.json").get("lmqOffsetTable"), "lmqOffsetTable")
+    table = _mapping(offsets_document(text).get("lmqOffsetTable"), "lmqOffsetTable")
     for name, value in table.items():
         offset, key = _integer(name, value), topic_and_group(name)
         if key is not None:
@@ -336,11 +382,11 @@ def data_version_counter(text: str) -> int:
 
 
 def _queue_offsets(name: str, queues: object) -> dict[int, int]:
-    return {_queue_id(name, key): _integer(name, value) for key, value in _mapping(queues, name).items()}
+    return {_queue_id(name, key): _integer(f"{name}: {key}", value) for key, value in _mapping(queues, name).items()}
 
 
 def _queue_id(name: str, key: str) -> int:
-    queue_id = _integer(name, key)
+    queue_id = int(key) if _LONG.fullmatch(key) else -1
     if not 0 <= queue_id < 1 << 31:
         raise DecodeError(f"{name} has a bad queue id", expected="an int of Java, from 0 on", actual=key)
     return queue_id

@@ -126,7 +126,7 @@ def read_config(store: StoreFiles, name: str, parse: Callable[[str], _Parsed]) -
         except DecodeError as error:
             faults.append(f"{path}: {error}")
     if faults:
-        raise StoreError(" and ".join(faults))
+        raise StoreError(f"{' and '.join(faults)}. Correct it, or restore it from a backup")
     return None
 
 

@@ -110,7 +110,7 @@ def _from_files(store: StoreFiles, kind: Kind) -> Document | None:
 
 
 def _parse_document(text: str, kind: Kind) -> Document:
-    document = config_json.loads(text)
+    document = config_json.offsets_document(text) if kind is OFFSETS else config_json.loads(text)
     if not isinstance(document, dict) or not isinstance(document.get(kind.table, {}), dict):
         raise DecodeError(f"it has no table {kind.table}")
     light = document.pop(LIGHT_TABLE, None)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.config_json import check_consumer_offsets, check_delay_offsets, offsets_document
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.errors import DecodeError
 from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
 from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage.store_files import StoreFiles
@@ -66,17 +65,22 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
         documents.append(OffsetsDocument(None, {}, tuple(claims)))
     else:
         name = offsets_file(store)
-        content, text = read_config(store, name, _parse) or ({}, "{}")
+        content, text = read_config(store, name, _parse_consumer_offsets) or ({}, "{}")
         documents.append(OffsetsDocument(name, content, tuple(parse_consumer_claims(text))))
-    content, text = read_config(store, DELAY_OFFSETS, _parse) or ({}, "{}")
+    content, text = read_config(store, DELAY_OFFSETS, _parse_delay_offsets) or ({}, "{}")
     documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_claims(text))))
     return documents
 
 
-def _parse(text: str) -> tuple[dict[str, Any], str]:
-    content = loads(text)
-    if not isinstance(content, dict):
-        raise DecodeError("not a JSON object")
+def _parse_consumer_offsets(text: str) -> tuple[dict[str, Any], str]:
+    content = offsets_document(text)
+    check_consumer_offsets(content)
+    return content, text
+
+
+def _parse_delay_offsets(text: str) -> tuple[dict[str, Any], str]:
+    content = offsets_document(text)
+    check_delay_offsets(content)
     return content, text
 
 

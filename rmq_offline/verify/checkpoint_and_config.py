@@ -3,10 +3,15 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.config_json import loads
+from rmq_formats.codecs.config_json import (
+    check_consumer_offsets,
+    check_delay_offsets,
+    loads,
+    offsets_document,
+)
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_SIXTH_END, CHECKPOINT_USED_BYTES, SCHEDULE_TOPIC
 from rmq_formats.errors import DecodeError
 from rmq_offline.verify import finding_kinds
@@ -166,8 +171,15 @@ def config_fault(path: str, data: bytes) -> str | None:
     fault = _json_fault(data)
     if fault is not None:
         return fault
-    value = loads(data.decode("utf-8", "replace"))
-    forms = _FORMS.get(path.rpartition("/")[2], {})
+    name, text = path.rpartition("/")[2], data.decode("utf-8", "replace")
+    if name in _OFFSET_CHECKS:
+        try:
+            _OFFSET_CHECKS[name](offsets_document(text))
+        except DecodeError as error:
+            return str(error)
+        return None
+    value = loads(text)
+    forms = _FORMS.get(name, {})
     faults = (_member_fault(value, member, is_valid) for member, is_valid in forms.items())
     return next((fault for fault in faults if fault is not None), None)
 
@@ -197,35 +209,17 @@ def _is_object(_key: str, value: object) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _is_offset(key: str, value: object) -> bool:
-    return _is_integer(key) and _is_integer(value)
-
-
-def _are_offsets(_key: str, value: object) -> bool:
-    return value is None or (isinstance(value, dict) and all(_is_offset(*item) for item in value.items()))
-
-
-def _is_light_offset(_key: str, value: object) -> bool:
-    return _is_integer(value)
-
-
-def _is_integer(value: object) -> bool:
-    """Return whether fastjson makes a long of a value, which it also does of text."""
-    if isinstance(value, str):
-        return bool(_INTEGER.fullmatch(value))
-    return value is None or (type(value) is int and -_MAX_LONG <= value <= _MAX_LONG)
-
-
-_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
 _MAX_LONG: Final = (1 << 63) - 1
 # By config file: the members that a broker needs, and the type of their values.
 _FORMS: Final[Mapping[str, Mapping[str, Callable[[str, object], bool]]]] = {
     "topics.json": {"topicConfigTable": _is_object},
     "subscriptionGroup.json": {"subscriptionGroupTable": _is_object},
-    CONSUMER_OFFSETS: {"offsetTable": _are_offsets},
-    LIGHT_CONSUMER_OFFSETS: {"offsetTable": _are_offsets, "lmqOffsetTable": _is_light_offset},
-    "delayOffset.json": {"offsetTable": _is_offset},
+}
+_OFFSET_CHECKS: Final[Mapping[str, Callable[[Mapping[str, object]], None]]] = {
+    CONSUMER_OFFSETS: check_consumer_offsets,
+    LIGHT_CONSUMER_OFFSETS: check_consumer_offsets,
+    "delayOffset.json": check_delay_offsets,
 }
 
 
@@ -233,27 +227,30 @@ def parse_consumer_claims(text: str) -> Iterator[Claim]:
     """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
     for name, offset in _table(text, "lmqOffsetTable").items():
         topic, separator, group = name.partition("@")
-        if separator and isinstance(offset, int) and offset <= _MAX_LONG:
+        if separator and _is_long(offset):
             yield Claim(topic, 0, offset, group)
     for name, queues in _table(text).items():
         topic, separator, group = name.partition("@")
         if separator and isinstance(queues, Mapping):
             for queue_id, offset in queues.items():
-                if _QUEUE_ID.fullmatch(queue_id) and isinstance(offset, int) and offset <= _MAX_LONG:
+                if _QUEUE_ID.fullmatch(queue_id) and _is_long(offset):
                     yield Claim(topic, int(queue_id), offset, group)
 
 
 def parse_delay_claims(text: str) -> Iterator[Claim]:
     """Parse the offsets in a ``delayOffset.json``: level 1 is queue 0."""
     for level, offset in _table(text).items():
-        if _QUEUE_ID.fullmatch(level) and int(level) > 0 and isinstance(offset, int) and offset <= _MAX_LONG:
+        if _QUEUE_ID.fullmatch(level) and int(level) > 0 and _is_long(offset):
             yield Claim(SCHEDULE_TOPIC, int(level) - 1, offset, None)
+
+
+def _is_long(value: object) -> TypeGuard[int]:
+    return type(value) is int and -_MAX_LONG <= value <= _MAX_LONG
 
 
 def _table(text: str, member: str = "offsetTable") -> Mapping[str, object]:
     try:
-        value = loads(text)
+        table = offsets_document(text).get(member)
     except DecodeError:
         return {}
-    table = value.get(member) if isinstance(value, dict) else None
     return table if isinstance(table, dict) else {}

@@ -62,6 +62,41 @@ def test_offsets_are_shown_in_their_queues(rmq: Rmq, store: Path) -> None:
     assert tree(store) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "fault"),
+    [
+        ("consumerOffset.json", '{"Orders@g":{"0":7.5}}', "Orders@g: 0 has a bad value (expected an integer"),
+        ("consumerOffset.json", '{"Orders@g":{"0":99999999999999999999}}', "Orders@g: 0 has a bad value"),
+        ("consumerOffset.json", '{"Orders@g":{"0":true}}', "Orders@g: 0 has a bad value"),
+        ("consumerOffset.json", '{"Orders@g":{"x":1}}', "Orders@g has a bad queue id"),
+        ("consumerOffset.json", "[]", "offsetTable is not a JSON object"),
+        ("delayOffset.json", '{"3":7.5}', "offsetTable: 3 has a bad value"),
+    ],
+)
+def test_offsets_that_cannot_be_read_end_with_one_line(
+    rmq: Rmq, store: Path, name: str, table: str, fault: str
+) -> None:
+    (store / "config" / name).write_text(f'{{"offsetTable":{table}}}')
+    done = rmq("offsets", store)
+    assert done.exit_code == 2
+    line = one_line(done.stderr)
+    assert f"/config/{name}: {fault}" in line
+    assert line.endswith("Correct it, or restore it from a backup")
+    assert "config.lost" in rmq("verify", store, "--workers", 1).stdout
+
+
+def test_an_offset_that_is_text_is_read_as_a_number_everywhere(rmq: Rmq, store: Path) -> None:
+    path = store / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"Orders@g":{"0":"99"}}}')
+    assert [row["committed_offset"] for row in shown(rmq, store, "--group", "g")["offsets"]] == [99]
+    for command in ("dump", "inspect"):
+        assert '"0":99' in "".join(rmq(command, path, "--json").stdout.split())
+    assert "consumer_offset" in rmq("verify", store, "--workers", 1).stdout
+    assert "99" in rmq("doctor", store).stdout
+    assert shown(rmq, store, "clamp", "--apply")["applied"]
+    assert committed(store)["Orders@g"] == {"0": 15}
+
+
 def test_offsets_inside_of_their_queues_exit_0(rmq: Rmq, store: Path) -> None:
     assert rmq("offsets", store, "--group", "g", "--topic", "Orders", "--queue", 0).exit_code == 0
 

@@ -14,7 +14,7 @@ from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.timer.records import stored_messages
 from rmq_core.remoting.bodies import DataVersion
-from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_core.remoting.bodies.codec import BodyStruct, Int, Long
 from rmq_core.store.results import GetStatus, PutStatus
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.properties import parse_decimal
@@ -32,7 +32,7 @@ class DelayOffsets(BodyStruct, frozen=True, kw_only=True):
     """Queue offset of the next message of each delay level (``delayOffset.json``)."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[int, int] = field(default_factory=dict)
+    offset_table: dict[Int, Long] = field(default_factory=dict)
 
 
 class Schedule:

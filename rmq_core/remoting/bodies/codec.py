@@ -8,7 +8,7 @@ string, too, up to 5.3.3; fastjson2, since 5.4, and the Go client do not.
 """
 
 import re
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +18,9 @@ from rmq_formats.errors import DecodeError
 
 _T = TypeVar("_T")
 Maybe: TypeAlias = _T | msgspec.UnsetType | None  # left out when UNSET, as Java leaves out null
+# Numbers that fastjson refuses beyond Java's range.
+Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 _MEMBER_NAME: Final = re.compile(rb'"([A-Za-z_-]++)"\s*+:')
 _MAX_NAMED_BYTES: Final = 64 << 10  # of a request whose members' names are looked at: 0.3 ms

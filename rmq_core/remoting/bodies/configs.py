@@ -4,7 +4,7 @@
 
 from msgspec import UNSET, field
 
-from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
+from rmq_core.remoting.bodies.codec import BodyStruct, Int, Long, Maybe
 from rmq_core.remoting.bodies.enums import GroupRetryPolicyType, RequestMode, TopicFilterType
 from rmq_formats.errors import DecodeError
 
@@ -158,8 +158,8 @@ class OffsetTable(BodyStruct, frozen=True, kw_only=True):
     """Consumer offsets, by ``topic@group`` and queue (code 43; ``consumerOffset.json``)."""
 
     data_version: DataVersion = DataVersion()
-    lmq_offset_table: Maybe[dict[str, int]] = UNSET  # of groups of light queues, where a broker has those
-    offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: Maybe[dict[str, Long]] = UNSET  # of groups of light queues, where a broker has those
+    offset_table: dict[str, dict[Int, Long]] = {}
 
 
 class MessageRequestMode(BodyStruct, frozen=True, kw_only=True):

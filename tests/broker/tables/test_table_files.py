@@ -12,11 +12,14 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
+from rmq_core.broker.tables.table_file import TableFiles
+from rmq_core.remoting.bodies import OffsetTable
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from tests.broker.conftest import Asker, eventually, small_store
 
 
@@ -150,6 +153,15 @@ async def test_offsets_beyond_the_end_of_what_a_store_has_are_set_back(
         assert broker.state.offsets.table == {"T@ahead": {0: 5, 3: 0}, "T@right": {0: 5}, "Gone@ahead": {0: 0}}
     written = json.loads(directory.joinpath("delayOffset.json").read_text())["offsetTable"]
     assert written == {"1": 0}
+
+
+@pytest.mark.parametrize("entry", ['"0":99999999999999999999', '"2147483648":1', '"x":1'])
+def test_offsets_beyond_javas_range_leave_the_backup_to_load(tmp_path: Path, disk: CountingDisk, entry: str) -> None:
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.parent.mkdir()
+    path.write_text(f'{{"offsetTable":{{"T@g":{{{entry}}}}}}}')
+    path.with_name(f"{path.name}.bak").write_text('{"offsetTable":{"T@g":{"0":"3"}}}')
+    assert TableFiles(str(tmp_path), disk, Threads()).load(path.name, OffsetTable).offset_table == {"T@g": {0: 3}}
 
 
 async def test_a_file_that_was_replaced_but_not_forced_is_written_again(asker: Asker, disk: CountingDisk) -> None:
