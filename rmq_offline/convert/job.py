@@ -11,6 +11,7 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.read.log_end import readable_segments
+from rmq_formats.storage.open_logs import refuse_open_log
 from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, store_lock
@@ -66,6 +67,8 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
         sizes = replace(sizes, delay_levels_ms=levels_ms)
     source = Source(open_store(files.root), sizes)  # read under the lock
     is_locked = files.storage.is_local and Path(paths.lock_file(files.root)).exists()
+    if files.storage.is_local and not is_locked:  # the lock's file may have been deleted under a running broker
+        refuse_open_log(files.root)
     with told_as_store_errors(out), store_lock(files.root) if is_locked else nullcontext(), _new_store(target) as work:
         done = convert(source, work, runner)
     return ConvertReport(store, out, to, round(time.perf_counter() - begin, 3), done)

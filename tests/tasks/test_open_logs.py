@@ -14,6 +14,9 @@ import pytest
 from rmq_formats.errors import StoreLockedError
 from rmq_formats.storage import file_locks, open_logs
 from rmq_formats.storage.store_lock import store_lock
+from rmq_offline.convert.job import convert_store
+from rmq_offline.tasks.runner import ProcessRunner
+from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.support.stores.rebuilt_stores import rebuild, small_store
 from tests.support.stores.store_files import tree
 
@@ -71,6 +74,17 @@ def test_a_store_without_its_lock_file_is_refused(
             rebuild(store)
         assert tree(store) == before
     rebuild(store)
+
+
+def test_a_conversion_refuses_a_store_without_its_lock_file(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", 30)
+    (store / "lock").unlink(missing_ok=True)
+    with a_process(opened, store) as pid:
+        before = tree(store)
+        with pytest.raises(StoreLockedError, match=rf"process {pid} \(.*\) .* without the lock\. Stop it first"):
+            convert_store(str(store), "rocksdb", str(tmp_path / "out"), VerifyOptions(), ProcessRunner(1))
+        assert tree(store) == before
+        assert not (tmp_path / "out").exists()
 
 
 def test_without_abort_the_process_is_found_too(tmp_path: Path) -> None:
