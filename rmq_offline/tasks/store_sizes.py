@@ -18,7 +18,10 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.errors import StoreSizeError
 
-_MAX_MAPPED_BYTES = (1 << 31) - 1
+_MAX_FILE_BYTES = (1 << 31) - 1  # sizes are ints of Java
+_FILE_SIZES = (
+    "commitlog_file_bytes", "consumequeue_file_bytes", "consumequeue_ext_file_bytes", "batchconsumequeue_file_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class StoreSizes:
             StoreSizeError: naming the option.
         """
         size = self.consumequeue_file_bytes
+        for name in _FILE_SIZES:
+            value = getattr(self, name)
+            if value > _MAX_FILE_BYTES:
+                option = name.replace("_", "-")
+                raise StoreSizeError(f"--{option} {value}: must be at most {_MAX_FILE_BYTES}, as in Java")
         if self.commitlog_file_bytes < 1:
             raise StoreSizeError(f"--commitlog-file-bytes {self.commitlog_file_bytes}: must be 1 or more")
         if size < UNIT_BYTES or size % UNIT_BYTES:
@@ -74,5 +82,5 @@ class StoreSizes:
             raise StoreSizeError(f"--index-slots {self.index_slots}: must be 1 or more")
         if self.index_entries < 2:
             raise StoreSizeError(f"--index-entries {self.index_entries}: must be 2 or more (entry 0 is never used)")
-        if self.index_file_bytes > _MAX_MAPPED_BYTES:
+        if self.index_file_bytes > _MAX_FILE_BYTES:
             raise StoreSizeError("--index-slots and --index-entries: an IndexFile above 2 GiB cannot be mapped by Java")

@@ -81,6 +81,7 @@ def test_what_cannot_be_converted_is_refused(rmq: Rmq, golden: Golden, untouched
         ((tmp_path / "none", "--to", "classic", "--out", tmp_path / "out"), "no such store"),
         ((golden("lmq") / "store", "--to", "classic", "--out", tmp_path / "out"), "has no DLedger CommitLog"),
         ((store, "--to", "classic", "--out", tmp_path / "out", "--commitlog-file-bytes", 4096), "do not fit into"),
+        ((store, "--to", "classic", "--out", tmp_path / "out", "--commitlog-file-bytes", 10**20), "must be at most"),
     ):
         with untouched(store), untouched(classic):
             assert words in refusal(rmq, "convert", *arguments)

@@ -176,6 +176,11 @@ def test_files_that_overlap_are_refused(store: Path) -> None:
         ({"index_slots": 0}, "must be 1 or more"),
         ({"index_entries": 1}, "must be 2 or more"),
         ({"index_entries": 200_000_000}, "above 2 GiB"),
+        ({"index_slots": 10**20}, "above 2 GiB"),
+        ({"commitlog_file_bytes": 1 << 31}, "--commitlog-file-bytes 2147483648: must be at most 2147483647"),
+        ({"consumequeue_file_bytes": 20 * 10**20}, "must be at most 2147483647"),
+        ({"consumequeue_ext_file_bytes": 10**20}, "must be at most 2147483647"),
+        ({"batchconsumequeue_file_bytes": 46 * 10**20}, "must be at most 2147483647"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(store: Path, changed: dict[str, int], says: str) -> None:

@@ -93,6 +93,8 @@ def test_the_report_and_the_manifest_name_each_range(rmq: Rmq, damaged: Path) ->
         (("{store}", "--plan", "--apply"), "give one of them"),
         (("s3://bucket/store",), "local disk"),
         (("{store}", "--index-slots", "0"), "must be 1 or more"),
+        (("{store}", "--plan", "--commitlog-file-bytes", f"{10**20}"), "must be at most 2147483647"),
+        (("{store}", "--plan", "--consumequeue-file-bytes", f"{20 * 10**20}"), "must be at most 2147483647"),
         (("{store}", "--work", "{store}"), "is in the store"),
     ],
 )
@@ -105,3 +107,14 @@ def test_an_impossible_repair_prints_one_line_and_exits_with_2(
     assert done.stderr.startswith("rmq: ")
     assert done.stderr.count("\n") == 1
     assert text in done.stderr
+
+
+@pytest.mark.parametrize("setting", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
+def test_sizes_of_a_broker_conf_beyond_javas_int_are_refused(
+    rmq: Rmq, damaged: Path, tmp_path: Path, setting: str
+) -> None:
+    (tmp_path / "broker.conf").write_text(f"{setting}={10**20}\n")
+    done = rmq(damaged, "--plan", "-c", tmp_path / "broker.conf")
+    assert done.exit_code == 2
+    assert "must be at most 2147483647" in done.stderr
+    assert done.stderr.count("\n") == 1
