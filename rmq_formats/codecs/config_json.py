@@ -281,12 +281,14 @@ def config_document(path: str, text: str) -> object:
 
 
 def offsets_document(text: str) -> dict[str, object]:
-    """Parse a file of committed offsets; an integer that is written as text becomes a number.
+    """Parse a file of committed offsets; values that fastjson reads as Longs become integers.
 
-    fastjson reads ``"99"`` as 99 there, because the values of the tables are Longs. Other values stay as they are.
+    These are texts (``"99"``, ``"1,000"``), fractions, which it cuts, and booleans. Other values stay as they are.
 
     Raises:
         DecodeError: not a JSON object.
+
+    Source: ``TypeUtils#castToLong`` of fastjson.
     """
     document = loads(text)
     if not isinstance(document, dict):
@@ -298,7 +300,11 @@ def offsets_document(text: str) -> dict[str, object]:
 def _with_numbers(value: object) -> object:
     if isinstance(value, dict):
         return {key: _with_numbers(item) for key, item in value.items()}
-    return int(value) if isinstance(value, str) and _LONG.fullmatch(value) else value
+    if isinstance(value, str) and _LONG.fullmatch(value.replace(",", "")):
+        return int(value.replace(",", ""))
+    if isinstance(value, bool) or (isinstance(value, float) and abs(value) < 1 << 63):
+        return int(value)
+    return value
 
 
 def check_consumer_offsets(document: Mapping[str, object]) -> None:
@@ -386,9 +392,9 @@ def _queue_offsets(name: str, queues: object) -> dict[int, int]:
 
 
 def _queue_id(name: str, key: str) -> int:
-    queue_id = int(key) if _LONG.fullmatch(key) else -1
-    if not 0 <= queue_id < 1 << 31:
-        raise DecodeError(f"{name} has a bad queue id", expected="an int of Java, from 0 on", actual=key)
+    queue_id = int(key) if _LONG.fullmatch(key) else 1 << 31
+    if not -(1 << 31) <= queue_id < 1 << 31:
+        raise DecodeError(f"{name} has a bad queue id", expected="an int of Java", actual=key)
     return queue_id
 
 

@@ -65,12 +65,12 @@ def test_offsets_are_shown_in_their_queues(rmq: Rmq, store: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "table", "fault"),
     [
-        ("consumerOffset.json", '{"Orders@g":{"0":7.5}}', "Orders@g: 0 has a bad value (expected an integer"),
+        ("consumerOffset.json", '{"Orders@g":{"0":null}}', "Orders@g: 0 has a bad value (expected an integer"),
         ("consumerOffset.json", '{"Orders@g":{"0":99999999999999999999}}', "Orders@g: 0 has a bad value"),
-        ("consumerOffset.json", '{"Orders@g":{"0":true}}', "Orders@g: 0 has a bad value"),
+        ("consumerOffset.json", '{"Orders@g":{"0":"many"}}', "Orders@g: 0 has a bad value"),
         ("consumerOffset.json", '{"Orders@g":{"x":1}}', "Orders@g has a bad queue id"),
         ("consumerOffset.json", "[]", "offsetTable is not a JSON object"),
-        ("delayOffset.json", '{"3":7.5}', "offsetTable: 3 has a bad value"),
+        ("delayOffset.json", '{"3":null}', "offsetTable: 3 has a bad value"),
     ],
 )
 def test_offsets_that_cannot_be_read_end_with_one_line(
@@ -83,6 +83,15 @@ def test_offsets_that_cannot_be_read_end_with_one_line(
     assert f"/config/{name}: {fault}" in line
     assert line.endswith("Correct it, or restore it from a backup")
     assert "config.lost" in rmq("verify", store, "--workers", 1).stdout
+
+
+@pytest.mark.parametrize(("value", "offset"), [("7.5", 7), ("true", 1), ('"1,000"', 1000), ('"-3"', -3)])
+def test_values_that_fastjson_reads_as_longs_are_read_so(rmq: Rmq, store: Path, value: str, offset: int) -> None:
+    path = store / "config" / "consumerOffset.json"
+    path.write_text(f'{{"offsetTable":{{"Orders@g":{{"0":{value},"-1":5}}}}}}')
+    rows = shown(rmq, store, "--group", "g")["offsets"]
+    assert {row["queue_id"]: row["committed_offset"] for row in rows} == {0: offset}  # no queue has the number -1
+    assert "config.lost" not in rmq("verify", store, "--workers", 1).stdout
 
 
 def test_an_offset_that_is_text_is_read_as_a_number_everywhere(rmq: Rmq, store: Path) -> None:

@@ -150,12 +150,11 @@ def test_consumer_offsets_are_by_topic_and_group() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        '{"T@g":{0:true}}',
-        '{"T@g":{0:1.5}}',
+        '{"T@g":{0:null}}',
+        '{"T@g":{0:"1.5"}}',
         '{"T@g":{"x":1}}',
         '{"T@g":[1]}',
         "[1]",
-        '{"T@g":{-1:0}}',
         '{"T@g":{2147483648:0}}',
         '{"T@g":{0:9223372036854775808}}',
     ],
@@ -163,6 +162,11 @@ def test_consumer_offsets_are_by_topic_and_group() -> None:
 def test_offsets_that_are_none_are_errors(bad: str) -> None:
     with pytest.raises(DecodeError):
         consumer_offsets(f'{{"offsetTable":{bad}}}')
+
+
+def test_values_that_fastjson_takes_for_longs_are_offsets() -> None:
+    text = '{"offsetTable":{"T@g":{0:true,1:1.5,2:"1,000",-1:0}}}'
+    assert consumer_offsets(text) == {("T", "g"): {0: 1, 1: 1, 2: 1000, -1: 0}}
 
 
 def test_groups_have_the_defaults_of_java() -> None:
