@@ -52,9 +52,6 @@ def offsets(
     _check(action, group, topic, delay_level, offset, time, apply)
     from rmq_cli.offsets import run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.offsets.changes import NewOffset, Selection, clamped_offset, offset_at_time, offset_inside  # noqa: PLC0415
-    from rmq_offline.offsets.unsound_queues import refuse_unsound_queues  # noqa: PLC0415
-    from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
-    from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
     conf = follow_broker_conf(config, [store])
     new_offset: NewOffset | None = None
@@ -64,10 +61,13 @@ def offsets(
         new_offset = offset_inside(offset)
     elif time is not None:
         new_offset = offset_at_time(store, parse_time(time))
-    is_derived = action in {Action.CLAMP, Action.RESET}  # of the queue: it has to be sound
-    check = (
-        refuse_unsound_queues(store, VerifyOptions.from_arguments({}, conf), ProcessRunner()) if is_derived else None
-    )
+    check = None
+    if action in {Action.CLAMP, Action.RESET}:  # the queue tells the offset: it has to be sound
+        from rmq_offline.offsets.unsound_queues import refuse_unsound_queues  # noqa: PLC0415
+        from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
+        from rmq_offline.verify.phases.plan import VerifyOptions  # noqa: PLC0415
+
+        check = refuse_unsound_queues(store, VerifyOptions.from_arguments({}, conf), ProcessRunner())
     selection = Selection(group, topic, queue, delay_level)
     return run.run(store, selection, new_offset, check, apply=apply, as_json=as_json)
 

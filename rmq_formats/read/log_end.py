@@ -104,9 +104,7 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
     data_end = last_data[0].start_offset + last_data[1]
     tail = _read_tail(store, *last_data)
     if tail.dispatched_end is not None:
-        used = [segment for segment in segments if segment.start_offset < data_end]
-        cut = find_cut(store, used) if tail.may_be_left(store) else None
-        return None if cut is None else Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
+        return _find_cut_leftovers(store, segments, data_end) if tail.may_be_left(store) else None
     is_orderly = not store.storage.exists(paths.abort_file(store.root))
     if tail.is_broken_before_end_mark and is_orderly:
         cut = find_cut_before_end_mark(store, last_data[0])
@@ -133,13 +131,19 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
     return None
 
 
+def _find_cut_leftovers(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
+    """Find the log's end where the clock steps back in its last files; see ``find_cut``."""
+    cut = find_cut(store, [segment for segment in segments if segment.start_offset < data_end])
+    return None if cut is None else Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
+
+
 def _find_by_checkpoint(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
     """Find the end of a log without queues, whose broker was stopped: the checkpoint has its last record's time."""
-    cut = find_cut(store, [segment for segment in segments if segment.start_offset < data_end])
+    leftovers = _find_cut_leftovers(store, segments, data_end)
     checkpoint = read_checkpoint(store)
-    if cut is None or checkpoint is None or checkpoint.physic_msg_timestamp_ms != cut.last_timestamp_ms:
+    if leftovers is None or checkpoint is None or checkpoint.physic_msg_timestamp_ms != leftovers.last_timestamp_ms:
         return None
-    return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
+    return leftovers
 
 
 def _find_after_damage(
