@@ -47,7 +47,7 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
     Raises:
         OptionError: an unknown column, a column of another type, or two partitions by one thing.
     """
-    known: set[tuple[str, str]] = set()
+    sources: set[tuple[str, str]] = set()
     check_columns_exist([parse_partition(text).column for text in partitions], schema)
     for text in partitions:
         partition = parse_partition(text)
@@ -60,9 +60,9 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
             problem = f"{option} {text}: {partition.column} is {kind.simpleString()}"
             raise OptionError(f"{problem}. Give {partition.transform} a column {what}")
         key = partition.column, "time" if partition.transform in TIME_TRANSFORMS else partition.transform
-        if key in known:
+        if key in sources:
             raise OptionError(f"{option} {text}: {partition.column} already makes such partitions. Leave one out")
-        known.add(key)
+        sources.add(key)
 
 
 def check_columns_exist(names: Sequence[str], schema: StructType) -> None:

@@ -120,20 +120,20 @@ FindTopics = Callable[[StoreLog, Sequence[str]], Collection[str]]
 
 
 def check_topics(
-    find_topics: FindTopics, logs: Sequence[StoreLog], known: frozenset[str], topics: tuple[str, ...]
+    find_topics: FindTopics, logs: Sequence[StoreLog], known_topics: frozenset[str], topics: tuple[str, ...]
 ) -> None:
     """Refuse topics that no store has; a topic that neither queues nor configuration name is searched in the logs.
 
     Args:
         find_topics: scans a log.
         logs: logs of the stores.
-        known: the stores' ``known_topics``, which are computed at each call.
+        known_topics: of the stores, which are computed at each call.
         topics: topics to export.
 
     Raises:
         OptionError: naming them.
     """
-    lacking = [topic for topic in topics if topic not in known]
+    lacking = [topic for topic in topics if topic not in known_topics]
     for log in logs:
         if lacking:
             scanned_topics = find_topics(log, lacking)

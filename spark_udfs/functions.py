@@ -44,8 +44,8 @@ class ArrowFunction:
     def of_spark(self) -> Callable[..., Any]:
         """Make Spark's function for the session that there is now. Raises OptionError before Spark 4.1."""
         _need_arrow_udfs()
-        made: Callable[..., Any] = functions.arrow_udf(self.over_arrays, self.returns)
-        return made
+        function: Callable[..., Any] = functions.arrow_udf(self.over_arrays, self.returns)
+        return function
 
     def for_sql(self) -> Callable[..., Any]:
         """Make the function that SQL finds by its name; before Spark 4.1 one that says so where it is used."""

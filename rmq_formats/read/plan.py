@@ -158,8 +158,8 @@ def _with_queue_logs(
     tasks, description = queue_log_tasks(store, query, logs, split_bytes, min_tasks)
     if logs.kind is not LogKind.JOINED:
         return ReadPlan(AccessPath.SCAN, description, tuple(tasks))
-    kept = plan_read(store, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
-    return ReadPlan(kept.access_path, f"{description}; of the CommitLog: {kept.reason}", (*tasks, *kept.tasks))
+    plan = plan_read(store, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
+    return ReadPlan(plan.access_path, f"{description}; of the CommitLog: {plan.reason}", (*tasks, *plan.tasks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ def _boolean(path: str) -> Convert:
     return convert
 
 
-def _integer(bits: int, path: str, wanted: str) -> Convert:
+def _integer(bits: int, path: str, expected: str) -> Convert:
     most = 1 << (bits - 1)
 
     def convert(value: Any) -> int:
@@ -224,10 +224,10 @@ def _integer(bits: int, path: str, wanted: str) -> Convert:
             try:
                 number = int(value)
             except ValueError:  # it has a fraction or an exponent
-                raise mismatch(path, described(value), wanted) from None
+                raise mismatch(path, described(value), expected) from None
             if -most <= number < most:
                 return number
-        raise mismatch(path, described(value), wanted)
+        raise mismatch(path, described(value), expected)
 
     return convert
 
@@ -235,7 +235,7 @@ def _integer(bits: int, path: str, wanted: str) -> Convert:
 def _decimal(kind: pa.Decimal128Type, path: str) -> Convert:
     context = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-kind.scale)
-    wanted = f"DECIMAL({kind.precision},{kind.scale}) without rounding"
+    expected = f"DECIMAL({kind.precision},{kind.scale}) without rounding"
 
     def convert(value: Any) -> Decimal:
         if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value):
@@ -243,12 +243,12 @@ def _decimal(kind: pa.Decimal128Type, path: str) -> Convert:
                 return Decimal(value).quantize(unit, context=context)
             except (InvalidOperation, Inexact):
                 pass
-        raise mismatch(path, described(value), wanted)
+        raise mismatch(path, described(value), expected)
 
     return convert
 
 
-def _float(bounds: tuple[float, float], path: str, wanted: str) -> Convert:
+def _float(bounds: tuple[float, float], path: str, expected: str) -> Convert:
     least, most = bounds
 
     def convert(value: Any) -> float:
@@ -258,7 +258,7 @@ def _float(bounds: tuple[float, float], path: str, wanted: str) -> Convert:
                 return number
         elif isinstance(value, str) and value in _NOT_FINITE:
             return float(value)
-        raise mismatch(path, described(value), wanted)
+        raise mismatch(path, described(value), expected)
 
     return convert
 
@@ -280,13 +280,13 @@ def _time(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> Convert 
     own = units.of_column(path)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         unit = own or units.default or "s"
-        wanted = f"TIMESTAMP: a text, or a number of {unit}, of {YEARS}"
-        return _timed(path, wanted, lambda text: text_us(text, zone), lambda text: number_us(text, unit))
+        expected = f"TIMESTAMP: a text, or a number of {unit}, of {YEARS}"
+        return _timed(path, expected, lambda text: text_us(text, zone), lambda text: number_us(text, unit))
     if pa.types.is_timestamp(kind):
         unit_ntz = own or units.default
         numbers = None if unit_ntz is None else (lambda text: number_us(text, unit_ntz))
-        wanted = f"TIMESTAMP_NTZ: a text without a zone{_or_number(unit_ntz)}, of {YEARS}"
-        return _timed(path, wanted, lambda text: text_us(text, None), numbers)
+        expected = f"TIMESTAMP_NTZ: a text without a zone{_or_number(unit_ntz)}, of {YEARS}"
+        return _timed(path, expected, lambda text: text_us(text, None), numbers)
     if kind == pa.date32():
         days = None if own is None else (lambda text: number_days(text, own))
         return _timed(path, f"DATE: a text{_or_number(own)}, of {YEARS}", text_days, days)
@@ -298,7 +298,7 @@ def _or_number(unit: str | None) -> str:
 
 
 def _timed(
-    path: str, wanted: str, of_text: Callable[[str], int | None], of_number: Callable[[str], int | None] | None
+    path: str, expected: str, of_text: Callable[[str], int | None], of_number: Callable[[str], int | None] | None
 ) -> Convert:
     def convert(value: Any) -> int:
         found = None
@@ -307,7 +307,7 @@ def _timed(
         elif type(value) is NumberText and of_number is not None:
             found = of_number(value)
         if found is None:
-            raise mismatch(path, described(value), wanted)
+            raise mismatch(path, described(value), expected)
         return found
 
     return convert

@@ -200,7 +200,7 @@ def _check_unknown(whole: Any, selected: Selected, *, is_strict: bool) -> list[t
         mismatches.append((path, unknown.data))
     if not whole.ListFields() and not mismatches:
         numbers = shown(
-            ", ".join(str(number) for number in sorted({one.field_number for one in UnknownFieldSet(whole)}))
+            ", ".join(str(number) for number in sorted({field.field_number for field in UnknownFieldSet(whole)}))
         )
         raise Mismatch(f"the body has none of the fields of {whole.DESCRIPTOR.full_name}; it has numbers {numbers}")
     return mismatches
@@ -289,10 +289,10 @@ def _reader(
     return read
 
 
-def _micros(given: Any, name: str) -> int:
-    micros = int(given.seconds * 1_000_000 + given.nanos // 1000)
+def _micros(timestamp: Any, name: str) -> int:
+    micros = int(timestamp.seconds * 1_000_000 + timestamp.nanos // 1000)
     if not in_range(micros):
-        raise mismatch(name, f"seconds {given.seconds}", f"{_TIMESTAMP} of {YEARS}")
+        raise mismatch(name, f"seconds {timestamp.seconds}", f"{_TIMESTAMP} of {YEARS}")
     return micros
 
 
@@ -302,19 +302,19 @@ def _value(
     if _is_map(field):
         entry = field.message_type.fields_by_name
         key, value = (_single_value(entry[name], f"{path}.{name}", None, above, selected) for name in ("key", "value"))
-        return lambda given: [(key(name), value(given[name])) for name in given]
+        return lambda entries: [(key(name), value(entries[name])) for name in entries]
     if field.is_repeated:
         element = _single_value(field, f"{path}.element", None, above, selected)
-        return lambda given: [element(item) for item in given]
+        return lambda items: [element(item) for item in items]
     return _single_value(field, path, refused, above, selected)
 
 
-def _message_as_json(given: Any, path: str) -> str:
+def _message_as_json(message: Any, path: str) -> str:
     """Write a message as Protobuf's own JSON, its members in the order of their names."""
     try:
-        value = json_format.MessageToDict(given, preserving_proto_field_name=True)
+        value = json_format.MessageToDict(message, preserving_proto_field_name=True)
     except (json_format.SerializeToJsonError, ValueError, TypeError) as error:
-        raise mismatch(path, shown(error), f"{given.DESCRIPTOR.full_name} that JSON can express") from None
+        raise mismatch(path, shown(error), f"{message.DESCRIPTOR.full_name} that JSON can express") from None
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -323,9 +323,9 @@ def _single_value(
 ) -> Callable[[Any], Any]:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
-            return lambda given: _micros(given, path)
+            return lambda timestamp: _micros(timestamp, path)
         if _is_json(field.message_type, above):
-            return lambda given: _message_as_json(given, path)
+            return lambda message: _message_as_json(message, path)
         return _reader(field.message_type, f"{path}.", refused, above, selected)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         names = {value.number: value.name for value in field.enum_type.values}

@@ -49,14 +49,14 @@ def set_former_delays(rows: Longs, expected: Longs, is_known: NDArray[np.bool_])
         expected: int64[n], the times of delivery with the delay of now.
         is_known: bool[n], which rows have the tags code of a sound unit.
     """
-    known = np.flatnonzero(is_known)
+    known_rows = np.flatnonzero(is_known)
     damaged = np.flatnonzero(~is_known & (rows[:, unit_kernel.STORE_TIMESTAMP] > 0))
-    after = np.searchsorted(known, damaged)
-    is_inside = (after > 0) & (after < len(known))
+    after = np.searchsorted(known_rows, damaged)
+    is_inside = (after > 0) & (after < len(known_rows))
     damaged, after = damaged[is_inside], after[is_inside]
     tags_codes = rows[:, unit_kernel.TAGS_CODE]
     delays = np.where(tags_codes != expected, tags_codes - rows[:, unit_kernel.STORE_TIMESTAMP], 0)
-    before_delays, after_delays = delays[known[after - 1]], delays[known[after]]
+    before_delays, after_delays = delays[known_rows[after - 1]], delays[known_rows[after]]
     is_former = (before_delays > 0) & (before_delays == after_delays)
     between = damaged[is_former]
     rows[between, unit_kernel.TAGS_CODE] = rows[between, unit_kernel.STORE_TIMESTAMP] + before_delays[is_former]

@@ -162,9 +162,9 @@ def test_a_group_of_a_lost_queue_whose_messages_are_in_the_log_is_left_where_it_
 ) -> None:
     (store / "config/consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:12}}}')
     shutil.rmtree(store / "consumequeue" / "Orders" / "0")
-    told = [answer for answer in answers(store) if "group g" in answer["seen"]]
-    assert [answer["question"] for answer in told] == [MESSAGES, LAG]
-    assert {answer["command"] for answer in told} == {f"rmq repair {store} --plan"}
+    group_answers = [answer for answer in answers(store) if "group g" in answer["seen"]]
+    assert [answer["question"] for answer in group_answers] == [MESSAGES, LAG]
+    assert {answer["command"] for answer in group_answers} == {f"rmq repair {store} --plan"}
 
 
 def test_settings_that_withhold_messages_are_reported(store: Path, answers: Answers) -> None:

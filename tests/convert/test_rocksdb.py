@@ -120,10 +120,10 @@ def test_a_newer_file_is_laid_over_rocksdb(rmq: Rmq, variant: Golden, tmp_path: 
     newer = {"dataVersion": {"counter": 1 << 30}, "topicConfigTable": {"Fresh": {"topicName": "Fresh", "perm": 4}}}
     (store / "config" / "topics.json").write_text(json.dumps(newer), "utf-8")
     convert(rmq, store, "classic", tmp_path / "files")
-    found = broker_config.stored_topics(open_store(str(tmp_path / "files")))
-    assert found == broker_config.stored_topics(open_store(str(store)))
-    assert found is not None
-    assert {"Fresh", "Orders"} <= set(found)
+    topics = broker_config.stored_topics(open_store(str(tmp_path / "files")))
+    assert topics == broker_config.stored_topics(open_store(str(store)))
+    assert topics is not None
+    assert {"Fresh", "Orders"} <= set(topics)
 
 
 def test_files_about_the_log_are_copied_and_others_are_reported(rmq: Rmq, variant: Golden, tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_a_queue_that_would_end_lower_in_files_is_refused(rmq: Rmq, tmp_path: Pa
     save_checkpoint(store, FIRST_MS + 6)
     shutil.rmtree(store / "consumequeue")
     assert rmq("convert", store, "--to", "rocksdb", "--out", tmp_path / "new", *SIZES).exit_code == 1
-    told = refusal(rmq, "convert", tmp_path / "new", "--to", "classic", "--out", tmp_path / "files")
-    assert "Gaps/0 ends at 7, and at 5 in the new store" in told
+    error_line = refusal(rmq, "convert", tmp_path / "new", "--to", "classic", "--out", tmp_path / "files")
+    assert "Gaps/0 ends at 7, and at 5 in the new store" in error_line
     assert not (tmp_path / "files").exists()
 
 

@@ -25,9 +25,9 @@ def store(base: Path, tmp_path: Path) -> Path:
 
 
 def estimate(store: Path) -> StartEstimate:
-    found = estimate_start(open_store(str(store)), open_store(str(store)).segments)
-    assert found is not None
-    return found
+    estimate = estimate_start(open_store(str(store)), open_store(str(store)).segments)
+    assert estimate is not None
+    return estimate
 
 
 def test_after_a_clean_shutdown_the_file_that_queues_reach_is_read(store: Path) -> None:

@@ -170,9 +170,9 @@ def test_java_and_a_repair_leave_a_queue_whose_last_units_are_lost_and_a_rebuild
     units = path.read_bytes().rstrip(b"\0")
     path.write_bytes(units[: (len(units) // 20 - 3) * 20].ljust(path.stat().st_size, b"\0"))
     before = files_with_data(store)
-    left = shutil.copytree(store, tmp_path / "left")
-    assert len(consumed(left, "mixed")) == len(sound) - 3
-    assert files_with_data(left) == before
+    damaged_copy = shutil.copytree(store, tmp_path / "left")
+    assert len(consumed(damaged_copy, "mixed")) == len(sound) - 3
+    assert files_with_data(damaged_copy) == before
     counts = verify_store(str(store), VerifyOptions(), ProcessRunner(1)).counts
     faults = {kind.code: count for kind, count in counts.items() if kind.severity is not Severity.INFO}
     assert faults == {"consumequeue.unit.not_added": 3}

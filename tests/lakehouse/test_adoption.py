@@ -82,7 +82,7 @@ class TestDelta:
         assert detail.clusteringColumns == ["topic"]
 
     @pytest.mark.parametrize(
-        ("columns", "clauses", "said"),
+        ("columns", "clauses", "reason"),
         [
             ("topic STRING, body BINARY", "", "has no column physical_offset, which identifies its rows"),
             (f"{COLUMNS}, team STRING NOT NULL", "", "its column team is NOT NULL"),
@@ -92,11 +92,11 @@ class TestDelta:
         ],
     )
     def test_what_an_export_cannot_fill_is_refused(
-        self, exporter: Exporter, columns: str, clauses: str, said: str
+        self, exporter: Exporter, columns: str, clauses: str, reason: str
     ) -> None:
         make(exporter, columns, clauses)
         write(exporter.store, plain(2))
-        with pytest.raises(StoreError, match=said):
+        with pytest.raises(StoreError, match=reason):
             exporter.run("--adopt")
 
     def test_a_typed_table_with_a_key_takes_upserts(self, exporter: Exporter, tmp_path: Path) -> None:

@@ -49,8 +49,10 @@ def attempt(
     )
     raw = body.encode() if isinstance(body, str) else body
     arrow_columns = pa.struct(list(arrow_schema(columns)))
-    found = decoded(pa.array([raw], pa.binary()), decoder(arrow_columns, units or TimeUnits(), zone), arrow_columns)
-    (row,) = found.to_pylist()
+    decoded_rows = decoded(
+        pa.array([raw], pa.binary()), decoder(arrow_columns, units or TimeUnits(), zone), arrow_columns
+    )
+    (row,) = decoded_rows.to_pylist()
     value = row["value"]
     return (value if value is None or columns is kind else value["v"]), row["reason"]
 

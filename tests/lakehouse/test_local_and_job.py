@@ -41,9 +41,9 @@ def test_both_make_the_same_table_of_the_same_store(exporter: Exporter, local: L
         k: v for k, v in by_job.items() if k not in varying
     }
     assert exporter.rows() == rows
-    own = actions(table, 0)["metaData"]
+    table_metadata = actions(table, 0)["metaData"]
     for member in ("schemaString", "partitionColumns", "configuration", "description", "format"):
-        values = (own[member], metadata[member])
+        values = (table_metadata[member], metadata[member])
         if member in {"schemaString"}:
             values = (json.loads(values[0]), json.loads(values[1]))
         if member == "configuration":

@@ -250,16 +250,16 @@ def test_a_vacuum_deletes_what_killed_exports_left_and_nothing_else(local: Local
     write(local.store, plain(20))
     local.run()
     partition = next(local.table.glob("topic=*/date=*"))
-    left, young = partition / "part-left.snappy.parquet", partition / "part-young.snappy.parquet"
+    orphan, young = partition / "part-left.snappy.parquet", partition / "part-young.snappy.parquet"
     progress = local.table / "_rmq_checkpoint" / "offsets" / "0"
     progress.parent.mkdir(parents=True)
-    for path in (left, young, progress):
+    for path in (orphan, young, progress):
         path.write_bytes(b"x")
-    for path in (left, progress):
+    for path in (orphan, progress):
         os.utime(path, (1_600_000_000, 1_600_000_000))
     placed = write(local.store, plain(30))
     local.run("--vacuum", "168")
-    assert (left.exists(), young.exists(), progress.exists()) == (False, True, True)
+    assert (orphan.exists(), young.exists(), progress.exists()) == (False, True, True)
     assert local.offsets() == placed
     assert local.run()[0]["messages"] == 0
 

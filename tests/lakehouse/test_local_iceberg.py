@@ -111,9 +111,9 @@ def test_of_those_who_create_a_table_at_once_one_creates_it(tmp_path: Path, atte
         location = IcebergLocation(str(table), {})
         barrier.wait()
         location.create(iceberg_schema(pa.schema([("offset", pa.int64())]), "table"), (), {})
-        found = location.load()
-        assert found is not None
-        return found.metadata_location
+        created_table = location.load()
+        assert created_table is not None
+        return created_table.metadata_location
 
     with ThreadPoolExecutor(8) as threads:
         created = [threads.submit(create) for _ in range(8)]

@@ -429,12 +429,12 @@ def describe(path: Path) -> Any:
         table = IcebergLocation(str(path), {}).load()
         assert table is not None
         return [table.schema().model_dump(), dict(table.properties)]
-    found = DeltaTable(path)
-    metadata = found.metadata()
+    delta_table = DeltaTable(path)
+    metadata = delta_table.metadata()
     configuration = {k: json.loads(v) if v.startswith("{") else v for k, v in metadata.configuration.items()}
-    newest = (path / "_delta_log" / f"{found.version():020}.json").read_text().splitlines()
+    newest = (path / "_delta_log" / f"{delta_table.version():020}.json").read_text().splitlines()
     actions = [json.loads(line) for line in newest]
     versions = {a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a}
     notes = [a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a]
-    schema = json.loads(found.schema().to_json())
+    schema = json.loads(delta_table.schema().to_json())
     return [schema, configuration, metadata.description, metadata.partition_columns, versions, notes]

@@ -81,7 +81,7 @@ def test_partition_fields_have_the_names_of_iceberg_s_alter_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "said"),
+    ("partitions", "reason"),
     [
         (("bucket(16, keys)",), "keys is array<string>. Give bucket a column of single values"),
         (("hour(n)",), "n is bigint. Give hour a column of another type"),
@@ -90,12 +90,12 @@ def test_partition_fields_have_the_names_of_iceberg_s_alter_table() -> None:
         (("day(x)",), "unknown column 'x'"),
     ],
 )
-def test_a_transform_needs_a_column_of_its_type(partitions: tuple[str, ...], said: str) -> None:
+def test_a_transform_needs_a_column_of_its_type(partitions: tuple[str, ...], reason: str) -> None:
     columns = {"keys": ArrayType(SparkString()), "n": LongType(), "t": TimestampType()}
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises(OptionError) as refused:
         check_partitions(partitions, schema, "--partition-by")
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_delta_refuses_a_transform_in_one_line(tmp_path: Path) -> None:

@@ -229,9 +229,9 @@ def test_a_log_ends_where_the_clock_steps_back_though_former_units_name_its_left
 ) -> None:
     log = log_with_named_leftovers(to_the_end_of_a_file=to_the_end_of_a_file)
     root = log.save(tmp_path / "store")
-    found = leftovers(root)
-    assert found is not None
-    assert found.log_end == log.end
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end
     assert Store(str(root)).count_rows() == 60
     report = verify_store(str(root), VerifyOptions(consumequeue_file_bytes=2000), ProcessRunner(1))
     assert (report.messages, codes(report)) == (60, {"index.missing": 60})
@@ -268,9 +268,9 @@ def test_a_log_ends_before_half_a_leftover_and_the_end_mark_of_a_file_that_none_
 ) -> None:
     log = log_with_half_a_leftover(leftover_bytes)
     root = log.save(tmp_path / "store")
-    found = leftovers(root)
-    assert found is not None
-    assert found.log_end == log.end
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end
     report = verify_store(str(root), VerifyOptions(consumequeue_file_bytes=2000), ProcessRunner(1))
     assert codes(report) == {"index.missing": report.messages}
     assert Store(str(root)).count_rows() == report.messages == len(log.units)
@@ -302,6 +302,6 @@ def test_leftovers_that_fill_the_logs_tail_are_known_by_the_checkpoint(
     log = log_with_named_leftovers()
     root = log.save(tmp_path / "store")
     save_checkpoint(root, FIRST_MS + 60_000)
-    found = leftovers(root)
-    assert found is not None
-    assert found.log_end == log.end
+    behind = leftovers(root)
+    assert behind is not None
+    assert behind.log_end == log.end

@@ -25,8 +25,8 @@ def test_a_large_read_of_bodies_that_nobody_selected_is_logged_once(
     is_logged: bool,
 ) -> None:
     monkeypatch.setattr(batch, "_NOTABLE_BYTES", notable_bytes)
-    given = {"path": str(golden("mixed") / "store")} | ({} if columns is None else {"columns": columns})
-    options = commitlog_options(given)
+    source_options = {"path": str(golden("mixed") / "store")} | ({} if columns is None else {"columns": columns})
+    options = commitlog_options(source_options)
     with caplog.at_level(logging.WARNING):
         assert CommitLogReader(options, schemas.of_read(schemas.COMMITLOG, options)).partitions()
     logged = [record for record in caplog.records if "bodies are read" in record.getMessage()]

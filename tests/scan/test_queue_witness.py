@@ -162,16 +162,16 @@ def test_units_of_lost_messages_retain_the_end_and_stay_so_in_the_next_merge() -
     life.store_all(range(20))
     units = life.standing(0)
     lost = (np.array([5 * SIZE, 15 * SIZE]), np.array([8 * SIZE, 20 * SIZE]))
-    kept = [record for record in life.records if not (500 <= record[1] < 800 or record[1] >= 1500)]
-    merged = merge_queue(0, units, table(kept), LogBounds(0, life.at, lost))
+    records = [record for record in life.records if not (500 <= record[1] < 800 or record[1] >= 1500)]
+    merged = merge_queue(0, units, table(records), LogBounds(0, life.at, lost))
     expected = [[place, place * SIZE, LOST_UNIT_SIZE, 0, 0] for place in (5, 6, 7, *range(15, 20))]
     assert (merged.end, merged.lost.tolist(), len(merged.rows)) == (20, expected, 12)
     standing = np.concatenate([merged.rows, merged.lost])
     standing = standing[np.argsort(standing[:, kernel.QUEUE_OFFSET])]
-    again = merge_queue(0, standing, table(kept), LogBounds(0, life.at))
+    again = merge_queue(0, standing, table(records), LogBounds(0, life.at))
     assert (again.end, again.lost.tolist(), again.rows.tolist()) == (20, expected, merged.rows.tolist())
     life.store(20, is_dispatched=False)
-    later = merge_queue(0, standing, table([*kept, life.records[-1]]), life.bounds())
+    later = merge_queue(0, standing, table([*records, life.records[-1]]), life.bounds())
     assert later.rows[-1, :2].tolist() == [20, 20 * SIZE]
 
 

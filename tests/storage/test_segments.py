@@ -159,8 +159,8 @@ def test_segments_are_listed_in_the_order_of_their_offsets(place: tuple[Storage,
         (tmp_path / "commitlog" / f"{offset:020d}").write_bytes(bytes(4096))
     for foreign in ("1", "x" * 20):
         (tmp_path / "commitlog" / foreign).write_bytes(b"")
-    found = StoreFiles(storage, root).segments
-    assert [(found_one.start_offset, found_one.end_offset) for found_one in found] == [
+    segments = StoreFiles(storage, root).segments
+    assert [(found_one.start_offset, found_one.end_offset) for found_one in segments] == [
         (0, 4096), (4096, 8192), (1 << 40, (1 << 40) + 4096),
     ]  # fmt: skip
     assert list_segments(storage, f"{root}/none") == []

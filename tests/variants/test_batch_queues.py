@@ -168,8 +168,8 @@ def test_a_queue_that_begins_late_came_back_after_its_topic_was_deleted(variant:
     topics = json.loads((store / "config" / "topics.json").read_text())
     del topics["topicConfigTable"]["BatchOrders"]
     (store / "config" / "topics.json").write_text(json.dumps(topics))
-    found = {item.kind.code: item.count for item in verify(store).findings if item.queue_id == 1}
-    assert found == {"consumequeue.topic.deleted": 5}
+    counts = {item.kind.code: item.count for item in verify(store).findings if item.queue_id == 1}
+    assert counts == {"consumequeue.topic.deleted": 5}
     change(store / FILE, 3, b"\x01")
     assert "consumequeue.unit.missing" in codes(store)
 

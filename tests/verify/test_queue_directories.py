@@ -54,11 +54,11 @@ class Listed(LocalStorage):
 def test_the_driver_holds_few_bytes_of_each_queue() -> None:
     tracemalloc.start()
     try:
-        found = run_alone(list_queues(StoreFiles(Listed(), "/store"), FindingList()), ProcessRunner(1))
+        queues = run_alone(list_queues(StoreFiles(Listed(), "/store"), FindingList()), ProcessRunner(1))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found.by_partition(1).queue_ids) == 40_000
+    assert len(queues.by_partition(1).queue_ids) == 40_000
     assert held < 40_000 * 16  # it was 133 bytes a queue
 
 

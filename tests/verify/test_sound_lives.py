@@ -248,8 +248,8 @@ def test_expired_units_between_live_ones_are_right_though_they_are_as_many(tmp_p
 def test_units_after_the_end_of_a_log_that_was_cut_are_left_from_a_recovery(tmp_path: Path) -> None:
     units = write_log(tmp_path, range(30))
     end = units[-1].physical_offset + units[-1].size
-    left = [Unit(end + 40 + 90 * number, 90, 7) for number in range(3)]
-    write_queue(tmp_path, dict(enumerate([*units, *left])))
+    leftover_units = [Unit(end + 40 + 90 * number, 90, 7) for number in range(3)]
+    write_queue(tmp_path, dict(enumerate([*units, *leftover_units])))
     write_config(tmp_path, "Orders")
     for flushed_ms in (FIRST_MS, 0):  # a broker that ran for a moment flushed the log by no thread that notes it
         save_checkpoint(tmp_path, FIRST_MS, flushed_ms=flushed_ms)
@@ -304,9 +304,9 @@ def test_ext_units_that_a_broker_gave_again_after_a_cut_are_a_warning(tmp_path: 
     (directory / f"{0:020d}").write_bytes(b"".join(unit.encode() for unit in ext_units).ljust(4096, b"\0"))
     write_config(tmp_path, "Orders")
     sizes = replace(SIZES, consumequeue_ext_file_bytes=4096)
-    found = codes(verify(tmp_path, sizes))
-    assert found.pop("consumequeue_ext.reused") == 35 - first
-    assert set(found) <= {"index.missing", "commitlog.queue_offset.gap"}
+    finding_codes = codes(verify(tmp_path, sizes))
+    assert finding_codes.pop("consumequeue_ext.reused") == 35 - first
+    assert set(finding_codes) <= {"index.missing", "commitlog.queue_offset.gap"}
     path = tmp_path / "consumequeue" / "Orders" / "0" / f"{800:020d}"
     patch(path, 12, encode_ext_address(26 * ext_units[0].size).to_bytes(8, "big", signed=True))
     assert codes(verify(tmp_path, sizes))["consumequeue_ext.address"] == 1

@@ -104,7 +104,9 @@ def test_a_java_broker_s_bit_maps_have_our_bits(tmp_path: Path) -> None:
     filters = ConsumerFilters(
         TableFiles(str(tmp_path / "store"), Disk(), Threads()), BrokerConfig(enable_property_filter=True), lambda: 0
     )
-    assert {group: one.data.expression for group, one in filters.topics[TOPIC].items()} == GROUPS
+    assert {
+        group: consumer_filter.data.expression for group, consumer_filter in filters.topics[TOPIC].items()
+    } == GROUPS
     data = Path(queue_dir(consumequeue_ext_dir(str(tmp_path / "store")), TOPIC, 0), "0" * 20).read_bytes()
     at = 0
     for record in records_of(tmp_path / "store"):
@@ -116,8 +118,8 @@ def test_a_java_broker_s_bit_maps_have_our_bits(tmp_path: Path) -> None:
             assert unit.store_timestamp_ms == message.store_timestamp_ms
             matching = [
                 position
-                for one in filters.topics[TOPIC].values()
-                if one.filter.matches is not None and one.filter.matches(record)
-                for position in one.data.bloom_filter_data.bit_pos
+                for consumer_filter in filters.topics[TOPIC].values()
+                if consumer_filter.filter.matches is not None and consumer_filter.filter.matches(record)
+                for position in consumer_filter.data.bloom_filter_data.bit_pos
             ]
             assert unit.bit_map == (b"" if message.body == b"0" else filters.bloom.bit_map(matching))

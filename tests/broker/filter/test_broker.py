@@ -203,11 +203,11 @@ def test_the_original_s_file_is_read(golden: Callable[[str], Path], config: Brok
 
 def put_bit_maps(monkeypatch: pytest.MonkeyPatch, maps: Iterable[bytes]) -> None:
     """Give the next units of ConsumeQueueExt the bit maps that a Java broker would have written."""
-    left, append = iter(maps), QueueExt.append
+    remaining_maps, append = iter(maps), QueueExt.append
     monkeypatch.setattr(
         QueueExt,
         "append",
-        lambda ext, units: append(ext, [replace(unit, bit_map=next(left)) for unit in units]),
+        lambda ext, units: append(ext, [replace(unit, bit_map=next(remaining_maps)) for unit in units]),
     )
 
 

@@ -103,7 +103,7 @@ async def test_a_child_is_popped_in_time_while_the_time_of_day_is_behind(
         await eventually(is_waiting)
         clocks.pass_ms(10_200)
         broker._lite._expire()
-        assert [one.times for one in await asyncio.wait_for(waiting, 5)] == [1]
+        assert [message.times for message in await asyncio.wait_for(waiting, 5)] == [1]
 
 
 async def test_an_invisible_time_is_changed(lite: Asker, watcher: Watcher, clock: Clock) -> None:

@@ -188,8 +188,8 @@ def _repair(one: Round, name: str, life: Life) -> bool:
     log = f"{_LOG}/{file.name}"
     for path in old.keys() & new.keys():
         if path.startswith(f"{_LOG}/") and not any(new[path][max(0, log_end - int(Path(path).name)) :]):
-            kept = _part_up_to(log_end, path, old[path])  # a repair clears a torn tail, as it says
-            old[path] = kept.ljust(len(new[path]), b"\0")
+            log_part = _part_up_to(log_end, path, old[path])  # a repair clears a torn tail, as it says
+            old[path] = log_part.ljust(len(new[path]), b"\0")
     one.demand(_cut(old.pop(log), record, size) == _cut(new.pop(log), record, size), f"{name}: the log is changed")
     old, new = _without_fault(old), _without_fault(new)
     changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))

@@ -107,13 +107,13 @@ def copied_slave(master: MessageStore, root: Path) -> MessageStore:
 
 def bodies_by_offset(store: MessageStore) -> dict[int, bytes]:
     """Return the bodies of the queue T/0, by queue offset."""
-    found = {}
+    bodies = {}
     for queue_offset in range(store.min_offset("T", 0), store.max_offset("T", 0)):
         for record in store.get("T", 0, queue_offset, 1).slices:
             message = store.message(int.from_bytes(record[28:36], "big"))
             assert message is not None
-            found[message.queue_offset] = message.body
-    return found
+            bodies[message.queue_offset] = message.body
+    return bodies
 
 
 @pytest.mark.parametrize("is_last_of_file", [False, True])
