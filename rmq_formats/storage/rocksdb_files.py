@@ -84,7 +84,7 @@ def _write_tables(rocksdict: Any, directory: Path, family: str, pairs: Iterator[
             writer.open(paths[-1])
         put, keys, values = writer.__setitem__, chunk.keys, chunk.values
         key_bytes, value_bytes = chunk.key_bytes, chunk.value_bytes
-        number = len(keys) // key_bytes
+        number = len(keys) // key_bytes if key_bytes else 1  # an empty key is there once
         # A call for each pair: the library has no other, and takes 2.5 million a second.
         for at in range(number):
             put(keys[key_bytes * at : key_bytes * (at + 1)], values[value_bytes * at : value_bytes * (at + 1)])

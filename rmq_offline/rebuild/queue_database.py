@@ -53,7 +53,8 @@ def make_queue_database(
         work: the work directory; the queues are in ``new/consumequeue``.
         segments: of the CommitLog, on this machine.
         log_end: physical offset of the end of its last record.
-        former: the database that stands in the store: units whose records have expired are taken from it.
+        former: the database that stands in the store: units whose records have expired are taken from it, and pairs
+            that nobody knows.
 
     Raises:
         StoreError: the library is not installed, or the disk does not take the database.
@@ -66,6 +67,9 @@ def make_queue_database(
         new.rename(files)
     shutil.rmtree(database, ignore_errors=True)
     bounds: list[Bound] = []
+    if former is not None:
+        with suppress(FormatError):
+            bounds += former.unknown_pairs()
     units = _units(storage, str(files), segments, bounds, former)
     make_rocksdb(database, {UNITS_FAMILY: units, OFFSETS_FAMILY: _bounds(bounds, log_end)})
     shutil.rmtree(new, ignore_errors=True)

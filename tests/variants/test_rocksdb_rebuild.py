@@ -20,7 +20,7 @@ from tests.support.stores.rebuilt_stores import built, golden_options, rebuild
 from tests.support.stores.store_with_queues import write_log
 from tests.support.stores.verified_stores import REBUILT
 from tests.variants.conftest import Untouched, held, refusal
-from tests.variants.test_rocksdb_verify import verified
+from tests.variants.test_rocksdb_verify import changed, verified
 
 Variant = Callable[[str], Path]
 NAMES = ("rocksdb", "rocksdb_lmq", "rocksdb_crash")
@@ -61,6 +61,17 @@ def test_the_pairs_are_those_of_java_s_rebuild(
     assert built(store).index == built(golden(name) / "expected").index
     assert not (store / ".rmq-rebuild").exists()
     assert not (store / "consumequeue" / "rocksdict-config.json").exists()
+
+
+def test_pairs_that_nobody_knows_stay(variant: Variant, golden: Variant) -> None:
+    """The original has left one with an empty key (the lab's lives, seed 1800006)."""
+    store = variant("rocksdb")
+    with changed(store) as (_, offsets):
+        offsets[b""] = b"value"
+        offsets[b"of another program"] = b""
+    rebuild(store, None, golden_options(VARIANTS["rocksdb"]))
+    unknown = {f"offset\t{key.hex()}\t{value.hex()}" for key, value in ((b"", b"value"), (b"of another program", b""))}
+    assert pairs(store) == expected(golden("rocksdb")) | unknown
 
 
 def test_units_of_expired_records_stay(variant: Variant, golden: Variant) -> None:

@@ -99,6 +99,17 @@ class QueueDatabase:
         value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id, which))
         return None if value is None else self._decode(QueueBound.decode, value)
 
+    def unknown_pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """List the pairs beside the bounds that are no bound and no checkpoint, such as one with an empty key.
+
+        Raises:
+            FormatError: a damaged file.
+        """
+        for keys, values in self._database.chunks(codec.OFFSETS_FAMILY):
+            for key, value in zip(keys, values, strict=True):
+                if key != codec.CHECKPOINT_KEY and codec.split_bound_key(key) is None:
+                    yield key, value
+
     def checkpoint(self) -> int:
         """Return the physical offset after the last dispatched record; 0 without such an entry. Raises FormatError.
 
