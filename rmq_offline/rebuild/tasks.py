@@ -6,38 +6,33 @@ the first. A task writes temporary files and renames them, so it can run twice, 
 resumes from the tasks that are done.
 """
 
-import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import paths
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.index import IndexBound, entry_position
-from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
-from rmq_formats.codecs.variants.batch_consumequeue import batch_images
 from rmq_formats.kernels import dispatch as dispatch_kernel
-from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan import derived_images
+from rmq_formats.scan.derived_images import Rows
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.light_units import drop_light_units, own_queues
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.rebuild import log_facts
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.standing_database import noted_database, opened_witness, place_by_database
-from rmq_offline.rebuild.standing_queues import StandingQueue, StandingQueues
+from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, Place, queue_sources, write_queue
+from rmq_offline.rebuild.standing_queues import Queue
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.waves import MAX_REPORTED, Area, write_text
-from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
 
 
@@ -198,181 +193,42 @@ def _only_live(
     return units[is_live], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
 
 
-def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placement) -> Iterator[Finding]:
-    for kind, rows in (
-        (finding_kinds.QUEUE_OFFSET_REPEATED, placement.repeated),
-        (finding_kinds.QUEUE_OFFSET_DISPLACED, placement.displaced),
-    ):
-        for row in rows:
-            yield Finding(
-                kind, "unit left out", None, int(row[unit_kernel.PHYSICAL_OFFSET]), int(row[unit_kernel.SIZE]),
-                topic, queue_id, int(row[unit_kernel.QUEUE_OFFSET]),
-            )  # fmt: skip
-    if placement.gap_units:
-        detail = f"{placement.gap_units} queue offsets between the first and the last have no record"
-        yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)
-
-
-_NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
-Place: TypeAlias = Callable[[derived_images.Rows], derived_images.Placement]
-
-
 def write_queues(
     partition: int, split_count: int, options: RebuildOptions, area: Area, place: Place | None = None
 ) -> WriteResult:
     """Write the files of all queues of one partition; a task of the second wave.
 
     Args:
-        partition: which.
         split_count: of the first wave.
-        options: of the rebuild.
-        area: work area of the spills and of the files.
         place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
     """
     done = f"done/queues-{partition:06d}.json"
     if area.exists(done):
         return WriteResult.from_json(area.read_text(done))
-    queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
+    queues: dict[Queue, list[Rows]] = {}
     for number in range(split_count):
         for topic, queue_id, rows in spill.read_partition(area.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows) and options.rebuilds(topic, queue_id):
                 queues.setdefault((topic, queue_id), []).append(rows)
-    inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
-    standing: StandingQueues | None = None
-    placements: dict[tuple[str, int], derived_images.Placement] = {}
-    if place is None:
-        facts = log_facts.read_log_facts(area)
-        place = functools.partial(derived_images.place_units, lost=facts.lost_ranges)
-        if StandingQueues.exist(area, partition):
-            standing = StandingQueues(area, partition, options, facts)
-            for queue in standing.queues:
-                queues.setdefault(queue, [])
-        if options.queue_database:
-            with opened_witness(noted_database(area)) as database:
-                for name, parts in queues.items():
-                    placements[name] = place_by_database(database, *name, np.concatenate([_NO_ROWS, *parts]), facts)
     findings: list[Finding] = []
     counts: Counter[str] = Counter()
-    files: dict[str, int] = {}
+    files = Files()
     queue_count = unit_count = 0
-    for (topic, queue_id), parts in sorted(queues.items()):
-        rows = np.concatenate([_NO_ROWS, *parts])
-        if not paths.is_safe_topic(topic) or "\ufffd" in topic:
-            findings.append(
-                Finding(finding_kinds.LOG_TOPIC, "topic is no directory name", None,
-                        int(rows[0, unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
-            )  # fmt: skip
-            counts[finding_kinds.LOG_TOPIC.code] += 1
-            continue
-        if topic in options.batch_topics:
-            units = batch_queues.units_of(rows, inner_batches() if len(rows) else rows)
-            carried = None if standing is None else standing.merge_batches((topic, queue_id), units)
-            if carried is None:
-                written = _write_batch_queue(topic, queue_id, units, options, area)
-            else:
-                written = _write_merged_queue(topic, queue_id, carried, options, area)
-            queue_count += bool(written)
-            files |= written
-            unit_count += len(units)
-            continue
-        merged = None if standing is None else standing.merge((topic, queue_id), rows)
-        if merged is not None:
-            written = _write_merged_queue(topic, queue_id, merged, options, area)
-            queue_count += bool(written)
-            files |= written
-            unit_count += 0 if merged.state is None else len(merged.state.rows)
-            findings += merged.findings.kept
-            counts.update({kind.code: count for kind, count in merged.findings.counts.items()})
-            continue
-        placement = placements.pop((topic, queue_id), None)
-        if placement is None:
-            is_cut = options.live_topics is not None and topic.startswith(LIGHT_QUEUE_PREFIX)  # of units left out
-            placement = derived_images.place_by_offset(rows) if is_cut else place(rows)
-        queue_findings = list(_queue_findings(topic, queue_id, placement))
-        findings += queue_findings
-        counts.update(finding.kind.code for finding in queue_findings)
-        if len(placement.rows):
-            queue_count += 1
-            files |= _write_queue(topic, queue_id, placement.rows, options, area)
-            unit_count += len(placement.rows)
+    with queue_sources(partition, split_count, options, area, place) as (standing_queues, sources):
+        for queue in standing_queues:
+            queues.setdefault(queue, [])
+        for queue, parts in sorted(queues.items()):
+            written = write_queue(queue, np.concatenate([NO_ROWS, *parts]), sources)
+            queue_count += bool(written.files)
+            files |= written.files
+            unit_count += written.unit_count
+            findings += written.findings
+            counts.update(written.counts)
     reported = tuple(finding.to_dict() for finding in findings[:MAX_REPORTED])
     result = WriteResult(queue_count, len(files), unit_count, 0, reported, dict(counts))
     area.note_files(f"queues-{partition:06d}", files)
     write_text(area, done, result.to_json())
     return result
-
-
-Files = dict[str, int]  # sizes in bytes, by names in the store
-
-
-def _write_merged_queue(
-    topic: str, queue_id: int, merged: StandingQueue, options: RebuildOptions, area: Area
-) -> Files:  # fmt: skip
-    """Carry a queue over, or write the merge of its files and its records."""
-    sizes, files = options.sizes, Files()
-    sizes_of = {
-        "consumequeue": sizes.consumequeue_file_bytes, "consumequeue_ext": sizes.consumequeue_ext_file_bytes,
-        "batchconsumequeue": sizes.batchconsumequeue_file_bytes,
-    }  # fmt: skip
-    for file in (*(merged.files or ()), *(merged.ext_files or ())):
-        files |= _write_image(area, file.tree, file.start_offset, file.image, sizes_of[file.tree.split("/")[0]])
-    if merged.files is not None or merged.state is None:
-        return files
-    state, lost = merged.state, merged.state.lost
-    if not is_consumed_by_broker(topic):  # clients pass over pre-blanks; only the last unit must be none
-        lost = lost[lost[:, unit_kernel.QUEUE_OFFSET] == state.end - 1]
-    keeps_ext = merged.ext_files is not None
-    return files | _write_queue(topic, queue_id, state.rows, options, area, lost, end=state.end, keeps_ext=keeps_ext)
-
-
-def _write_queue(
-    topic: str,
-    queue_id: int,
-    rows: derived_images.Rows,
-    options: RebuildOptions,
-    area: Area,
-    lost: derived_images.Rows = _NO_ROWS,
-    *,
-    end: int = 0,
-    keeps_ext: bool = False,
-) -> Files:
-    files: Files = {}
-    if options.sizes.consumequeue_ext_file_bytes and not keeps_ext:
-        rows, ext_images = derived_images.ext_images(rows, options.sizes.consumequeue_ext_file_bytes)
-        directory = paths.queue_dir("consumequeue_ext", topic, queue_id)
-        for number, image in enumerate(ext_images):
-            start = number * options.sizes.consumequeue_ext_file_bytes
-            files |= _write_image(area, directory, start, image, options.sizes.consumequeue_ext_file_bytes)
-    if len(lost):
-        rows = np.concatenate([rows, lost])
-        rows = np.ascontiguousarray(rows[np.argsort(rows[:, unit_kernel.QUEUE_OFFSET])])
-    directory = paths.queue_dir("consumequeue", topic, queue_id)
-    for start, units in derived_images.consumequeue_images(rows, options.sizes.consumequeue_file_bytes, end):
-        files |= _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
-    return files
-
-
-def _write_batch_queue(
-    topic: str, queue_id: int, units: NDArray[np.void], options: RebuildOptions, area: Area
-) -> Files:  # fmt: skip
-    file_bytes, files = options.sizes.batchconsumequeue_file_bytes, Files()
-    directory = paths.queue_dir("batchconsumequeue", topic, queue_id)
-    for start, image in batch_images(units, file_bytes):
-        files |= _write_image(area, directory, start, image, file_bytes)
-    return files
-
-
-def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> Files:
-    """Write a file's used bytes; the rest of it stays a hole."""
-
-    def write(target: Path) -> None:
-        with target.open("wb", buffering=0) as file:
-            file.write(image)
-            file.truncate(file_bytes)
-
-    name = f"{directory}/{paths.segment_name(start_offset)}"
-    area.write(f"new/{name}", write)
-    return {name: file_bytes}
 
 
 def index_tasks(

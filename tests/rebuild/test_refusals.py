@@ -14,7 +14,7 @@ import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage.store_lock import store_lock
-from rmq_offline.rebuild import tasks
+from rmq_offline.rebuild import queue_sources
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import options_from_arguments
 from rmq_offline.tasks.runner import ProcessRunner, Progress
@@ -106,7 +106,7 @@ def test_a_place_that_cannot_be_written_is_a_store_error(store: Path, tmp_path: 
 def test_a_full_disk_is_a_store_error_and_the_next_run_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: tree(store / name) for name in ("consumequeue", "index")}
     with monkeypatch.context() as patched:
-        patched.setattr(tasks, "_write_image", fail_with_a_full_disk)
+        patched.setattr(queue_sources, "_write_image", fail_with_a_full_disk)
         assert refused(StoreError, store) == "some/file: No space left on device"
     assert {name: tree(store / name) for name in before} == before
     rebuild(store)

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
@@ -14,10 +13,9 @@ from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queue
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.absent_queues import AbsentQueues
 from rmq_offline.verify.delay_levels import sample_database_delays
-from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList
+from rmq_offline.verify.phases.queue_layouts import Partition, QueueRecords
 from rmq_offline.verify.queue import QueueName
 from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
@@ -89,45 +87,40 @@ def reopen_database(
         yield database
 
 
-def check_stored_queue(
-    name: QueueName,
-    rows: NDArray[np.int64],
-    database: QueueDatabase,
-    dispatched: int,
-    facts: LogFacts,
-    findings: FindingList,
-    excused: FindingList,
-    *,
-    absent: AbsentQueues,
-    is_claimed: bool,
-) -> int:
-    """Compare a queue in the database with its records; return its end, one past the last place in use.
+@dataclass(frozen=True, slots=True)
+class DatabaseQueues:
+    """ConsumeQueue in RocksDB.
 
-    Args:
-        name: of the queue.
-        rows: its records, in log order.
-        database: that has its units.
-        dispatched: see ``DatabaseReference``.
-        facts: of the log.
-        findings: added to.
-        excused: takes findings that are none if a broker wrote on meanwhile.
-        absent: classifier of queues without units.
-        is_claimed: whether a group has committed an offset above 0 in the queue.
+    Attributes:
+        dispatched: one past the last record that is in it, by what it says itself.
     """
-    check = RocksDbQueueCheck(name, rows, facts, findings, excused)
-    try:
-        parts = list(database.units(name.topic, name.queue_id))
-        last = database.bound(name.topic, name.queue_id)
-    except FormatError as error:
-        kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
-        findings.add(name.finding(kind, error.reason, path=database.path))
-        return check.end_offset
-    offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
-    if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < dispatched:
-        kind = absent.classify(name.topic, rows, is_claimed=is_claimed, has_bound=last is not None)
-        if kind is not finding_kinds.QUEUE_MISSING:
-            findings.add(name.finding(kind, f"{len(rows)} messages of the log, and no units", count=len(rows)))
+
+    partition: Partition
+    database: QueueDatabase
+    dispatched: int
+
+    def has(self, name: QueueName) -> bool:
+        return name.topic not in self.partition.batch_topics
+
+    def check(self, queue: QueueRecords) -> int | None:
+        partition, name, rows, database = self.partition, queue.name, queue.rows, self.database
+        partition.queue_count += 1
+        check = RocksDbQueueCheck(name, rows, partition.facts, partition.findings, partition.excused)
+        try:
+            parts = list(database.units(name.topic, name.queue_id))
+            last = database.bound(name.topic, name.queue_id)
+        except FormatError as error:
+            kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
+            partition.findings.add(name.finding(kind, error.reason, path=database.path))
             return check.end_offset
-    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
-    check.check(StoredQueue(database.path, offsets, units, last, dispatched))
-    return check.end_offset
+        offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+        if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < self.dispatched:
+            is_claimed, has_bound = queue.is_claimed, last is not None
+            kind = partition.absent_queues.classify(name.topic, rows, is_claimed=is_claimed, has_bound=has_bound)
+            if kind is not finding_kinds.QUEUE_MISSING:
+                detail = f"{len(rows)} messages of the log, and no units"
+                partition.findings.add(name.finding(kind, detail, count=len(rows)))
+                return check.end_offset
+        units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+        check.check(StoredQueue(database.path, offsets, units, last, self.dispatched))
+        return check.end_offset

@@ -1,0 +1,162 @@
+"""Layouts of queues as the tasks of a verification compare them: a class each, all with the methods of one port."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.tasks import batch_queues
+from rmq_offline.tasks.store_sizes import StoreSizes
+from rmq_offline.verify import finding_kinds
+from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
+from rmq_offline.verify.facts import LogFacts
+from rmq_offline.verify.findings import FindingList, Kind
+from rmq_offline.verify.phases.stored_files import StoredFiles
+from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
+from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
+
+NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+_DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)
+
+
+@dataclass(slots=True)
+class Partition:
+    """State that the checks of one partition's queues share.
+
+    Attributes:
+        known_topics: of ``config/topics.json``; None without one.
+        batch_topics: topics whose queues are BatchConsumeQueues.
+        findings: what is wrong.
+        excused: findings that are none if a broker wrote on meanwhile.
+        queue_count: queues compared.
+    """
+
+    store: StoreFiles
+    sizes: StoreSizes
+    facts: LogFacts
+    known_topics: frozenset[str] | None
+    batch_topics: frozenset[str]
+    absent_queues: AbsentQueues
+    findings: FindingList
+    excused: FindingList
+    queue_count: int = 0
+
+    def queue_files(self, name: QueueName, directory: str, file_bytes: int) -> list[QueueFile] | None:
+        """List the files of a queue; None where the directory cannot be read, which is a finding."""
+        stored = StoredFiles(self.store, self.sizes, self.findings)
+        kinds = finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN
+        return stored.files(name, directory, *kinds, file_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecords:
+    """Records of one queue.
+
+    Attributes:
+        rows: int64[n, ROW_COLUMNS], in log order.
+        is_claimed: whether a group has committed an offset above 0 in the queue.
+    """
+
+    name: QueueName
+    rows: NDArray[np.int64]
+    is_claimed: bool
+
+
+class QueueLayout(Protocol):
+    """Port over the layouts of queues. ``queues.queue_layouts`` lists its implementations."""
+
+    def has(self, name: QueueName) -> bool:
+        """Return whether queues of this name stand in this layout."""
+        ...
+
+    def check(self, queue: QueueRecords) -> int | None:
+        """Compare a queue with its records.
+
+        Returns:
+            One past the queue's last message; None where that is unknown, so that no committed offset is compared.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """ConsumeQueue files.
+
+    Attributes:
+        has_light_queues: False where a RocksDB has the light queues.
+    """
+
+    partition: Partition
+    has_light_queues: bool
+
+    def has(self, name: QueueName) -> bool:
+        if name.topic in self.partition.batch_topics:
+            return False
+        return self.has_light_queues or not name.topic.startswith(LIGHT_QUEUE_PREFIX)
+
+    def check(self, queue: QueueRecords) -> int | None:
+        partition, name, rows = self.partition, queue.name, queue.rows
+        directory = paths.queue_dir(paths.consumequeue_dir(partition.store.root), name.topic, name.queue_id)
+        files = partition.queue_files(name, directory, partition.sizes.consumequeue_file_bytes)
+        if files is None:
+            return None
+        if not files and len(rows):
+            if is_broker_topic(name.topic) and is_deleted(name.topic, partition.known_topics):
+                detail = f"{len(rows)} messages of the log"
+                partition.findings.add(name.finding(finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows)))
+                return int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1
+            kind = partition.absent_queues.classify(name.topic, rows, is_claimed=queue.is_claimed)
+            if kind in _DELETED:
+                detail = f"{len(rows)} messages of the log, and no files"
+                partition.findings.add(name.finding(kind, detail, count=len(rows)))
+                return None
+        partition.queue_count += 1
+        check = QueueCheck(
+            name, rows, partition.facts, partition.findings, partition.excused,
+            StoredFiles(partition.store, partition.sizes, partition.findings).ext(name),
+            is_known=not is_deleted(name.topic, partition.known_topics),
+            log_file_bytes=partition.sizes.commitlog_file_bytes,
+        )  # fmt: skip
+        check.check(files, partition.sizes.consumequeue_file_bytes)
+        return check.end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQueueFiles:
+    """BatchConsumeQueue files.
+
+    Attributes:
+        inner_batches: reads the inner batches of the log, see ``tasks.batch_queues.read_batches``.
+    """
+
+    partition: Partition
+    inner_batches: Callable[[], NDArray[np.int64]]
+
+    def has(self, name: QueueName) -> bool:
+        return name.topic in self.partition.batch_topics
+
+    def check(self, queue: QueueRecords) -> int | None:
+        partition, name, rows = self.partition, queue.name, queue.rows
+        plain = paths.queue_dir(paths.consumequeue_dir(partition.store.root), name.topic, name.queue_id)
+        if partition.store.storage.exists(plain):
+            kind: Kind = finding_kinds.QUEUE_OF_OTHER_KIND
+            partition.findings.add(name.finding(kind, "a plain queue's directory", path=plain))
+        directory = paths.queue_dir(paths.batch_consumequeue_dir(partition.store.root), name.topic, name.queue_id)
+        file_bytes = partition.sizes.batchconsumequeue_file_bytes
+        files = partition.queue_files(name, directory, file_bytes)
+        if files is None:
+            return None
+        partition.queue_count += 1
+        units = batch_queues.units_of(rows, self.inner_batches() if len(rows) else rows)
+        is_known = not is_deleted(name.topic, partition.known_topics)
+        check = BatchQueueCheck(
+            name, units, partition.facts, partition.findings, partition.excused, is_known=is_known
+        )  # fmt: skip
+        check.check(files, file_bytes)
+        return check.end_offset
