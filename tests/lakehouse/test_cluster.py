@@ -187,6 +187,41 @@ def test_typed_tables_have_the_last_message_of_a_key_and_dead_letters_from_clust
     assert len({row.physical_offset for row in found["dead"]}) == len(found["dead"]) == 5
 
 
+def test_all_rows_of_an_exploded_message_land_once_from_cluster_store_and_two_at_once(
+    exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = {"topic": exporter.topic, "format": "json", "schema": "id INT", "explode": True, "table": "lines"}
+    work = exporter.table.parent
+    (work / "spec.json").write_text(json.dumps({"topics": [topic]}))
+    typed = "--typed", str(work / "spec.json"), "--dlq-table", str(work / "dead")
+
+    def lists(numbers: range) -> None:
+        bodies = [b'[{"id":1},{"id":"x"}]' if n % 4 == 3 else b'[{"id":%d},{"id":%d}]' % (n, -n) for n in numbers]
+        send(exporter.namesrv, [Message(exporter.topic, body) for body in bodies])
+
+    lists(range(1, 9))
+    report, code = exporter.run(*typed)
+    assert (report["exports"], report["undecoded"], code) == ({"raw": 8, exporter.topic: 6}, 2, 0)
+    lists(range(9, 13))
+    assert exporter.run_store(*typed)[0]["exports"] == {"raw": 4, exporter.topic: 3}
+    lists(range(13, 21))
+    tasks, others = PendingQueueMessages.tasks, [exporter.run_store]
+
+    def meanwhile(*arguments: Any) -> Any:
+        if others:
+            others.pop()(*typed)
+        return tasks(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PendingQueueMessages, "tasks", meanwhile)
+        exporter.run(*typed)
+    assert exporter.run(*typed)[0]["exports"] == {"raw": 0, exporter.topic: 0}
+    found = {name: exporter.spark.read.format("delta").load(str(work / name)).collect() for name in ("lines", "dead")}
+    ids = [n * sign for n in range(1, 21) if n % 4 != 3 for sign in (1, -1)]
+    assert sorted((row.id, row.element_index) for row in found["lines"]) == sorted((n, int(n < 0)) for n in ids)
+    assert len({row.physical_offset for row in found["dead"]}) == len(found["dead"]) == 5
+
+
 def test_two_brokers_land_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     conf = tmp_path / "a.conf"
     conf.write_text(_CONF)

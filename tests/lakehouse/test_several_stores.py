@@ -163,6 +163,23 @@ def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell
     assert (dead.cluster, dead.broker_name, bytes(dead.body)) == ("Shop", "broker-b", b"bad")
 
 
+def test_each_row_of_exploded_messages_of_several_stores_lands_once(spark: SparkSession, tmp_path: Path) -> None:
+    bodies = [("Lists", b'[{"id":1},{"id":2}]'), ("Lists", b"[]"), ("Lists", b'{"id":3}'), ("Lists", b'[{"id":4},7]')]
+    write(tmp_path / "broker-a" / "store", bodies)
+    write(tmp_path / "broker-b" / "store", bodies[:2])
+    topic = {"topic": "Lists", "format": "json", "schema": "id INT", "explode": True, "table": "lines"}
+    (tmp_path / "spec.json").write_text(json.dumps({"topics": [topic]}))
+    typed = "--typed", str(tmp_path / "spec.json"), "--dlq-table", str(tmp_path / "dead")
+    report, code = export(spark, tmp_path, *typed)
+    assert (report["exports"], report["undecoded"], code) == ({"raw": 6, "Lists": 5}, 1, 0)
+    write(tmp_path / "broker-b" / "store", bodies)
+    assert export(spark, tmp_path, *typed)[0]["exports"] == {"raw": 2, "Lists": 1}
+    assert export(spark, tmp_path, *typed, "--from-offset", "0")[0]["undecoded"] == 2
+    rows = spark.read.format("delta").load(str(tmp_path / "lines")).collect()
+    expected = [(letter, element, number) for letter in "ab" for element, number in ((0, 1), (1, 2), (0, 3))]
+    assert sorted((row.broker_name[-1], row.element_index, row.id) for row in rows) == sorted(expected)
+
+
 def latest(spark: SparkSession, work: Path) -> list[str]:
     """The values of the table of orders, by key."""
     return [row.n for row in spark.read.format("delta").load(str(work / "orders")).orderBy("id").collect()]
