@@ -224,8 +224,6 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
     """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
     Args:
-        title: the text beside the bar.
-        total: the amount of work.
         in_bytes: whether the amount is in bytes.
 
     Yields:
@@ -259,9 +257,6 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
 @contextmanager
 def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
     """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
-
-    Args:
-        titles: of the phases.
 
     Yields:
         A function that takes how far the work is.

@@ -36,11 +36,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
     """Answer the questions about a store. Returns the exit code. Raises RmqError.
 
     Args:
-        store: its root.
-        config: the operator's broker.conf.
-        logs: log files of a broker.
         verifies: whether log and queues are compared, however large the log is.
-        as_json: print one JSON object.
     """
     files = open_store(store)
     if not files.storage.is_local:

@@ -65,7 +65,6 @@ class RecordRenderer:
         """Allocate the buffers.
 
         Args:
-            topic: only that topic's records.
             with_body: with ``body_base64``.
         """
         self._by_topic = topic is not None

@@ -80,9 +80,6 @@ def units(place: ClassifiedPath, topic: str | None, begin: int, report_fault: Re
     """Yield the units of all queues under a path, each queue from a queue offset on.
 
     Args:
-        place: recognised as ConsumeQueue.
-        topic: only that one's queues.
-        begin: first queue offset.
         report_fault: takes the line for each fault.
     """
     for queue in queues(place, topic):

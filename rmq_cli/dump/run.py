@@ -157,10 +157,6 @@ def _batches(
     """Yield batches of record frames from a physical offset on; report faults on the way.
 
     Args:
-        storage: where the files are.
-        segments: of the log.
-        begin: physical offset of the first record.
-        faults: receives each fault.
         has_gaps: files may be missing.
         has_sums: the records' own sums hold, which they do not in the log of a single queue.
     """

@@ -17,12 +17,9 @@ def unqueued_lines(
     """Yield the lines of the messages, in the order of the log.
 
     Args:
-        place: of the store.
         as_json: one object a line, with the key ``reason`` behind those of a record.
-        topic: only that one's; None is all.
         begin: physical offset of the first record.
         limit: of messages; None is no limit.
-        with_body: whether bodies are printed.
 
     Raises:
         StoreLayoutError: the store has no queues, so that nothing tells.

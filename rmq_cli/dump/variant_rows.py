@@ -49,9 +49,6 @@ def stored_units(
     """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
-        place: recognised as such a database.
-        topic: only that one's queues.
-        begin: first queue offset.
         report_fault: takes the line for damage, after which nothing is read.
     """
     try:

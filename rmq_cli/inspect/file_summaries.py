@@ -32,7 +32,6 @@ class QueueFileFacts:
         topic: None where the path does not tell it.
         queue_id: likewise.
         files: how many; 0 for a queue in RocksDB.
-        size_bytes: of the files.
         units: messages that have a unit in the files, counted from offsets.
         min_offset: queue offset of the first unit that is not a filler.
         max_offset: one past the last, as RocketMQ counts.
@@ -67,8 +66,6 @@ class IndexFacts:
     """One IndexFile.
 
     Attributes:
-        path: of the file.
-        size_bytes: of the file.
         slots: ``maxHashSlotNum``, inferred; None for a file that is damaged or empty.
         max_entries: ``maxIndexNum``, inferred likewise.
         entries: in use.
@@ -207,8 +204,6 @@ class QueueLogFacts:
     Attributes:
         cluster: of the broker, in tiered storage.
         broker: likewise.
-        topic: of the queue.
-        queue_id: of the queue.
         files: of the log.
         size_bytes: of these.
         unit_files: of its units.
@@ -284,7 +279,6 @@ class EntryIndexFacts:
     """The index of a DLedger CommitLog.
 
     Attributes:
-        files: how many.
         size_bytes: of the files, most of which is a hole.
         units: entries that have one.
         first_index: of these; None without any.

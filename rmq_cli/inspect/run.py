@@ -40,8 +40,6 @@ class Facts:
     """The content of a path: all parts of a store, or the one part that the path is.
 
     Attributes:
-        kind: what the path is.
-        path: as given.
         commitlog: None where there is none; so for the next ones.
         consumequeue: by topic and queue id.
         consumequeue_ext: likewise.

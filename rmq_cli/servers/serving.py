@@ -52,7 +52,6 @@ async def serve_until_stopped(
     """Run a server until SIGINT, SIGTERM or SIGHUP, which a terminal that is closed sends.
 
     Args:
-        server: a context manager that starts and stops the server.
         started: called once when the server runs.
     """
     stop = asyncio.Event()

@@ -20,10 +20,7 @@ def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_
     The file has the queue's last unit, which names an expired record, as a broker leaves it in files.
 
     Args:
-        store: the old store.
-        database_path: of its queues.
         new: root of the new store, whose other queues are written.
-        file_bytes: size of a ConsumeQueue file.
 
     Raises:
         StoreLayoutError: another queue would end before its end in the RocksDB.

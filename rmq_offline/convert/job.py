@@ -42,8 +42,6 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
         store: root of the old store, a directory or a URI; only read.
         to: the new layout, of ``TARGETS``.
         out: root of the new store: a directory that is not there yet, or empty.
-        options: sizes of the old store's files, as far as they are known.
-        runner: where the tasks run.
 
     Raises:
         OptionError: an unknown layout, or a target that cannot be one.

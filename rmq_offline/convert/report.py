@@ -13,7 +13,6 @@ class Source:
     """The store that is converted.
 
     Attributes:
-        files: those that are read.
         sizes: of its files, which those of the new store have too.
     """
 
@@ -43,11 +42,7 @@ class ConvertReport:
     """Report of a conversion.
 
     Attributes:
-        store: the store that was read.
-        out: the new store.
-        to: its layout.
         seconds: from the first look to the publication.
-        done: what was done.
     """
 
     store: str

@@ -29,13 +29,10 @@ class CheckpointReport:
     """A checkpoint that is planned or written.
 
     Attributes:
-        store: root of the store.
-        checkpoint: the new one.
         against: findings that forbid it: log, queues and Index do not agree up to the log's end.
         before: what a start reads with the present checkpoint.
         after: what it reads with the new one.
         quarantine: of the file as it was; None if nothing has been written.
-        is_applied: whether it has been written.
     """
 
     store: str

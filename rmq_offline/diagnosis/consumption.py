@@ -31,7 +31,6 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     """Find the causes for which consumers get no messages.
 
     Args:
-        root: of the store.
         report: of its verification, if there was one: offsets are told in queues whose ends are known.
 
     Raises:

@@ -18,8 +18,6 @@ class JavaLogLine:
 
     Attributes:
         pattern: that the line contains, in any case.
-        question: that it answers.
-        reason: what it means.
         command: the next one; {store} is the store.
         is_fault: whether something is wrong.
     """

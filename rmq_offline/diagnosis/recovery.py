@@ -32,12 +32,9 @@ class StartEstimate:
     """Bytes and files that a broker's start reads.
 
     Attributes:
-        files: of the CommitLog.
-        bytes: in them.
         seconds: at BYTES_PER_SECOND.
         first_file: name of the file where it begins.
         is_abnormal: the broker did not shut down, and the records are dispatched again.
-        reason: in words.
     """
 
     files: int
@@ -54,8 +51,6 @@ def estimate_start(
     """Estimate what a start reads; None for a log of DLedger, and for an empty one.
 
     Args:
-        store: the store's files.
-        segments: of its log, by offset.
         checkpoint: to be taken for the store's own.
 
     Raises:

@@ -38,9 +38,7 @@ class _Explanation:
 
     Attributes:
         describe: builds the text of an observation from the first finding, their number and their place.
-        reason: what follows of it.
         command: the next one; {store} is the store, {topic} the first finding's topic.
-        is_fault: whether something is wrong.
     """
 
     describe: Callable[[Finding, int, str], str]
@@ -162,9 +160,6 @@ def compare_queues(
     """Verify a store whose log is not large.
 
     Args:
-        root: of the store.
-        options: the broker's sizes, where the caller has them.
-        runner: where the tasks run.
         largest_bytes: size of a log above which the store is not verified.
     """
     with suppress(RmqError):  # other answers are about a store that cannot be verified

@@ -25,13 +25,10 @@ Check = Callable[[Sequence["OffsetChange"]], None]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which offsets are shown or changed; None is all.
+    """Selection of the offsets that are shown or changed; None is all.
 
     Attributes:
-        group: of a consumer group.
-        topic: of a topic.
-        queue_id: of the queues with a number.
-        delay_level: of a delay level, and of no group.
+        delay_level: offsets of this delay level, and of no group.
     """
 
     group: str | None = None
@@ -52,12 +49,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A committed offset that is changed.
-
-    Attributes:
-        position: the offset as it is.
-        new_offset: as it will be.
-    """
+    """A committed offset that is changed."""
 
     position: Position
     new_offset: int
@@ -75,9 +67,6 @@ class OffsetsPlan:
     """Positions of a store's groups and the planned changes.
 
     Attributes:
-        root: of the store.
-        positions: the offsets.
-        changes: those that are changed, or are to be.
         quarantine: the directory that has the files as they were; None if nothing has been written.
     """
 
@@ -94,7 +83,6 @@ def plan_changes(
 
     Args:
         root: of the store, or its URI.
-        selection: which offsets.
         new_offset: gives the offset that a position becomes; None shows the positions alone.
         check: of the changes; its exceptions are raised.
 

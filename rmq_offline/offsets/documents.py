@@ -23,8 +23,6 @@ class OffsetsDocument:
 
     Attributes:
         name: of its file in ``config/``; None of a table in RocksDB, which is not written.
-        content: the parsed file.
-        claims: its offsets.
     """
 
     name: str | None

@@ -75,10 +75,8 @@ class Outcome:
     """Outcome of a publication, or of the plan of one.
 
     Attributes:
-        is_plan: whether nothing was published.
         planned: changes of what consumers get, compared before; None where nothing is replaced in place.
         verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
-        accept: what the operator has accepted.
         former: directory of the quarantine that has the former files; None without any.
         former_bytes: bytes on disk of these files.
         bring_back: shell command that exchanges the files for the former ones.
@@ -157,7 +155,6 @@ class Publication:
         """Compare, publish, and compare again; or only compare, for a plan.
 
         Args:
-            directories: that are replaced.
             queues: topics and queue ids that were rebuilt; None is all.
 
         Raises:

@@ -20,10 +20,8 @@ def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt
     """Link the files of all queues that were not rebuilt into the new directories.
 
     Args:
-        root: of the store.
         new: directory of the new ``consumequeue`` and so on.
         directories: that will be exchanged.
-        rebuilt: topics and queue ids.
 
     Raises:
         OSError: a file cannot be linked or copied.

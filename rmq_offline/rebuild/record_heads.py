@@ -39,7 +39,6 @@ class RecordHeads:
         Args:
             segments: in log order.
             log_end: physical offset one past the last record that a broker reads.
-            is_local: whether the files are on this machine.
             lost: physical offsets of ranges whose records are lost, each with its end.
         """
         self._segments = segments
@@ -75,7 +74,6 @@ class RecordHeads:
 
         Args:
             topic: of the queue; a light queue (LMQ) has records of any topic.
-            queue_id: of the queue.
             physical_offsets: of the units, int64[n].
             sizes: of the units, int64[n], in bytes.
         """

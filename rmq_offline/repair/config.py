@@ -62,9 +62,6 @@ class ConfigReport:
     """Report of a repair of config files, or of its plan.
 
     Attributes:
-        store: the store.
-        is_applied: whether it was done.
-        steps: the files that are made anew.
         directory: of the quarantine that has the files that did not parse; None without any.
     """
 
@@ -90,10 +87,6 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
     """Make the lost config files of a store anew; or, in a dry run, report what that would do.
 
     A file that parses stays as it is, and so does one with a ``.bak`` that parses: a broker reads that.
-
-    Args:
-        store: root of the store, on this machine.
-        apply: do it; else nothing is written.
 
     Raises:
         StoreNotFoundError: there is no store.

@@ -41,7 +41,6 @@ class EntryRepair:
 
     Attributes:
         directory: of DLedger, from the store's root.
-        makes_index: whether its index is made anew.
         checkpoint: the new text of its ``checkpoint``; None where it stays.
     """
 
@@ -55,14 +54,11 @@ class _Log:
     """State of a scan over all entries.
 
     Attributes:
-        root: of the store.
         units: of DLedger's index.
         stretches: to be written.
         last_index: of the last sound entry before any damage; -1 if there is none.
-        last_term: its term.
         end: where the next entry should stand, in bytes of the log.
         bad_at: the first place without a sound entry, where one should be; None so far.
-        bad_detail: in words.
         is_ended: whether the file ended with its mark.
         headers: how many are to be written.
     """
@@ -85,7 +81,6 @@ def plan_entries(
     """Plan the changes of a DLedger CommitLog: index and checkpoint, ranges to overwrite, and files to resize.
 
     Args:
-        root: of the store.
         segments: the files of its entries, in order.
         file_bytes: ``mappedFileSizeCommitLog``.
         makes_index: whether DLedger's index was found to differ.

@@ -28,13 +28,7 @@ _PER_FILE: Final = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
 
 
 def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
-    """Write index and checkpoint beside the entries, unless they exist: the old ones were moved to the quarantine.
-
-    Args:
-        root: of the store.
-        directory: of the repair.
-        repair: what is to be made.
-    """
+    """Write index and checkpoint beside the entries, unless they exist: the old ones were moved to the quarantine."""
     log_directory = root / repair.directory
     if repair.makes_index and not (log_directory / "index").exists():
         new_index = directory / _MADE

@@ -67,11 +67,6 @@ class LostMessage:
     """Lost message, as described by the unit of its queue.
 
     Attributes:
-        physical_offset: of the record.
-        size: of the record.
-        topic: of the queue.
-        queue_id: of the queue.
-        queue_offset: of the unit.
         batch_size: messages of the unit of a batch queue (BatchConsumeQueue); 0 in any other queue.
         light: names of light queues (LMQ) that have the message too, and their places of it.
     """
@@ -175,10 +170,8 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     """Encode the filler record of a given size.
 
     Args:
-        physical_offset: where it will stand.
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
             ``forceVerifyPropCRC`` ask for, and DUP_INFO; in the smallest places the topic is cut.
-        store_timestamp_ms: its time.
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES

@@ -56,13 +56,8 @@ def repair_store(
     way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
 
     Args:
-        store: root of the store, on this machine.
-        options: the broker's sizes, as far as they are known.
-        runner: where the tasks run.
         apply: do it; else only the plan is made, and nothing is written.
         work: directory for the intermediate files of the verifications.
-        on_progress: told after each task.
-        leftover: the operator's word on an interrupted repair that is not known to be this user's own.
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
 
     Raises:

@@ -48,10 +48,6 @@ def pending(root: Path, leftover: Leftover = Leftover.REFUSE) -> tuple[Path, Rep
     The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
     in this store, or if the operator resumes it.
 
-    Args:
-        root: of the store.
-        leftover: the operator's word on a plan that is not known to be this user's own.
-
     Raises:
         StoreError: it is no plan, names something else, or is foreign.
     """

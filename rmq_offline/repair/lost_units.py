@@ -27,8 +27,6 @@ class _Units(NamedTuple):
     """Units of one queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         queue_offsets: int64[n], in messages.
         physical_offsets: int64[n], of the records.
         sizes: int64[n], of the records, in bytes.
@@ -59,7 +57,6 @@ def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
     A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
 
     Args:
-        root: of the store.
         log_ranges: in log order.
     """
     fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]

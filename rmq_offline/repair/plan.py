@@ -54,7 +54,6 @@ class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
 
     Attributes:
-        store_sizes: the broker's sizes.
         stretches: ranges of the log, to be copied aside and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories to be put aside.
@@ -153,9 +152,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     """Plan the repair of a store's findings.
 
     Args:
-        store: the store's files, on this machine.
         options: those of the verification, with ``commitlog_file_bytes`` as by ``log_file_bytes``.
-        report: of the verification.
 
     Raises:
         StoreError: a fault that no repair can deal with.

@@ -33,7 +33,6 @@ class Step:
     """One step of a repair, in words.
 
     Attributes:
-        action: what, in words.
         path: to what, from the store's root.
         why: code of the finding, or words.
         physical_offset: where in the log.
@@ -52,8 +51,6 @@ class RepairReport:
     """Steps, findings and outcome of a repair or of its dry run.
 
     Attributes:
-        store: the store.
-        is_applied: whether it was done.
         is_resumed: whether a repair that was killed was brought to its end.
         directory: of the bytes and files that were put aside; None if there are none.
         steps: in the order in which they are done.
@@ -176,8 +173,6 @@ def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPl
     """Separate gaps that a repair explains from the other findings.
 
     Args:
-        root: of the store.
-        findings: of a verification.
         repairs: all that were done.
     """
     log_ranges = sorted(

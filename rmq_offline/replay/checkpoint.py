@@ -33,7 +33,6 @@ class ReplayCheckpoint:
 
         Args:
             directory: made when it is needed.
-            replay: what tells this replay from another.
         """
         self._path = Path(directory) / _FILE
         self._replay = replay

@@ -47,7 +47,6 @@ class Origin:
     """Identity of a store's messages in the property RMQ_ORIGIN.
 
     Attributes:
-        store_id: the store's name.
         by_queue: whether a message's place is TOPIC/QUEUE/OFFSET, as in a tier, or its physical offset.
     """
 
@@ -71,9 +70,7 @@ class QueueBatch:
     Attributes:
         topic: of the store.
         queue_id: of the store.
-        sys_flag: the sys_flag of their batch.
         data: as a batch request carries them.
-        messages: how many.
     """
 
     topic: str
@@ -89,8 +86,7 @@ class Outgoing:
 
     Attributes:
         batches: in order within each queue.
-        messages: how many they are.
-        record_bytes: of the records that they come from.
+        record_bytes: of the stored records.
         refused: how many rows no broker would take: without a body, or too large.
     """
 
@@ -105,7 +101,6 @@ def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgo
 
     Args:
         rows: sound records, with the columns COLUMNS.
-        origin: for the property ORIGIN.
         batch_bytes: of a piece, unless a single message has more.
     """
     properties = join(

@@ -45,14 +45,10 @@ class Replay:
     """The source, the messages and the target of a replay.
 
     Attributes:
-        store: the root of the store.
         store_id: the store's name in the property RMQ_ORIGIN.
-        choice: the messages to send.
-        namesrv: the name servers of the target cluster.
         to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
         checkpoint: of this replay; None keeps none.
-        access: to the target cluster.
         logs: of the store: with a tier, what the CommitLog has no more comes first.
     """
 
@@ -78,7 +74,6 @@ class Counts:
 
     Attributes:
         by_queue: messages by topic and queue.
-        messages: all of them.
         bytes: of their records.
         damaged: records that fail a check; they are not sent.
         refused: records that no broker would take.
@@ -117,10 +112,6 @@ def count(replay: Replay) -> Counts:
 
 async def send(replay: Replay, counts: Counts) -> Counts:
     """Send the messages that were counted.
-
-    Args:
-        replay: what and where to.
-        counts: what ``count`` has found.
 
     Returns:
         What is stored at the target.

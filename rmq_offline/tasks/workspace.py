@@ -88,11 +88,7 @@ class LocalArea:
 
     @contextmanager
     def lock(self, root: str) -> Iterator[Callable[[], None]]:
-        """Acquire the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError.
-
-        Args:
-            root: of the store that is read.
-        """
+        """Acquire the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError."""
         signs = (paths.lock_file(self.target), paths.abort_file(self.target))
         is_store = self.is_at(root) or any(map(os.path.lexists, signs))
         with store_lock(self.target) if is_store else directory_lock(self.target):
@@ -102,7 +98,6 @@ class LocalArea:
         """Replace the target's directories by the new ones.
 
         Args:
-            directories: names below the target.
             retain: takes the directory of what was replaced; None deletes it.
 
         Raises:

@@ -31,8 +31,6 @@ class Claim:
     """Queue offset up to which a consumer group or a delay level has read, by a config file.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         queue_offset: the next offset to be read.
         group: the consumer group; None for the broker's own delivery of delayed messages.
     """
@@ -60,8 +58,6 @@ def check_checkpoint(
 
     Args:
         data: the file's first CHECKPOINT_FILE_BYTES; None if there is none.
-        size_bytes: of the file.
-        path: of the file.
         latest_ms: the latest store timestamp in the log; -1 in an empty log.
         log_end: one past the log's last byte, the filler of its last file included.
         has_sixth: whether the store is one of a broker that may have written the sixth number, of 5.5 or later.
@@ -107,7 +103,6 @@ def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence
 
     Args:
         data: the checkpoint; None if there is none.
-        path: of the checkpoint.
         index_ends_ms: end timestamp of each IndexFile, oldest first.
     """
     if data is None or len(data) < CHECKPOINT_USED_BYTES:

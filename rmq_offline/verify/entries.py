@@ -70,13 +70,7 @@ class _WrongUnits:
 
 
 class EntryCheck:
-    """Check of the entries in one split of a segment.
-
-    Args:
-        storage: where the segment and DLedger's index are.
-        path: of the segment, for the findings.
-        findings: added to.
-    """
+    """Check of the entries in one split of a segment."""
 
     def __init__(self, storage: Storage, path: str, findings: FindingList) -> None:
         self._path, self._findings = path, findings

@@ -22,7 +22,6 @@ class EntryUnits:
     """The units of DLedger's index, of which one block is in memory.
 
     Args:
-        storage: where the index is.
         directory: of its files, which are listed when the first unit is requested.
 
     Attributes:

@@ -12,8 +12,6 @@ def check_claim(claim: Claim, path: str, least_offset: int, end_offset: int) -> 
     """Compare a committed offset with its queue.
 
     Args:
-        claim: the offset.
-        path: of the config file that has it.
         least_offset: of the queue's first message that is still stored; ``end_offset`` where none is.
         end_offset: one past the queue's last place in use.
     """
@@ -38,8 +36,6 @@ def check_queueless_claim(claim: Claim, path: str, known_topics: frozenset[str] 
     """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
 
     Args:
-        claim: the offset.
-        path: of the config file that has it.
         known_topics: those of the broker; None where they are not known.
     """
     if claim.queue_offset < 0:

@@ -41,11 +41,8 @@ class BrokersReport(Generic[Report]):
     """Reports on several stores.
 
     Attributes:
-        job: the job's name.
         store_names: paths, patterns and TOML files that name the stores.
-        stores: the stores.
         outcomes: of each store its report, or the error that has ended its job.
-        seconds: of the whole run.
     """
 
     job: str
@@ -95,11 +92,8 @@ def run_on_stores(
     """Run a job on several stores.
 
     Args:
-        job: its name.
         names: paths, patterns and TOML files that name the stores.
-        stores: the stores.
         steps: the job on each of them.
-        runner: where the tasks run.
 
     Raises:
         StoreError: it could be done for none of them.
@@ -121,7 +115,6 @@ def verify_stores(
     Args:
         store_names: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
         options: the brokers' sizes, as far as they are known, the same for all.
-        runner: where the tasks run.
         work: directory or URI for intermediate files.
 
     Raises:

@@ -49,7 +49,6 @@ class ObjectJob:
     """Handle of a write that has begun, passed to its tasks; see ``WriteJob``.
 
     Attributes:
-        root: URI of the store that is written to.
         number: identifies this write into the store.
         now_ms: when it began.
     """
@@ -136,7 +135,6 @@ def publish_objects(
     """Upload the files of a directory, and have them replace the objects of the same names; under the lease.
 
     Args:
-        area: of the write.
         directory: what is to be in the store, by relative path.
         retired: names of the old log's objects that go.
         dispatch: how queues and Index are to be rebuilt; None leaves them.

@@ -67,8 +67,6 @@ class LogWriter:
 
         Args:
             directory: of the CommitLog's files; nobody else may see it yet.
-            end: where the log goes on.
-            file_bytes: size of its files.
             keep_offsets: records keep the offsets of their rows.
         """
         self._directory = directory

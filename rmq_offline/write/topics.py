@@ -58,8 +58,6 @@ def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int
 
     Args:
         document: the old ``topics.json``; other keys stay.
-        counts: number of queues by topic.
-        now_ms: the time.
     """
     table = document.get("topicConfigTable") or {}
     changed = False

@@ -20,10 +20,7 @@ class VerifyOutputs:
     """Output paths of a verification; None writes no file.
 
     Attributes:
-        findings: path of the table of findings.
         findings_format: ``json``, ``parquet``, or ``delta`` where there is Spark.
-        html: path of the page.
-        report: path of the JSON report.
     """
 
     findings: str | None = None
