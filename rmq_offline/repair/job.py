@@ -21,12 +21,12 @@ from rmq_offline.rebuild.publication import Outcome, RepairTerms, Terms
 from rmq_offline.rebuild.queue_views import QueueName, fingerprints
 from rmq_offline.repair import journal
 from rmq_offline.repair.checkpoint import write_checkpoint
-from rmq_offline.repair.entry_index import make_state
+from rmq_offline.repair.entries import make_state
 from rmq_offline.repair.filler import Fill
+from rmq_offline.repair.lost_units import lost_ranges, placeholder_ends
 from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_offline.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
 from rmq_offline.repair.report import RepairReport, sort_gaps, steps
-from rmq_offline.repair.touched import lost_ranges, placeholder_ends
 from rmq_offline.tasks.former_files import bring_back_some_command
 from rmq_offline.tasks.origin import Leftover
 from rmq_offline.tasks.runner import OnProgress, Runner

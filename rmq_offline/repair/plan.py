@@ -22,9 +22,8 @@ from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, o
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.repair.entries import EntryRepair, plan_entries
 from rmq_offline.repair.filler import Fill, LogRange
-from rmq_offline.repair.lost_units import with_places
+from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_places
 from rmq_offline.repair.scan import scan_log
-from rmq_offline.repair.touched import is_index_touched, lost_ranges, touched_queues
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds, variant_kinds
 from rmq_offline.verify.delay_levels import told_delay_levels
