@@ -22,11 +22,11 @@ from rmq_offline.rebuild.queue_views import (
     QueueName,
     QueueTree,
     QueueView,
+    RecordHeads,
     opened_tree,
     view,
     with_placeholders,
 )
-from rmq_offline.rebuild.record_heads import RecordHeads
 from rmq_offline.verify.checkpoint_and_config import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
