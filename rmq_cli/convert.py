@@ -8,7 +8,7 @@ from rmq_cli import output
 from rmq_cli.arguments import AsOneJson, StorePath, Workers, with_store_sizes
 
 if TYPE_CHECKING:
-    from rmq_offline.convert.report import ConvertReport
+    from rmq_offline.convert.job import ConvertReport
     from rmq_offline.verify.phases.plan import VerifyOptions
 
 LISTED: Final = 40  # findings: --json has all

@@ -2,14 +2,16 @@
 
 Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
 all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
-checkpoint.
+checkpoint: a file that is replaced atomically, bound to one store, choice of messages and target.
 """
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,22 +24,87 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
-from rmq_formats.errors import ClusterError
+from rmq_formats.errors import ClusterError, StoreError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import Task, plan_read
 from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.contained import replace_file, root_directory
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from rmq_offline.replay.choice import Choice, filter_rows
 from rmq_offline.replay.outgoing import COLUMNS, Origin, QueueBatch, encode_rows
 
+_FILE = "replay.json"
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
 _PLAIN: Final = Access()
 _SAVE_EVERY_S: Final = 1.0
 _PACES_PER_S: Final = 10  # with a rate, portions a second
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """Progress of a replay.
+
+    Attributes:
+        replay: what tells this replay from another.
+        next_physical_offset: all chosen records before it are stored at the target.
+        messages: how many were stored there, in all runs; one that was sent again counts again.
+    """
+
+    replay: str
+    next_physical_offset: int
+    messages: int
+
+
+class ReplayCheckpoint:
+    """Loads and saves the progress of a replay."""
+
+    def __init__(self, directory: str, replay: str) -> None:
+        """Create the checkpoint of a directory.
+
+        Args:
+            directory: made when it is needed.
+        """
+        self._path = Path(directory) / _FILE
+        self._replay = replay
+
+    def load(self) -> ReplayProgress | None:
+        """Load the progress of the runs before; None before the first run.
+
+        Raises:
+            StoreError: it cannot be read, or is that of another replay.
+        """
+        try:
+            values = json.loads(self._path.read_text(encoding="utf-8"))
+            progress = ReplayProgress(values["replay"], int(values["next_physical_offset"]), int(values["messages"]))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise StoreError(f"{self._path}: not the checkpoint of a replay") from error
+        if progress.replay != self._replay:
+            raise StoreError(
+                f"{self._path}: the checkpoint of another replay ({progress.replay}); "
+                f"this one is {self._replay}: give another --checkpoint"
+            )
+        return progress
+
+    def save(self, next_physical_offset: int, messages: int) -> None:
+        """Replace the file.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with root_directory(self._path.parent) as directory:
+                replace_file(directory, self._path.name, f"{text}\n".encode())
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
