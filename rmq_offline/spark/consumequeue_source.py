@@ -42,7 +42,7 @@ class ConsumeQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer of units."""
-        from rmq_offline.spark.derived_write import consumequeue_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import consumequeue_writer  # noqa: PLC0415
 
         return consumequeue_writer(self._given, schema, overwrite)
 

@@ -41,7 +41,7 @@ class IndexSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer of keys."""
-        from rmq_offline.spark.derived_write import index_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import index_writer  # noqa: PLC0415
 
         return index_writer(self._given, schema, overwrite)
 
