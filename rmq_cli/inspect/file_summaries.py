@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rmq_cli.dump.rows import batch_unit_arrays, ext_units
-from rmq_cli.dump.variant_rows import entry_index
+from rmq_cli.dump.rows import batch_unit_arrays, entry_index, ext_units
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
