@@ -56,11 +56,7 @@ async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> 
 
 
 def check_charset(option: str, name: str) -> str:
-    """Return a charset's name; refuse an unknown one.
-
-    Raises:
-        OptionError: there is none.
-    """
+    """Return a charset's name; refuse an unknown one. Raises OptionError."""
     try:
         b"a".decode(name, "replace")
     except (LookupError, ValueError):

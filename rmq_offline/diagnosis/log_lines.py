@@ -132,11 +132,7 @@ KNOWN_LINES: Final = (
 
 
 def answers_of_logs(files: list[str], store: str) -> Iterator[Answer]:
-    """Count the lines of ``KNOWN_LINES`` in logs, and show the last occurrence of each.
-
-    Raises:
-        OptionError: a log cannot be read.
-    """
+    """Count the lines of ``KNOWN_LINES`` in logs, and show the last occurrence of each. Raises OptionError."""
     counts = [0] * len(KNOWN_LINES)
     last = [""] * len(KNOWN_LINES)
     patterns = [re.compile(entry.pattern, re.IGNORECASE) for entry in KNOWN_LINES]

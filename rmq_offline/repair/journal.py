@@ -299,11 +299,7 @@ def _is_between(old: bytes, now: bytes, new: bytes) -> bool:
 
 
 def check_plan(plan: RepairPlan) -> None:
-    """Refuse a plan that names anything but what a repair changes.
-
-    Raises:
-        StoreError: naming the path.
-    """
+    """Refuse a plan that names anything but what a repair changes. Raises StoreError."""
     for log_range in plan.stretches:
         _check_log_file(log_range.path)
         _check_range(log_range)

@@ -93,11 +93,7 @@ class ReplayCheckpoint:
         return progress
 
     def save(self, next_physical_offset: int, messages: int) -> None:
-        """Replace the file.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Replace the file. Raises StoreError."""
         text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -312,11 +308,7 @@ def _columns(choice: Choice) -> tuple[str, ...]:
 
 
 def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple[tuple[Task, ...], ReadOptions]:
-    """Plan tasks, in log order, that read the wanted records between two physical offsets.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """Plan tasks, in log order, that read the wanted records between two physical offsets. Raises StoreError."""
     query = replay.choice.query
     query = replace(
         query,

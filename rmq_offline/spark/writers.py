@@ -159,11 +159,7 @@ def index_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "WriteOptions":
-    """Parse the options of a write with ``rmq_commitlog``.
-
-    Raises:
-        OptionError: naming the option that is unknown or has a bad value.
-    """
+    """Parse the options of a write with ``rmq_commitlog``. Raises OptionError."""
     from rmq_offline.write.commitlog import WriteOptions  # noqa: PLC0415
 
     parser = OptionParser("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
@@ -233,11 +229,7 @@ def rebuild_options(parser: OptionParser, what: str, store: str) -> "RebuildOpti
 
 
 def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:
-    """Refuse a schema that lacks a column, has an unknown one, or one of another type.
-
-    Raises:
-        OptionError: naming the column.
-    """
+    """Refuse a schema that lacks a column, has an unknown one, or one of another type. Raises OptionError."""
     names = schema.fieldNames()
     for name in needed:
         if name not in names:

@@ -256,11 +256,7 @@ class ObjectArea:
 
 
 def check_name(name: object, directories: Container[str], *, depth: int | None = None) -> None:
-    """Refuse a name out of a note that is not that of an object in one of some directories.
-
-    Raises:
-        ValueError: naming it.
-    """
+    """Refuse a name out of a note that is not that of an object in one of some directories. Raises ValueError."""
     parts = name.split("/") if isinstance(name, str) else []
     is_sound = len(parts) > 1 and not any(part in {"", ".", ".."} or "\0" in part for part in parts)
     if not is_sound or parts[0] not in directories or depth not in {None, len(parts)}:
