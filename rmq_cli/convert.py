@@ -66,5 +66,4 @@ def _print(report: "ConvertReport") -> None:
             table.add_row(Text(finding.kind.code, style="red"), offset, output.printable(finding.detail))
         console.print()
         console.print(table)
-        if len(done.findings) > LISTED:
-            console.print(f"… {len(done.findings) - LISTED:,} more; --json lists them")
+        output.print_unlisted(console, len(done.findings), LISTED, "--json lists them")

@@ -86,8 +86,7 @@ def show(report: RepairReport, console: Console) -> None:
             table.add_row(str(number), step.action, printable(step.path), offset, size, printable(step.why))
         console.print()
         console.print(table)
-        if len(report.steps) > LISTED:
-            console.print(f"… {len(report.steps) - LISTED:,} more; --json lists them")
+        output.print_unlisted(console, len(report.steps), LISTED, "--json lists them")
     show_changes(report.outcome, console)
     if report.disturbed:
         console.print(Text(f"changed, though nothing was to change there: {', '.join(report.disturbed)}", style="red"))
@@ -145,5 +144,4 @@ def _show_left(report: RepairReport, console: Console) -> None:
         table.add_row(finding.kind.code, offset, printable(where), printable(finding.detail), finding.kind.remedy)
     console.print()
     console.print(table)
-    if len(report.left) > LISTED:
-        console.print(f"… {len(report.left) - LISTED:,} more; --json lists them")
+    output.print_unlisted(console, len(report.left), LISTED, "--json lists them")

@@ -82,8 +82,7 @@ def show(plan: OffsetsPlan, console: Console, *, is_change: bool) -> None:
             numbers = (claim.queue_offset, position.min_offset, position.max_offset, position.lag)
             table.add_row(owner, printable(claim.topic), str(claim.queue_id), *map(str, numbers), *more)
         console.print(table)
-    if len(rows) > LISTED:
-        console.print(f"… {len(rows) - LISTED:,} more; --json lists them")
+    output.print_unlisted(console, len(rows), LISTED, "--json lists them")
     console.print(_verdict(plan, is_change=is_change))
 
 

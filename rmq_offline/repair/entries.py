@@ -116,7 +116,7 @@ def plan_entries(
     is_known = committed is not None and committed <= log.last_index  # else committed entries were lost
     if is_known and (writes_checkpoint or (log.bad_at is not None and Path(directory, "checkpoint").exists())):
         text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
-    repair = EntryRepair(_relative(root, directory), makes_index or log.bad_at is not None, text)
+    repair = EntryRepair(relative_path(root, directory), makes_index or log.bad_at is not None, text)
     return repair, tuple(log.stretches), tuple(sizes)
 
 
@@ -132,7 +132,7 @@ def _scan(
         if segment.size_bytes > file_bytes:
             _refuse(log, segment, segment.end_offset, f"the file is longer than {file_bytes} bytes")
         if segment.size_bytes < file_bytes:
-            sizes.append((_relative(root, segment.path), file_bytes))
+            sizes.append((relative_path(root, segment.path), file_bytes))
         _scan_file(log, segments, number, file_bytes)
     return log, sizes
 
@@ -158,7 +158,7 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
             size = segment.start_offset + data_end - behind
             log.stretches.append(
                 LogRange(
-                    _relative(log.root, segment.path), segment.start_offset, behind, size, size,
+                    relative_path(log.root, segment.path), segment.start_offset, behind, size, size,
                     finding_kinds.LOG_AFTER_BLANK.code, "bytes that are not zero after the file's end mark", Fill.ZEROS,
                 )
             )  # fmt: skip
@@ -210,7 +210,7 @@ def _end_before(
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     log.stretches.append(
         LogRange(
-            _relative(log.root, before.path), before.start_offset, log.end, remaining, held,
+            relative_path(log.root, before.path), before.start_offset, log.end, remaining, held,
             finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry", Fill.BYTES, written=mark.hex(),
         )
     )  # fmt: skip
@@ -253,7 +253,7 @@ def _check_heads(
         )  # fmt: skip
         log.stretches.append(
             LogRange(
-                _relative(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
+                relative_path(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
                 variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
                 written=head.encode().hex(),
             )
@@ -279,8 +279,9 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
         if data_end > begin:
             log.stretches.append(
                 LogRange(
-                    _relative(log.root, segment.path), segment.start_offset, begin, data_end - begin, data_end - begin,
-                    finding_kinds.LOG_TAIL.code, f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
+                    relative_path(log.root, segment.path), segment.start_offset, begin,
+                    data_end - begin, data_end - begin, finding_kinds.LOG_TAIL.code,
+                    f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
                 )
             )  # fmt: skip
 
@@ -298,11 +299,12 @@ def _committed(directory: str) -> int | None:
 
 def _refuse(log: _Log, segment: Segment, at: int, what: str) -> NoReturn:
     directory = segment.path.rsplit("/", 2)[0]
-    way = _WAY.format(own=_relative(log.root, directory))
+    way = _WAY.format(own=relative_path(log.root, directory))
     raise StoreLayoutError(f"{segment.path}: entry {log.last_index + 1}, at {at}: {what}; {way}")
 
 
-def _relative(root: str, path: str) -> str:
+def relative_path(root: str, path: str) -> str:
+    """Return a path without the store's root."""
     return path[len(root.rstrip("/")) + 1 :]
 
 

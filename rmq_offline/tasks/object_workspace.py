@@ -10,7 +10,6 @@ There may be ten million objects, a file of each queue: each task notes those th
 tasks again, and nothing holds a list of all.
 """
 
-import functools
 import json
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -186,7 +185,7 @@ class ObjectArea:
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
             self.delete_below(f"{self.target}/{directory}")
-        yield TaskBatch(functools.partial(_copy_task, area=self), tasks)
+        yield TaskBatch(self.copy_noted, tasks)
         self._put_manifest(directories, tasks)
         # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
         self.delete(self.path("plan.json"))
@@ -261,10 +260,6 @@ def check_name(name: object, directories: Container[str], *, depth: int | None =
     is_sound = len(parts) > 1 and not any(part in {"", ".", ".."} or "\0" in part for part in parts)
     if not is_sound or parts[0] not in directories or depth not in {None, len(parts)}:
         raise ValueError(f"names {name!r}, which is never published here")
-
-
-def _copy_task(task: str, area: ObjectArea) -> None:
-    area.copy_noted(task)
 
 
 class _Leases:

@@ -28,6 +28,11 @@ class StoreReport(Protocol):
         """Bytes of these records."""
         ...
 
+    @property
+    def is_clean(self) -> bool:
+        """True if the report has no faults."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON report."""
         ...
@@ -62,6 +67,11 @@ class BrokersReport(Generic[Report]):
         """The stores that it could not be done for, and why."""
         both = zip(self.stores, self.outcomes, strict=True)
         return [(store, str(outcome)) for store, outcome in both if isinstance(outcome, Exception)]
+
+    @property
+    def is_clean(self) -> bool:
+        """True if the job was done for all stores, and each report is clean."""
+        return not self.failed and all(report.is_clean for _, report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the job's JSON report."""
