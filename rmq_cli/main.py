@@ -21,6 +21,7 @@ from rmq_cli import (
     export,
     generate,
     message_id,
+    offsets,
     output,
     produce,
     query,
@@ -33,7 +34,6 @@ from rmq_cli.commands import CommandGroup, RmqCommand
 from rmq_cli.doctor import command as doctor
 from rmq_cli.dump import command as dump
 from rmq_cli.inspect import command as inspect
-from rmq_cli.offsets import command as offsets
 from rmq_cli.packaged import JOBS, JobCommand, job_command, notebooks
 from rmq_cli.servers import broker, namesrv, proxy, standalone
 from rmq_formats.errors import NotAcceptedError, RmqError
