@@ -33,7 +33,6 @@ class CommitLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_commitlog"
 
     def schema(self) -> StructType:

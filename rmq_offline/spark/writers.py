@@ -91,11 +91,9 @@ class CommitLogWriter(DataSourceArrowWriter):
         self._write = begin_write(write_options)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
-        """Encode the rows of one task."""
         return TaskMessage(self._write.job.write_task(iterator, self._write.encoding))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Assign offsets to all records and publish the store."""
         from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
         from rmq_offline.write.commitlog import commit_write  # noqa: PLC0415
 
@@ -103,7 +101,6 @@ class CommitLogWriter(DataSourceArrowWriter):
         commit_write(self._write, tasks, ProcessRunner())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
-        """Abort: remove what the tasks wrote."""
         self._write.job.abort()
 
 
@@ -121,21 +118,18 @@ class DerivedWriter(DataSourceArrowWriter):
         self._write = write
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
-        """Spill the rows of one task beside the store."""
         from rmq_offline.write.derived import write_keys, write_units  # noqa: PLC0415
 
         task = write_units if self._write.options.consumequeue else write_keys
         return PiecesMessage(task(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit: build the files, and publish them."""
         from rmq_offline.write.derived import commit_derived  # noqa: PLC0415
 
         task_pieces = [message.pieces for message in messages if isinstance(message, PiecesMessage)]
         commit_derived(self._write, [piece for pieces in task_pieces for piece in pieces])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
-        """Abort: remove what the tasks wrote."""
         self._write.job.abort()
 
 

@@ -49,19 +49,15 @@ class ObjectArea:
         return root == self.target
 
     def path(self, name: str) -> str:
-        """Return the URI of an object of the area."""
         return f"{self.target}/{self._directory}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Return whether an object exists."""
         return self._storage.exists(self.path(name))
 
     def read_text(self, name: str) -> str:
-        """Read a small object as text."""
         return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
-        """Read a small object."""
         return self._storage.read_bytes(self.path(name))
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:

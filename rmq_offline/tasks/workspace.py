@@ -45,15 +45,12 @@ class LocalArea:
         return "://" not in root and Path(self.target).resolve() == Path(root).resolve()
 
     def path(self, name: str) -> str:
-        """Return the path of a file of the area."""
         return str(self._work / name)
 
     def exists(self, name: str) -> bool:
-        """Return whether a file exists; one that does is complete."""
         return (self._work / name).exists()
 
     def read_text(self, name: str) -> str:
-        """Read a small text file."""
         return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
