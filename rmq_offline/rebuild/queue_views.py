@@ -31,7 +31,7 @@ from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import is_rocksdb
 
@@ -261,7 +261,8 @@ class QueueTree:
         ]:
             return False
         return all(
-            _are_equal(self._data(file), other._data(twin)) for file, twin in zip(files, other_files, strict=True)
+            _are_equal(read_queue_file(self._storage, file.path), read_queue_file(other._storage, twin.path))
+            for file, twin in zip(files, other_files, strict=True)
         )
 
     def fingerprint(self, name: QueueName) -> bytes:
@@ -269,7 +270,7 @@ class QueueTree:
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files.get(name, ()):
             digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
-            digest.update(self._data(file).data)
+            digest.update(read_queue_file(self._storage, file.path).data)
         if name not in self._files:
             for column in (self.units(name) or _joined([], 0))[:4]:
                 digest.update(np.asarray(column, dtype=np.int64).tobytes())
@@ -286,25 +287,31 @@ class QueueTree:
             return _database_units(self._database, name)
         return None
 
-    def _data(self, file: Segment) -> NDArray[np.uint8]:
-        """Read a file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
-        try:
-            with opened(self._storage, file.path) as reader:
-                data = np.empty(min(reader.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
-                return data[: reader.read_into(0, data.data)]
-        except StoreError:  # verify reports it
-            return np.empty(0, dtype=np.uint8)
-
     def _file_units(self, file: Segment) -> Units:
-        data = self._data(file)
-        units = np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)
+        units = read_file_units(self._storage, file.path)
         offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
         file_units = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
         return file_units.select(~(is_unwritten(units) | is_pre_blank(units)))
 
     def _batch_units(self, file: Segment) -> Units:
-        units, _ = split_file(self._data(file))
+        units, _ = split_file(read_queue_file(self._storage, file.path))
         return Units(units["base_offset"].astype(np.int64), *_places(units), units["batch_size"].astype(np.int64), 0)
+
+
+def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
+    """Read a queue's file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    try:
+        with opened(storage, path) as file:
+            data = np.empty(min(file.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
+            return data[: file.read_into(0, data.data)]
+    except StoreError:  # verify reports it
+        return np.empty(0, dtype=np.uint8)
+
+
+def read_file_units(storage: Storage, path: str) -> NDArray[np.void]:
+    """Read the units of a ConsumeQueue file, UNIT_DTYPE[n], up to the last one that is not zero."""
+    data = read_queue_file(storage, path)
+    return np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)  # the last unit may end in zeros
 
 
 def _are_equal(data: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:

@@ -31,6 +31,7 @@ from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.changes import stored_claims
 from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
+from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
 from rmq_offline.tasks.former_files import next_directory
 from rmq_offline.verify.checkpoint_and_config import config_fault
@@ -112,12 +113,7 @@ def _apply(root: Path) -> ConfigReport:
     is_used = False
     for step, data in steps:
         if os.path.lexists(root / step.path):
-            aside = str((directory / step.path).relative_to(root))
-            with (
-                parent_directory(root, step.path) as (parent, name),
-                parent_directory(root, aside, create=True) as (target, _),
-            ):
-                os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+            move_aside(root, step.path, str((directory / step.path).relative_to(root)))
             is_used = True
         with parent_directory(root, step.path, create=True):
             pass

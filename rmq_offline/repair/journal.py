@@ -191,11 +191,7 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
         raise StoreError(f"{what} since a repair began; delete {note} to plan the repair again")
     aside = f"{DIRECTORY}/{directory.name}"
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
-        with (
-            parent_directory(root, path) as (parent, name),
-            parent_directory(root, f"{aside}/{path}", create=True) as (target, _),
-        ):
-            os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+        move_aside(root, path, f"{aside}/{path}")
     for log_range in plan.stretches:
         _overwrite(root, log_range)
     for path, size_bytes in plan.sizes:
@@ -205,6 +201,15 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     for path in plan.configs:
         write_file(root, path, _bak(root, path))
     sync_file_system(root)
+
+
+def move_aside(root: Path, path: str, aside: str) -> None:
+    """Move a file or directory below a root to a path of the same name; directories to the path are created."""
+    with (
+        parent_directory(root, path) as (parent, name),
+        parent_directory(root, aside, create=True) as (target, _),
+    ):
+        os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
 
 
 def _bak(root: Path, path: str) -> bytes:

@@ -6,25 +6,24 @@ They tell the queue places of lost messages. Their queues and the Index are made
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
 from rmq_formats.codecs.layout import BLANK_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.codecs.variants.batch_consumequeue import split_file
-from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.errors import FormatError
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, Storage, opened, read_range
 from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.queue_views import read_file_units, read_queue_file
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
 
-_MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
 Ranges = tuple[tuple[int, int], ...]
 
 
@@ -106,12 +105,12 @@ def read_all_units(root: str) -> Iterator[_Units]:
     store = open_store(root)
     for queue in walk_queues(store.storage, paths.consumequeue_dir(root)):
         for file in queue.segments:
-            units = _file_units(file.path)
+            units = read_file_units(store.storage, file.path)
             offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
             yield _units_of(queue.topic, queue.queue_id, offsets, units)
     for queue in walk_queues(store.storage, paths.batch_consumequeue_dir(root)):
         for file in queue.segments:
-            units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
+            units, _ = split_file(read_queue_file(store.storage, file.path))
             counts = units["batch_size"].astype(np.int64)
             yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
     database = store.layouts.queue_database
@@ -141,21 +140,6 @@ def _units_of(
     counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
     physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
     return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
-
-
-def _file_units(path: str) -> NDArray[np.void]:
-    data = _data(path)
-    padded = data + bytes(-len(data) % UNIT_BYTES)  # the last unit may end in zeros
-    return np.frombuffer(padded, dtype=UNIT_DTYPE)
-
-
-def _data(path: str) -> bytes:
-    """Read a queue file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
-    try:
-        with opened(LocalStorage(), path) as file:
-            return read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
-    except StoreError:  # verify reports the database, and a rebuild replaces it
-        return b""
 
 
 def _placed(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
