@@ -175,11 +175,7 @@ def rmq(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    Args:
-        arguments: the command line; default: that of the process.
-    """
+    """Run a command line, by default that of the process, and exit."""
     # numpy's BLAS, which nothing here uses, starts a busily waiting thread for each processor.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app(arguments, prog_name="rmq")

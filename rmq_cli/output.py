@@ -223,9 +223,6 @@ Advance = Callable[[int], None]
 def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
     """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
-    Args:
-        in_bytes: whether the amount is in bytes.
-
     Yields:
         A function that takes how much is done so far, in all.
     """

@@ -28,8 +28,6 @@ class Answer:
         rows: each as long as ``columns``.
         lines: JSON objects to print instead of the rows with ``--json``.
         always_lines: whether to print the lines without ``--json``, too.
-        note: a line under the table, for people.
-        code: the command's exit code.
     """
 
     columns: tuple[str, ...]

@@ -78,11 +78,7 @@ class EntryRow:
 
 
 def units(place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault) -> Iterator[UnitRow]:
-    """Yield the units of all queues under a path, each queue from a queue offset on.
-
-    Args:
-        report_fault: takes the line for each fault.
-    """
+    """Yield the units of all queues under a path, each queue from a queue offset on."""
     for queue in queues(place, topic):
         for segment in queue.segments:
             with opened(place.storage, segment.path) as file:

@@ -203,8 +203,6 @@ class QueueLogFacts:
     Attributes:
         cluster: of the broker, in tiered storage.
         broker: likewise.
-        files: of the log.
-        size_bytes: of these.
         unit_files: of its units.
         min_place: first place in the log.
         max_place: one past the last.

@@ -40,7 +40,6 @@ class LogFileFacts:
         end_physical_offset: one past the last.
         first_store_timestamp: lowest, in ms.
         last_store_timestamp: highest, in ms.
-        damaged_stretches: how many.
     """
 
     path: str

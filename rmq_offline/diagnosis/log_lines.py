@@ -19,7 +19,6 @@ class JavaLogLine:
     Attributes:
         pattern: that the line contains, in any case.
         command: the next one; {store} is the store.
-        is_fault: whether something is wrong.
     """
 
     pattern: str

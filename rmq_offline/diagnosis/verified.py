@@ -157,11 +157,7 @@ class Comparison:
 def compare_queues(
     root: str, options: VerifyOptions, runner: Runner, *, largest_bytes: int = MAX_LOG_BYTES
 ) -> Comparison:
-    """Verify a store whose log is not large.
-
-    Args:
-        largest_bytes: size of a log above which the store is not verified.
-    """
+    """Verify a store whose log is not large."""
     with suppress(RmqError):  # other answers are about a store that cannot be verified
         log_bytes = _log_bytes(root)
         if log_bytes > largest_bytes:

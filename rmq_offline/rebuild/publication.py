@@ -85,7 +85,6 @@ class Outcome:
         verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
         former: directory of the quarantine that has the former files; None without any.
         former_bytes: bytes on disk of these files.
-        bring_back: shell command that exchanges the files for the former ones.
     """
 
     is_plan: bool = False

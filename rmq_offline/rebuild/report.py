@@ -20,7 +20,6 @@ class RebuildReport:
         phases: seconds of each phase.
         findings: faults, the first ``MAX_REPORTED`` of each task.
         finding_counts: all of them, by code.
-        outcome: what consumers get, before and after, and where the former files are.
     """
 
     store: str

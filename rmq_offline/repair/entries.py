@@ -68,13 +68,10 @@ class _Log:
     """State of a scan over all entries.
 
     Attributes:
-        units: of DLedger's index.
-        stretches: to be written.
         last_index: of the last sound entry before any damage; -1 if there is none.
         end: where the next entry should stand, in bytes of the log.
         bad_at: the first place without a sound entry, where one should be; None so far.
         is_ended: whether the file ended with its mark.
-        headers: how many are to be written.
     """
 
     root: str

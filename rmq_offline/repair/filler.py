@@ -88,11 +88,7 @@ class LogRange:
         path: of the file, from the store's root.
         file_offset: physical offset of the file's first byte.
         physical_offset: of the range's first byte.
-        size: its bytes.
-        held: those of them that exist in the file and are copied; what follows them reads as zeros.
-        code: of the finding.
-        detail: the fault in words.
-        fill: what is written there.
+        held: bytes of the range that exist in the file and are copied; what follows them reads as zeros.
         store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
         places: the lost messages that get a placeholder, in order; what is between them has room for fillers.
         written: with ``Fill.BYTES`` what stands there afterwards, in hex digits.

@@ -35,7 +35,6 @@ class _Units(NamedTuple):
         physical_offsets: int64[n], of the records.
         sizes: int64[n], of the records, in bytes.
         batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
-        is_of_batches: whether it is a batch queue.
     """
 
     topic: str
@@ -56,12 +55,9 @@ class _Lost:
 
 
 def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
-    """Add to each range its lost messages.
+    """Add to each range, in log order, its lost messages.
 
     A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
-
-    Args:
-        log_ranges: in log order.
     """
     fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]
     begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)

@@ -57,14 +57,10 @@ class RepairPlan:
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories to be put aside.
         configs: config files to be replaced by their ``.bak``.
-        rebuild: make queues or the Index anew.
         queues: topics and queue ids of the queues that are made anew; None is all.
-        index: make the Index anew.
         live_topics: where all queues are made, whose these are; None is all topics in the log.
         accept: queues of which the operator has accepted that messages leave or the end is lowered.
-        checkpoint: write it anew.
         entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
-        left: what cannot be repaired.
     """
 
     store_sizes: StoreSizes

@@ -55,11 +55,9 @@ class RepairReport:
         directory: of the bytes and files that were put aside; None if there are none.
         steps: in the order in which they are done.
         lost: messages that queues name in damaged ranges.
-        before: faults by kind before.
         left: faults that cannot be repaired; after a repair, those that a verification still finds.
         explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
         closed: queue offsets that no record has, and that their queue has closed: nothing to repair.
-        outcome: what consumers get, or would get, and where the former queues are.
         disturbed: queues that were not to be replaced, and have other bytes than before.
         layouts: of the store, beside the classic one, such as a DLedger CommitLog.
         seconds: from the first look at the store to the last.
@@ -170,11 +168,7 @@ class Gaps:
 
 
 def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]) -> Gaps:
-    """Separate gaps that a repair explains from the other findings.
-
-    Args:
-        repairs: all that were done.
-    """
+    """Separate gaps that a repair explains from the other findings."""
     log_ranges = sorted(
         (log_range.physical_offset, log_range.physical_offset + log_range.size)
         for plan in repairs

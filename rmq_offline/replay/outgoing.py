@@ -65,13 +65,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """Batch of messages of one queue.
-
-    Attributes:
-        topic: of the store.
-        queue_id: of the store.
-        data: as a batch request carries them.
-    """
+    """Batch of messages of one queue of the store, encoded as a batch request carries them."""
 
     topic: str
     queue_id: int

@@ -111,7 +111,6 @@ class Replay:
         store_id: the store's name in the property RMQ_ORIGIN.
         to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
-        checkpoint: of this replay; None keeps none.
         logs: of the store: with a tier, what the CommitLog has no more comes first.
     """
 
@@ -294,8 +293,6 @@ class _Batch:
 
     Attributes:
         end: one past the physical offset of the last of them.
-        unanswered: pieces that are not answered yet.
-        is_whole: whether all of its pieces have been sent.
     """
 
     end: int

@@ -60,9 +60,7 @@ class _WrongUnits:
     Attributes:
         expected: the first unit by the log.
         actual: the first unit of the index.
-        last_index: of the last entry.
         next_row: of the split, one past the last.
-        count: of units.
     """
 
     expected: np.void

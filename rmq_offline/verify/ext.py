@@ -56,7 +56,6 @@ class ExtTable:
 
         Args:
             start_offset: of the file, in the queue's ext files.
-            data: the whole file.
         """
         at = self._add_units(data, start_offset, 0)
         for _ in range(MAX_RESUMES):

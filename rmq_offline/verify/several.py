@@ -103,7 +103,6 @@ def run_on_stores(
 
     Args:
         names: paths, patterns and TOML files that name the stores.
-        steps: the job on each of them.
 
     Raises:
         StoreError: it could be done for none of them.

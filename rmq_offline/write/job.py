@@ -33,7 +33,6 @@ class WriteJob:
 
     Attributes:
         number: identifies this write into the store.
-        now_ms: when it began.
     """
 
     root: str

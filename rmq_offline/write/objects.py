@@ -50,7 +50,6 @@ class ObjectJob:
 
     Attributes:
         number: identifies this write into the store.
-        now_ms: when it began.
     """
 
     root: str
