@@ -33,7 +33,7 @@ def convert(
     classic: CommitLog, queues and config are files, as of a broker with storeType=default and without DLedger.
     rocksdb: the CommitLog is classic, queues and config are in RocksDB, as of a broker with storeType=defaultRocksDB.
     """
-    from rmq_cli.worker_processes import interruptible_workers  # noqa: PLC0415 # slow to load, as are the next ones
+    from rmq_cli.commands import interruptible_workers  # noqa: PLC0415 # slow to load, as are the next ones
     from rmq_offline.convert.job import convert_store  # noqa: PLC0415
     from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
 

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import counted, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_offline.offsets.changes import (
     Check,
     NewOffset,

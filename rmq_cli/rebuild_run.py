@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.errors import OptionError
 from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store

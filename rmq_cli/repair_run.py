@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_cli.rebuild_run import show_changes
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_offline.repair.config import repair_config
 from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.report import RepairReport

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.read.stores import find_stores
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify import finding_kinds

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
 from rmq_formats.storage.nearby_store import no_store_error
