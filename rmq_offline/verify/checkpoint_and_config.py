@@ -40,12 +40,16 @@ class Claim:
     queue_offset: int
     group: str | None
 
+    @property
+    def owner(self) -> str:
+        """The consumer group or the delay level, in words."""
+        return f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
+
     def finding(self, end_offset: int, path: str) -> Finding:
         """Make the finding for a queue that ends at ``end_offset``, before the claimed offset."""
         kind = finding_kinds.DELAY_OFFSET if self.group is None else finding_kinds.CONSUMER_OFFSET
-        who = f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
         return Finding(
-            kind, f"{who} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
+            kind, f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
             topic=self.topic, queue_id=self.queue_id, queue_offset=self.queue_offset,
             expected=f"at most {end_offset}", actual=str(self.queue_offset),
         )  # fmt: skip
