@@ -36,7 +36,7 @@ from rmq_offline.job_arguments import (
     parse_argument,
 )
 from rmq_offline.spark.job import run_job
-from rmq_offline.spark.write_options import check_columns
+from rmq_offline.spark.writers import check_columns
 from rmq_offline.tasks.origin import leftover_word
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import end_killed, refuse_write

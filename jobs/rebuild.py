@@ -117,8 +117,7 @@ def main_several(arguments: argparse.Namespace, runner: SparkRunner) -> tuple[di
         leftover(arguments),
         terms(arguments),
     )
-    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
-    return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
+    return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
 
 if __name__ == "__main__":

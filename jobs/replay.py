@@ -42,10 +42,9 @@ from rmq_offline.job_arguments import (
     job_parser,
     option_name,
 )
-from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from rmq_offline.replay.choice import Choice, build_choice, limit_to_backlog
 from rmq_offline.replay.outgoing import ORIGIN
-from rmq_offline.replay.run import Counts, Replay, count, read_chosen, read_plan, send
+from rmq_offline.replay.run import Counts, Replay, ReplayCheckpoint, count, read_chosen, read_plan, send
 from rmq_offline.spark.job import run_job
 from rmq_offline.write.commitlog import refuse_write
 

@@ -109,8 +109,7 @@ def main_several(arguments: argparse.Namespace, spark: SparkSession, runner: Spa
     outputs(arguments).write_several(report)
     if arguments.findings is not None and arguments.findings_format == "delta":
         write_delta(spark, brokers_findings_table(report), arguments.findings)
-    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
-    return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
+    return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
 
 if __name__ == "__main__":

@@ -73,11 +73,7 @@ AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON 
 
 
 def parse_time(text: str) -> int | datetime:
-    """Parse a time: ISO 8601, or milliseconds since 1970.
-
-    Raises:
-        OptionError: neither.
-    """
+    """Parse a time: ISO 8601, or milliseconds since 1970. Raises OptionError."""
     if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
         return int(text)
     try:

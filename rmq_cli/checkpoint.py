@@ -26,7 +26,7 @@ def checkpoint(
     Exit codes: 0 written, 1 a plan, or findings that forbid it, 2 could not run.
     """
     from rmq_cli import output  # noqa: PLC0415 # slow to load, as are the next ones
-    from rmq_cli.worker_processes import interruptible_workers  # noqa: PLC0415
+    from rmq_cli.commands import interruptible_workers  # noqa: PLC0415
     from rmq_offline.diagnosis.checkpoint import make_checkpoint  # noqa: PLC0415
     from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
 

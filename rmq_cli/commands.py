@@ -1,7 +1,12 @@
-"""The classes of ``rmq``'s commands and groups: paths that begin with ``~``, errors with paths, help by default."""
+"""How ``rmq``'s commands run: paths that begin with ``~``, errors with paths, help by default, and Ctrl-C."""
 
+import multiprocessing
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
@@ -51,3 +56,26 @@ class CommandGroup(TyperGroup):
                 print(ctx.get_help(), flush=True)  # noqa: T201 # as click's own does
             ctx.exit()
         return super().parse_args(ctx, args)
+
+
+@contextmanager
+def interruptible_workers() -> Iterator[None]:
+    """Make Ctrl-C end worker processes at once and silently, within this context.
+
+    A terminal sends SIGINT to all of them, and each would print its own traceback; sent to the first only, it
+    would wait for the others' tasks to end. Tasks write beside and rename, so that they may die.
+    """
+    leader = os.getpid()
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if os.getpid() != leader:  # a forked worker, which has inherited this
+            os._exit(output.EXIT_INTERRUPTED)
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -122,7 +122,6 @@ class _Printing:
 
     @property
     def is_done(self) -> bool:
-        """Return whether no more messages are to be printed."""
         if self._error is not None:
             raise self._error
         is_late = self._timeout_s is not None and time.monotonic() - self._last_s > self._timeout_s

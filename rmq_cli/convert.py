@@ -8,7 +8,7 @@ from rmq_cli import output
 from rmq_cli.arguments import AsOneJson, StorePath, Workers, with_store_sizes
 
 if TYPE_CHECKING:
-    from rmq_offline.convert.report import ConvertReport
+    from rmq_offline.convert.job import ConvertReport
     from rmq_offline.verify.phases.plan import VerifyOptions
 
 LISTED: Final = 40  # findings: --json has all
@@ -33,7 +33,7 @@ def convert(
     classic: CommitLog, queues and config are files, as of a broker with storeType=default and without DLedger.
     rocksdb: the CommitLog is classic, queues and config are in RocksDB, as of a broker with storeType=defaultRocksDB.
     """
-    from rmq_cli.worker_processes import interruptible_workers  # noqa: PLC0415 # slow to load, as are the next ones
+    from rmq_cli.commands import interruptible_workers  # noqa: PLC0415 # slow to load, as are the next ones
     from rmq_offline.convert.job import convert_store  # noqa: PLC0415
     from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
 
@@ -66,5 +66,4 @@ def _print(report: "ConvertReport") -> None:
             table.add_row(Text(finding.kind.code, style="red"), offset, output.printable(finding.detail))
         console.print()
         console.print(table)
-        if len(done.findings) > LISTED:
-            console.print(f"… {len(done.findings) - LISTED:,} more; --json lists them")
+        output.print_unlisted(console, len(done.findings), LISTED, "--json lists them")

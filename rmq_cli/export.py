@@ -16,8 +16,8 @@ _PROGRAM: Final = "rmq export"
 
 def export(ctx: typer.Context) -> int:
     """Export messages to Delta or Iceberg tables, each once, on this machine; without Spark if it can."""
+    from rmq_cli.commands import interruptible_workers  # noqa: PLC0415
     from rmq_cli.export_arguments import check_source, export_parser, with_store_option  # noqa: PLC0415 # slow to load
-    from rmq_cli.worker_processes import interruptible_workers  # noqa: PLC0415
     from rmq_lakehouse.local import command  # noqa: PLC0415
     from rmq_lakehouse.local.raw import LocalRunner  # noqa: PLC0415
     from rmq_lakehouse.local.table_log import NeedsSparkError  # noqa: PLC0415

@@ -64,11 +64,7 @@ def generate(
 
 
 def topic_names(text: str) -> list[str]:
-    """Return the topic names that ``--topics`` stands for.
-
-    Raises:
-        OptionError: a count below 1.
-    """
+    """Return the topic names that ``--topics`` stands for. Raises OptionError."""
     if not text.isdecimal():
         return [name.strip() for name in text.split(",")]
     count = int(text)

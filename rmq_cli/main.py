@@ -21,6 +21,7 @@ from rmq_cli import (
     export,
     generate,
     message_id,
+    offsets,
     output,
     produce,
     query,
@@ -33,7 +34,6 @@ from rmq_cli.commands import CommandGroup, RmqCommand
 from rmq_cli.doctor import command as doctor
 from rmq_cli.dump import command as dump
 from rmq_cli.inspect import command as inspect
-from rmq_cli.offsets import command as offsets
 from rmq_cli.packaged import JOBS, JobCommand, job_command, notebooks
 from rmq_cli.servers import broker, namesrv, proxy, standalone
 from rmq_formats.errors import NotAcceptedError, RmqError
@@ -175,11 +175,7 @@ def rmq(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    Args:
-        arguments: the command line; default: that of the process.
-    """
+    """Run a command line, by default that of the process, and exit."""
     # numpy's BLAS, which nothing here uses, starts a busily waiting thread for each processor.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app(arguments, prog_name="rmq")

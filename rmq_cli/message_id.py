@@ -27,11 +27,7 @@ def decode(
 
 
 def described(text: str, now_ms: int) -> dict[str, str | int]:
-    """Return the parts of an id by name.
-
-    Raises:
-        DecodeError: it is none.
-    """
+    """Return the parts of an id by name. Raises DecodeError."""
     unique = UniqueId.decode(text)
     if is_offset_id(text):
         host, physical_offset = decode_message_id(text)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from rmq_formats.read.stores import BrokerStore
     from rmq_offline.tasks.runner import OnProgress, Progress
+    from rmq_offline.verify.several import BrokersReport, Report
 
 printable = errors.printable  # the commands' name for it
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -223,11 +223,6 @@ Advance = Callable[[int], None]
 def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
     """Show a progress bar on stderr while long work runs, if stderr is a terminal.
 
-    Args:
-        title: the text beside the bar.
-        total: the amount of work.
-        in_bytes: whether the amount is in bytes.
-
     Yields:
         A function that takes how much is done so far, in all.
     """
@@ -260,9 +255,6 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
 def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
     """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
 
-    Args:
-        titles: of the phases.
-
     Yields:
         A function that takes how far the work is.
     """
@@ -281,10 +273,21 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
         yield on_progress
 
 
-def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
-    """Print of which brokers' stores the work could not be done, a line each."""
-    for store, reason in failed:
+def show_by_broker(report: "BrokersReport[Report]", show: "Callable[[Report, Console], None]") -> None:
+    """Print the report of each broker's store under its name, then the reasons of stores without a report."""
+    from rich.text import Text  # noqa: PLC0415
+
+    for store, store_report in report.reports:
+        console().print(Text(printable(str(store.broker)), style="bold"))
+        show(store_report, console())
+    for store, reason in report.failed:
         console().print(f"{printable(str(store.broker))}: {printable(reason)}", style="red", markup=False)
+
+
+def print_unlisted(console: "Console", count: int, listed: int, elsewhere: str) -> None:
+    """Print how many of some rows a table has not listed, and what lists them; nothing if there are none."""
+    if count > listed:
+        console.print(f"… {count - listed:,} more; {elsewhere}")
 
 
 def print_next(console: "Console", command: str, store: str, *options: str) -> None:

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.errors import OptionError
 from rmq_offline.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
@@ -35,7 +35,7 @@ def run(
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, terms)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
-        show(report)
+        show(report, output.console())
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
@@ -51,12 +51,8 @@ def run_several(
         report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, terms)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
-        for store, store_report in report.reports:
-            output.console().print(Text(printable(str(store.broker)), style="bold"))
-            show(store_report)
-        output.show_failed(report.failed)
-    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
-    return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
+        output.show_by_broker(report, show)
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
 def _check_report(report_file: str | None) -> None:
@@ -92,8 +88,7 @@ def show_changes(outcome: Outcome, console: Console) -> None:
         lines = [change.text() for change in changes.queues] + [change.text() for change in changes.groups]
         for line in lines[:LISTED]:
             console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
-        if len(lines) > LISTED:
-            console.print(f"… {len(lines) - LISTED:,} more; --json lists them")
+        output.print_unlisted(console, len(lines), LISTED, "--json lists them")
     if outcome.bring_back is not None:
         console.print("→ The former files stay until you delete them. With the broker stopped this brings them back:")
         console.print(printable(outcome.bring_back), soft_wrap=True, highlight=False, markup=False)
@@ -111,9 +106,8 @@ def _changes_title(outcome: Outcome, changes: QueueChanges) -> Text:
     return Text(f"consumers {would} other messages than before:", style="yellow")
 
 
-def show(report: RebuildReport) -> None:
+def show(report: RebuildReport, console: Console) -> None:
     """Print the report for people."""
-    console = output.console()
     rate = report.bytes / report.seconds / 1e6 if report.seconds else 0.0
     seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
     written = f"{output.counted(report.queues, 'queue')}, {output.counted(report.files, 'file')}"
@@ -142,7 +136,6 @@ def show(report: RebuildReport) -> None:
             table.add_row(finding.kind.severity, finding.kind.code, offset, f"{queue}{printable(finding.detail)}")
         console.print()
         console.print(table)
-    if len(report.findings) > LISTED:
-        console.print(f"… {len(report.findings) - LISTED:,} more; --json and --report list them")
+    output.print_unlisted(console, len(report.findings), LISTED, "--json and --report list them")
     for remedy in sorted({finding.kind.remedy for finding in report.findings}):
         console.print(f"→ {remedy}")

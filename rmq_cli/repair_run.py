@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
 from rmq_cli.rebuild_run import show_changes
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_offline.repair.config import repair_config
 from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.report import RepairReport
@@ -86,8 +86,7 @@ def show(report: RepairReport, console: Console) -> None:
             table.add_row(str(number), step.action, printable(step.path), offset, size, printable(step.why))
         console.print()
         console.print(table)
-        if len(report.steps) > LISTED:
-            console.print(f"… {len(report.steps) - LISTED:,} more; --json lists them")
+        output.print_unlisted(console, len(report.steps), LISTED, "--json lists them")
     show_changes(report.outcome, console)
     if report.disturbed:
         console.print(Text(f"changed, though nothing was to change there: {', '.join(report.disturbed)}", style="red"))
@@ -145,5 +144,4 @@ def _show_left(report: RepairReport, console: Console) -> None:
         table.add_row(finding.kind.code, offset, printable(where), printable(finding.detail), finding.kind.remedy)
     console.print()
     console.print(table)
-    if len(report.left) > LISTED:
-        console.print(f"… {len(report.left) - LISTED:,} more; --json lists them")
+    output.print_unlisted(console, len(report.left), LISTED, "--json lists them")

@@ -80,8 +80,6 @@ class ClassifiedPath:
     """Path whose kind is determined.
 
     Attributes:
-        kind: what the path is.
-        storage: its file system.
         path: as given, without a trailing slash.
         is_directory: a directory of such files, of any level; else one file.
     """
@@ -349,7 +347,6 @@ def queues(place: ClassifiedPath, topic: str | None = None) -> Iterator[QueueSeg
 
     Args:
         place: any level: all topics, one topic, one queue or one file.
-        topic: only that one's.
     """
     storage, path = place.storage, place.path
     parts = _parts(storage, path)

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import bytes_text, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.read.stores import find_stores
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify import finding_kinds
@@ -61,12 +61,8 @@ def run_several(
     if as_json:
         output.print_json(report.to_dict())
     else:
-        for store, store_report in report.reports:
-            output.console().print(Text(printable(str(store.broker)), style="bold"))
-            show(store_report, output.console())
-        output.show_failed(report.failed)
-    is_clean = not report.failed and all(store_report.is_clean for _, store_report in report.reports)
-    return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
+        output.show_by_broker(report, show)
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
 def show(report: VerifyReport, console: Console) -> None:
@@ -95,8 +91,7 @@ def show(report: VerifyReport, console: Console) -> None:
         kind_findings = [finding for finding in report.findings if finding.kind is kind]
         for finding in kind_findings[:LISTED]:
             console.print(f"{_where(finding)}: {printable(finding.detail)}", markup=False, highlight=False)
-        if len(kind_findings) > LISTED:
-            console.print(f"… {len(kind_findings) - LISTED:,} more; --findings and --html list them")
+        output.print_unlisted(console, len(kind_findings), LISTED, "--findings and --html list them")
     if problems:
         _show_findings(problems, console)
         _print_next_commands(problems, report.store, console)
@@ -142,8 +137,7 @@ def _show_findings(findings: list[Finding], console: Console) -> None:
             printable(_shortened(finding.expected)), printable(_shortened(finding.actual)),
         )  # fmt: skip
     console.print(table)
-    if len(findings) > LISTED:
-        console.print(f"… {len(findings) - LISTED:,} more; --findings and --html list them")
+    output.print_unlisted(console, len(findings), LISTED, "--findings and --html list them")
 
 
 def _shortened(text: str | None) -> str:

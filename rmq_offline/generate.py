@@ -58,9 +58,7 @@ class GeneratedStore:
     """What ``generate_store`` has written.
 
     Attributes:
-        messages: records in the CommitLog.
         bytes: their bytes, without BLANKs and unused ends of files.
-        files: CommitLog files.
     """
 
     messages: int
@@ -133,15 +131,11 @@ def generate_store(
         messages: how many, at most MAX_MESSAGES.
         body_bytes: size of each body, 1 to 4 MiB. Bodies differ as far as their last 10 bytes allow.
         topics: their names, each once.
-        queues: queues a topic.
         keys: whether messages have a KEYS property, a different one each.
         tags: whether messages have a TAGS property, TagA to TagE.
         seed: of bodies, times (the first of a month in 2025) and UNIQ_KEYs.
         commitlog_file_bytes: size of each CommitLog file (mappedFileSizeCommitLog).
         on_progress: called now and then, in the caller's thread, with the messages and bytes done.
-
-    Returns:
-        What was written.
 
     Raises:
         OptionError: an argument out of its bounds.

@@ -109,11 +109,7 @@ def option_name(argument: str) -> str:
 
 
 def parse_argument(arguments: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
-    """Parse an argument with a parser of ``option_values``; None if the argument is absent.
-
-    Raises:
-        OptionError: naming the argument that does not parse.
-    """
+    """Parse an argument with a parser of ``option_values``; None if the argument is absent. Raises OptionError."""
     text = getattr(arguments, argument)
     if text is None:
         return None

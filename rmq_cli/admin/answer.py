@@ -25,12 +25,9 @@ class Answer:
     """Rows of values under column names.
 
     Attributes:
-        columns: their names.
         rows: each as long as ``columns``.
         lines: JSON objects to print instead of the rows with ``--json``.
         always_lines: whether to print the lines without ``--json``, too.
-        note: a line under the table, for people.
-        code: the command's exit code.
     """
 
     columns: tuple[str, ...]
@@ -42,13 +39,7 @@ class Answer:
 
 
 def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True, charset: str = "utf-8") -> Answer:
-    """Build the answer for messages, in the format of ``rmq consume --json``; the exit code is 1 if there are none.
-
-    Args:
-        messages: the messages.
-        with_body: whether the table shows their bodies.
-        charset: the bodies' charset.
-    """
+    """Build the answer for messages, in the format of ``rmq consume --json``; the exit code is 1 if there are none."""
     from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
 
     shown = list(messages)

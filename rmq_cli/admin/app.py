@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 
 from rmq_cli.access import access_from_arguments, access_parameters
-from rmq_cli.admin import cluster, consumer_progress, groups, lite, messages, stats, topics, users
+from rmq_cli.admin import cluster, consumer_progress, groups, lite, messages, topics, users
 from rmq_cli.admin.answer import Answer, show, show_all
 from rmq_cli.admin.options import Json, Namesrv
 from rmq_cli.commands import CommandGroup, RmqCommand
@@ -44,9 +44,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "resetOffsetByTime": consumer_progress.reset_offset,
     "skipAccumulatedMessage": consumer_progress.skip_accumulated,
     "cloneGroupOffset": consumer_progress.clone_offset,
-    "statsAll": stats.stats_all,
+    "statsAll": cluster.stats_all,
     "brokerConsumeStats": consumer_progress.broker_consume_stats,
-    "exportMetadata": stats.export_metadata,
+    "exportMetadata": cluster.export_metadata,
     "getBrokerLiteInfo": lite.broker_info,
     "getParentTopicInfo": lite.parent_info,
     "getLiteTopicInfo": lite.topic_info,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_cli.admin.answer import Answer
-from rmq_cli.admin.options import Broker, ClusterName, Group, Switch, Topic, addresses
+from rmq_cli.admin.options import Broker, ClusterName, Group, Switch, Topic, addresses, named_addresses
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import DecodeError, OptionError
 
@@ -110,9 +110,7 @@ async def delete_group(
     offsets_too: Annotated[Switch, typer.Option("-r", "--removeOffset", help="Delete its offsets too.")] = "false",
 ) -> Answer:
     """Delete a consumer group. -b or -c must say where."""
-    if broker is None and cluster is None:
-        raise OptionError("deleteSubGroup: say where, with -b or -c")
-    masters = await addresses(admin, broker, cluster)
+    masters = await named_addresses(admin, "deleteSubGroup", broker, cluster)
     for address in masters:
         await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)
     return Answer(("broker", "deleted_group"), [(address, group) for address in masters])

@@ -55,12 +55,15 @@ async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> 
     return [broker] if broker is not None else await admin.masters(cluster)
 
 
-def check_charset(option: str, name: str) -> str:
-    """Return a charset's name; refuse an unknown one.
+async def named_addresses(admin: "Admin", command: str, broker: str | None, cluster: str | None) -> list[str]:
+    """Return the addresses of a broker or of a cluster's brokers. Raises OptionError if neither is given."""
+    if broker is None and cluster is None:
+        raise OptionError(f"{command}: say where, with -b or -c")
+    return await addresses(admin, broker, cluster)
 
-    Raises:
-        OptionError: there is none.
-    """
+
+def check_charset(option: str, name: str) -> str:
+    """Return a charset's name; refuse an unknown one. Raises OptionError."""
     try:
         b"a".decode(name, "replace")
     except (LookupError, ValueError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_cli.admin.answer import Answer
-from rmq_cli.admin.options import Broker, ClusterName, addresses
+from rmq_cli.admin.options import Broker, ClusterName, addresses, named_addresses
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
 
@@ -76,7 +76,7 @@ async def update_user(
 
 async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
     """Delete a user and its policies. -b or -c must say where."""
-    masters = await _named(admin, "deleteUser", broker, cluster)
+    masters = await named_addresses(admin, "deleteUser", broker, cluster)
     for address in masters:
         await admin.users.delete(address, user)
     return Answer(("broker", "deleted_user"), [(address, user) for address in masters])
@@ -160,7 +160,7 @@ async def delete_acl(
     cluster: ClusterName = None,
 ) -> Answer:
     """Delete a user's policies, or those for one resource. -b or -c must say where."""
-    masters = await _named(admin, "deleteAcl", broker, cluster)
+    masters = await named_addresses(admin, "deleteAcl", broker, cluster)
     for address in masters:
         await admin.users.delete_acl(address, subject, resource)
     return Answer(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in masters])
@@ -209,12 +209,6 @@ async def _put_acl(admin: "Admin", acl: "AclInfo", broker: str | None, cluster: 
     for address in masters:
         await admin.users.put_acl(address, acl, is_new=is_new)
     return Answer(("broker", "subject"), [(address, acl.subject or "") for address in masters])
-
-
-async def _named(admin: "Admin", command: str, broker: str | None, cluster: str | None) -> list[str]:
-    if broker is None and cluster is None:
-        raise OptionError(f"{command}: say where, with -b or -c")
-    return await addresses(admin, broker, cluster)
 
 
 def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: str) -> "AclInfo":

@@ -29,9 +29,7 @@ class Finding:
     """One line of the examination.
 
     Attributes:
-        what: was looked at.
         state: ``open``, ``closed``, or ``note`` for what is neither.
-        detail: in words.
     """
 
     what: str

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
 from rmq_formats.storage.nearby_store import no_store_error
@@ -36,11 +36,7 @@ def run(store: str, config: str | None, logs: list[str], *, verifies: bool, as_j
     """Answer the questions about a store. Returns the exit code. Raises RmqError.
 
     Args:
-        store: its root.
-        config: the operator's broker.conf.
-        logs: log files of a broker.
         verifies: whether log and queues are compared, however large the log is.
-        as_json: print one JSON object.
     """
     files = open_store(store)
     if not files.storage.is_local:

@@ -62,12 +62,7 @@ class RecordRenderer:
     """Renders lines for whole windows of records; owns the output buffer."""
 
     def __init__(self, *, topic: str | None = None, with_body: bool = True) -> None:
-        """Allocate the buffers.
-
-        Args:
-            topic: only that topic's records.
-            with_body: with ``body_base64``.
-        """
+        """Allocate the buffers."""
         self._by_topic = topic is not None
         self._topic = np.frombuffer(bytearray((topic or "").encode("utf-8", "replace")), dtype=np.uint8)
         self._with_body = with_body
@@ -80,7 +75,6 @@ class RecordRenderer:
 
         Args:
             batch: of a scan; its window must not change while pieces are taken.
-            limit: lines at most.
 
         Yields:
             Pieces that are valid until the next one is asked for.

@@ -1,7 +1,7 @@
-"""Rows of the ConsumeQueue, ConsumeQueueExt and Index files: their units and entries, for ``rmq dump``.
+"""Rows of queues, Index and DLedger's own index: their units and entries, for ``rmq dump``.
 
-Each row has the columns of the Spark source of the same name; times are milliseconds, as everywhere in
-``--json``.
+Each row has the columns of the Spark source of the same name, if there is one; times are milliseconds, as
+everywhere in ``--json``.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,17 +11,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_cli.store_path import ClassifiedPath, QueueSegments, index_files, queues
+from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.codecs.variants.batch_consumequeue import is_end, split_file
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
 
 ReportFault = Callable[[str], None]
-
 _ROWS_AT_ONCE: Final = 1 << 16
 
 
@@ -77,14 +78,7 @@ class EntryRow:
 
 
 def units(place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault) -> Iterator[UnitRow]:
-    """Yield the units of all queues under a path, each queue from a queue offset on.
-
-    Args:
-        place: recognised as ConsumeQueue.
-        topic: only that one's queues.
-        begin: first queue offset.
-        report_fault: takes the line for each fault.
-    """
+    """Yield the units of all queues under a path, each queue from a queue offset on."""
     for queue in queues(place, topic):
         for segment in queue.segments:
             with opened(place.storage, segment.path) as file:
@@ -176,3 +170,65 @@ def entries(place: ClassifiedPath, _topic: str | None, begin: int, report_fault:
                         name, number, key_hash % index.slots, key_hash, physical_offset,
                         index.store_ms(seconds), previous,
                     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUnitRow:
+    """One unit of a ConsumeQueue in RocksDB."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryIndexRow:
+    """One unit of a DLedger CommitLog's index; the physical offset is that of the entry's record."""
+
+    index: int
+    term: int
+    pos: int
+    size: int
+    physical_offset: int
+
+
+def stored_units(
+    place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
+) -> Iterator[StoredUnitRow]:
+    """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
+
+    Args:
+        report_fault: takes the line for damage, after which nothing is read.
+    """
+    try:
+        with opened_queues(place.storage, place.path) as database:
+            for name, queue_id in database.queues(topic):
+                for offsets, units in database.units(name, queue_id, begin):
+                    for offset, row in zip(offsets.tolist(), units.tolist(), strict=True):
+                        yield StoredUnitRow(name, queue_id, offset, *row)
+    except FormatError as error:
+        report_fault(str(error))
+
+
+def entry_index(
+    place: ClassifiedPath, _topic: str | None, begin: int, report_fault: ReportFault
+) -> Iterator[EntryIndexRow]:
+    """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``stored_units``."""
+    for segment in entry_index_files(place):
+        first = segment.start_offset // INDEX_UNIT_BYTES
+        with opened(place.storage, segment.path) as file:
+            count = -(-file.data_end() // INDEX_UNIT_BYTES)
+            for number in range(max(0, begin - first), count, _ROWS_AT_ONCE):
+                rows = min(_ROWS_AT_ONCE, count - number)
+                data = read_range(file, number * INDEX_UNIT_BYTES, rows * INDEX_UNIT_BYTES)
+                padded = data + bytes(-len(data) % INDEX_UNIT_BYTES)
+                units = np.frombuffer(padded, dtype=INDEX_UNIT_DTYPE).tolist()
+                for at, (magic, pos, size, index, term) in enumerate(units, first + number):
+                    if magic != ENTRY_MAGIC or index != at:
+                        report_fault(f"{segment.path}: no unit of entry {at}")
+                    else:
+                        yield EntryIndexRow(index, term, pos, size, pos + ENTRY_HEAD_BYTES)

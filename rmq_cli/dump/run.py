@@ -8,20 +8,32 @@ from typing import Any, Final
 import msgspec
 
 from rmq_cli import output
-from rmq_cli.dump import json_lines, text_lines, variant_rows
+from rmq_cli.dump import json_lines, text_lines
 from rmq_cli.dump import rows as file_rows
 from rmq_cli.dump.rows import ReportFault
-from rmq_cli.dump.unqueued import unqueued_lines
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage
+from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import OptionError
 from rmq_formats.read.config_documents import documents_at
+from rmq_formats.read.query import Include
+from rmq_formats.read.unqueued import UNQUEUED_TEXTS, UnqueuedReason, UnqueuedReasons, refuse_log_alone
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage, opened
+from rmq_formats.store import Store
 
 _WITHOUT_TOPICS: Final = frozenset({PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG, PathKind.ENTRY_INDEX})
+_Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]]
+_TABLES: Final[Mapping[PathKind, tuple[_Reader, str, Callable[[Iterator[Any]], Iterator[bytes]]]]] = {
+    PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNIT_HEADING, text_lines.unit_lines),
+    PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_HEADING, text_lines.batch_lines),
+    PathKind.QUEUE_DATABASE: (file_rows.stored_units, text_lines.STORED_HEADING, text_lines.stored_lines),
+    PathKind.ENTRY_INDEX: (file_rows.entry_index, text_lines.ENTRY_INDEX_HEADING, text_lines.entry_index_lines),
+    PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_HEADING, text_lines.ext_lines),
+    PathKind.INDEX: (file_rows.entries, text_lines.ENTRY_HEADING, text_lines.entry_lines),
+}
 
 
 @dataclass(slots=True)
@@ -34,17 +46,6 @@ class DumpOptions:
     topic: str | None
     with_body: bool
     unqueued: bool = False
-
-
-_Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]]
-_TABLES: Final[Mapping[PathKind, tuple[_Reader, str, Callable[[Iterator[Any]], Iterator[bytes]]]]] = {
-    PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNIT_HEADING, text_lines.unit_lines),
-    PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_HEADING, text_lines.batch_lines),
-    PathKind.QUEUE_DATABASE: (variant_rows.stored_units, text_lines.STORED_HEADING, text_lines.stored_lines),
-    PathKind.ENTRY_INDEX: (variant_rows.entry_index, text_lines.ENTRY_INDEX_HEADING, text_lines.entry_index_lines),
-    PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_HEADING, text_lines.ext_lines),
-    PathKind.INDEX: (file_rows.entries, text_lines.ENTRY_HEADING, text_lines.entry_lines),
-}
 
 
 @dataclass(slots=True)
@@ -157,10 +158,6 @@ def _batches(
     """Yield batches of record frames from a physical offset on; report faults on the way.
 
     Args:
-        storage: where the files are.
-        segments: of the log.
-        begin: physical offset of the first record.
-        faults: receives each fault.
         has_gaps: files may be missing.
         has_sums: the records' own sums hold, which they do not in the log of a single queue.
     """
@@ -186,3 +183,34 @@ def _batches(
 
 def _damage_text(damage: Damage) -> str:
     return f"damage at offset {damage.physical_offset}, {damage.size} bytes: {damage.code.text}"
+
+
+def unqueued_lines(
+    place: ClassifiedPath, *, as_json: bool, topic: str | None, begin: int, limit: int | None, with_body: bool
+) -> Iterator[bytes]:
+    """Yield the lines of the messages, in the order of the log.
+
+    Args:
+        as_json: one object a line, with the key ``reason`` behind those of a record.
+        begin: physical offset of the first record.
+        limit: of messages; None is no limit.
+
+    Raises:
+        StoreLayoutError: the store has no queues, so that nothing tells.
+    """
+    refuse_log_alone(place.files)
+    reasons = UnqueuedReasons(place.files)
+    messages = Store(place.path).messages(topic, from_physical_offset=begin, include=Include.UNQUEUED)
+    for message in islice(messages, limit):
+        reason = reasons.of((message.topic, message.queue_id), message.physical_offset)
+        yield (_unqueued_json_line if as_json else _unqueued_text)(message, reason, with_body)
+
+
+def _unqueued_json_line(message: StoredMessage, reason: UnqueuedReason, with_body: bool) -> bytes:
+    line = json_lines.message_line(message, with_body=with_body)
+    return line.removesuffix(b"}\n") + b',"reason":"%b"}\n' % reason.encode()
+
+
+def _unqueued_text(message: StoredMessage, reason: UnqueuedReason, with_body: bool) -> bytes:
+    head, _, rest = text_lines.record_text(message, with_body=with_body).partition("\n")
+    return f"{head}  {reason}: {UNQUEUED_TEXTS[reason]}\n{rest}".encode("utf-8", "replace")

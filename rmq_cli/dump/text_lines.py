@@ -5,8 +5,7 @@ from typing import Final, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from rmq_cli.dump.rows import BatchUnitRow, EntryRow, ExtRow, UnitRow
-from rmq_cli.dump.variant_rows import EntryIndexRow, StoredUnitRow
+from rmq_cli.dump.rows import BatchUnitRow, EntryIndexRow, EntryRow, ExtRow, StoredUnitRow, UnitRow
 from rmq_cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY

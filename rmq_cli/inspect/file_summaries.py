@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rmq_cli.dump.rows import batch_unit_arrays, ext_units
-from rmq_cli.dump.variant_rows import entry_index
+from rmq_cli.dump.rows import batch_unit_arrays, entry_index, ext_units
 from rmq_cli.store_path import ClassifiedPath, QueueSegments, entry_index_files, index_files, queues
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -32,7 +31,6 @@ class QueueFileFacts:
         topic: None where the path does not tell it.
         queue_id: likewise.
         files: how many; 0 for a queue in RocksDB.
-        size_bytes: of the files.
         units: messages that have a unit in the files, counted from offsets.
         min_offset: queue offset of the first unit that is not a filler.
         max_offset: one past the last, as RocketMQ counts.
@@ -67,8 +65,6 @@ class IndexFacts:
     """One IndexFile.
 
     Attributes:
-        path: of the file.
-        size_bytes: of the file.
         slots: ``maxHashSlotNum``, inferred; None for a file that is damaged or empty.
         max_entries: ``maxIndexNum``, inferred likewise.
         entries: in use.
@@ -207,10 +203,6 @@ class QueueLogFacts:
     Attributes:
         cluster: of the broker, in tiered storage.
         broker: likewise.
-        topic: of the queue.
-        queue_id: of the queue.
-        files: of the log.
-        size_bytes: of these.
         unit_files: of its units.
         min_place: first place in the log.
         max_place: one past the last.
@@ -284,7 +276,6 @@ class EntryIndexFacts:
     """The index of a DLedger CommitLog.
 
     Attributes:
-        files: how many.
         size_bytes: of the files, most of which is a hole.
         units: entries that have one.
         first_index: of these; None without any.

@@ -31,9 +31,7 @@ class LogFileFacts:
     """One CommitLog file.
 
     Attributes:
-        path: of the file.
         start_offset: physical offset of its first byte.
-        size_bytes: of the file.
         used_bytes: up to its last byte that is not zero.
         messages: sound records in it.
         bytes: of these records.
@@ -42,7 +40,6 @@ class LogFileFacts:
         end_physical_offset: one past the last.
         first_store_timestamp: lowest, in ms.
         last_store_timestamp: highest, in ms.
-        damaged_stretches: how many.
     """
 
     path: str
@@ -64,11 +61,8 @@ class QueueFacts:
     """Messages of one queue in the log.
 
     Attributes:
-        queue_id: of the queue.
-        messages: its records.
         min_offset: its lowest queue offset.
         max_offset: one past its highest, as RocketMQ counts.
-        bytes: of its records.
     """
 
     queue_id: int
@@ -199,7 +193,6 @@ def log_facts(
     """Read a CommitLog, as many files at once as there are processors.
 
     Args:
-        storage: its file system.
         segments: its files, by offset.
         on_bytes: called with the bytes that have been read so far.
         is_of_queue: the log is that of one queue, whose files need not follow each other, nor be of one size.

@@ -40,8 +40,6 @@ class Facts:
     """The content of a path: all parts of a store, or the one part that the path is.
 
     Attributes:
-        kind: what the path is.
-        path: as given.
         commitlog: None where there is none; so for the next ones.
         consumequeue: by topic and queue id.
         consumequeue_ext: likewise.
@@ -49,8 +47,6 @@ class Facts:
         compacted: of a store, the logs of compacted topics.
         tier: of tiered storage, the logs of its queues.
         index: oldest file first.
-        checkpoint: the file's numbers.
-        config: a parsed config file.
         abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
         rocksdb_config: rows of each table of config in RocksDB; None without one.
         entry_index: of a path that is a DLedger CommitLog's index.

@@ -21,11 +21,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
-    """Parse host and port of an option's ``HOST:PORT``.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """Parse host and port of an option's ``HOST:PORT``. Raises OptionError."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()):
         raise OptionError(f"{option}: {text!r} is not HOST:PORT")
@@ -52,7 +48,6 @@ async def serve_until_stopped(
     """Run a server until SIGINT, SIGTERM or SIGHUP, which a terminal that is closed sends.
 
     Args:
-        server: a context manager that starts and stops the server.
         started: called once when the server runs.
     """
     stop = asyncio.Event()

@@ -34,8 +34,6 @@ def copy_config(store: StoreFiles, new: Path, *, with_tables: bool, with_timers:
     """Copy the config files of a store into a new one, which has no directory of them yet.
 
     Args:
-        store: the old store's files.
-        new: root of the new store.
         with_tables: the files of topics, groups and offsets, too.
         with_timers: how far timer messages got, too.
     """

@@ -4,9 +4,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
@@ -15,8 +15,7 @@ from rmq_formats.storage.open_logs import refuse_open_log
 from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, store_lock
-from rmq_offline.convert.layouts import convert_to_classic, convert_to_rocksdb
-from rmq_offline.convert.report import Converted, ConvertReport, Source
+from rmq_offline.convert.layouts import Converted, Source, convert_to_classic, convert_to_rocksdb
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.verify.delay_levels import told_delay_levels
@@ -32,6 +31,27 @@ TARGETS: Final[dict[str, Conversion]] = {
 """By ``--to``: a function that is given the old store, and an empty directory in which it makes the new one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """Report of a conversion.
+
+    Attributes:
+        seconds: from the first look to the publication.
+    """
+
+    store: str
+    out: str
+    to: str
+    seconds: float
+    done: Converted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the command's JSON report."""
+        fields = asdict(self)
+        done = fields.pop("done") | {"findings": [finding.to_dict() for finding in self.done.findings]}
+        return {**fields, **done}
+
+
 def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner: Runner) -> ConvertReport:
     """Convert a store into another layout.
 
@@ -42,8 +62,6 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
         store: root of the old store, a directory or a URI; only read.
         to: the new layout, of ``TARGETS``.
         out: root of the new store: a directory that is not there yet, or empty.
-        options: sizes of the old store's files, as far as they are known.
-        runner: where the tasks run.
 
     Raises:
         OptionError: an unknown layout, or a target that cannot be one.

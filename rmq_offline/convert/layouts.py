@@ -1,17 +1,20 @@
 """The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
 
-Either is made of any store. Queues and Index are made anew from the new store's log.
+Either is made of any store. Queues and Index are made anew from the new store's log. Queues of a RocksDB whose
+messages have all expired keep their ends.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit
+from rmq_formats.codecs.layout import LOST_UNIT_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
@@ -19,16 +22,18 @@ from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.queue_places import QueuePlaces
+from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.ranges import log_bounds
+from rmq_formats.read.variants.queue_choice import open_queue
+from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store
 from rmq_offline.convert.config import copy_config, write_databases, write_json
-from rmq_offline.convert.expired_queues import write_expired_queues
 from rmq_offline.convert.files import copy_file, copy_tree
 from rmq_offline.convert.log import write_log
-from rmq_offline.convert.report import Converted, Source
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.report import RebuildReport
@@ -44,7 +49,6 @@ _MADE_ANEW: Final = frozenset({
     "checkpoint", "abort", "lock",
 })  # fmt: skip
 _WITH_THE_LOG: Final = ("timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity", "rocksdbstore")
-
 _FROM_DLEDGER: Final = (
     "each message of the DLedger CommitLog has another physical offset, and so another offset message id: ids that "
     "clients, logs and traces have kept, and the marks of exports and streams, lead to no message or to another one; "
@@ -77,6 +81,35 @@ _ADDED_TOPICS: Final = (
     "RocksDB of v2 had no topic that the broker made by itself: those with queues in the log are added, with "
     "permission to read and write, and as many queues as the log has"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The store that is converted.
+
+    Attributes:
+        sizes: of its files, which those of the new store have too.
+    """
+
+    files: StoreFiles
+    sizes: StoreSizes
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Result of one way of conversion.
+
+    Attributes:
+        messages: records that the new store has.
+        bytes: of these records.
+        changes: what the new store does not have, or has otherwise, in sentences for people.
+        findings: faults of the old store that the new one does not have, and for which it lacks something.
+    """
+
+    messages: int
+    bytes: int
+    changes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
@@ -225,3 +258,60 @@ def _live_messages(store: str) -> Counter[Queue]:
     ):
         counts.update(zip(batch["topic"].to_pylist(), batch["queue_id"].to_pylist(), strict=True))
     return counts
+
+
+def write_expired_queues(store: StoreFiles, database_path: str, new: Path, file_bytes: int) -> None:
+    """Write a file for each queue that has an end in the RocksDB and no message in the log.
+
+    The file has the queue's last unit, which names an expired record, as a broker leaves it in files.
+
+    Args:
+        new: root of the new store, whose other queues are written.
+
+    Raises:
+        StoreLayoutError: another queue would end before its end in the RocksDB.
+        FormatError: the RocksDB is damaged.
+        StoreError: a store cannot be read.
+    """
+    new_store = open_store(str(new))
+    log_begin, log_end = log_bounds(store.storage, readable_segments(store))
+    with opened_queues(store.storage, database_path) as database:
+        for topic, queue_id in sorted(database.all_queues()):
+            last = _last_unit(database, topic, queue_id, log_begin, log_end)
+            if last is None or not paths.is_safe_topic(topic):
+                continue
+            place, unit = last
+            queue = open_queue(ConsumeQueue, new_store, topic, queue_id)
+            if queue is None:
+                directory = paths.queue_dir(paths.consumequeue_dir(str(new)), topic, queue_id)
+                _write_file(Path(directory), place, unit, file_bytes)
+            elif queue.max_offset() <= place:
+                raise StoreLayoutError(
+                    f"{store.root}: {topic}/{queue_id} ends at {place + 1:,}, and at {queue.max_offset():,} in the new "
+                    "store, whose queues are made of the log: committed offsets would lead to other messages. Convert "
+                    "the store when the older messages have expired"
+                )
+
+
+def _last_unit(
+    database: QueueDatabase, topic: str, queue_id: int, log_begin: int, log_end: int
+) -> tuple[int, Unit] | None:
+    """Return the place of a queue's last unit, and the unit; None if the RocksDB tells no end."""
+    units = DatabaseQueue(database, topic, queue_id, log_end)
+    end = units.max_offset()
+    last = units.first_message(end - 1, end) if end else None
+    if last is not None:
+        size = last.size if last.physical_offset < log_begin else LOST_UNIT_SIZE
+        return last.queue_offset, Unit(last.physical_offset, size, 0)
+    bound = database.bound(topic, queue_id)
+    if bound is None or bound.queue_offset < 0 or not 0 <= bound.physical_offset < log_end:
+        return None
+    return bound.queue_offset, Unit(bound.physical_offset, LOST_UNIT_SIZE, 0)
+
+
+def _write_file(directory: Path, place: int, unit: Unit, file_bytes: int) -> None:
+    first = place - place % (file_bytes // UNIT_BYTES)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / paths.segment_name(first * UNIT_BYTES)).open("xb") as file:
+        file.write(PRE_BLANK * (place - first) + unit.encode())
+        file.truncate(file_bytes)

@@ -30,10 +30,7 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
     """Write the CommitLog of a new store.
 
     Args:
-        storage: where the old store is.
         segments: of the old store's CommitLog, in log order.
-        new: root of the new store.
-        file_bytes: size of a CommitLog file.
 
     Returns:
         Damage of the DLedger CommitLog, which the new log does not have.

@@ -17,10 +17,6 @@ class Answer:
     """An answer.
 
     Attributes:
-        question: that it answers.
-        seen: in the store, its settings or its logs.
-        reason: what follows of it.
-        command: to be run next.
         is_fault: whether something is wrong; else it is only to be known.
     """
 

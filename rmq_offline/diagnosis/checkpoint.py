@@ -1,7 +1,6 @@
 """A checkpoint that makes the next start short, for a store whose files prove it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -29,13 +28,10 @@ class CheckpointReport:
     """A checkpoint that is planned or written.
 
     Attributes:
-        store: root of the store.
-        checkpoint: the new one.
         against: findings that forbid it: log, queues and Index do not agree up to the log's end.
         before: what a start reads with the present checkpoint.
         after: what it reads with the new one.
         quarantine: of the file as it was; None if nothing has been written.
-        is_applied: whether it has been written.
     """
 
     store: str
@@ -58,7 +54,7 @@ def make_checkpoint(store: str, options: VerifyOptions, runner: Runner, *, apply
     if "://" in store:
         raise OptionError(f"{store}: a checkpoint is made on a local disk or a shared mount")
     readable_segments(open_store(store))  # before the lock, which is a file
-    with _locked(store, apply):
+    with store_lock(store) if apply else nullcontext():
         report = verify_store(store, options, runner)
         against = tuple(finding for finding in report.findings if _is_against(finding))
         files = open_store(store)
@@ -72,15 +68,6 @@ def make_checkpoint(store: str, options: VerifyOptions, runner: Runner, *, apply
         quarantine = _set_aside(store)
         write_checkpoint(Path(store))
         return replace(planned, quarantine=quarantine, is_applied=True)
-
-
-@contextmanager
-def _locked(store: str, apply: bool) -> Iterator[None]:
-    if not apply:
-        yield
-        return
-    with store_lock(store):
-        yield
 
 
 def _is_against(finding: Finding) -> bool:

@@ -31,7 +31,6 @@ def consumption_answers(root: str, report: VerifyReport | None) -> Iterator[Answ
     """Find the causes for which consumers get no messages.
 
     Args:
-        root: of the store.
         report: of its verification, if there was one: offsets are told in queues whose ends are known.
 
     Raises:
@@ -63,7 +62,7 @@ def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[A
     for question in (Question.MESSAGES, Question.LAG):
         yield Answer(
             question,
-            f"{_owner(first)} is at {first.claim.queue_offset} of {first.claim.topic}/{first.claim.queue_id}, "
+            f"{first.claim.owner} is at {first.claim.queue_offset} of {first.claim.topic}/{first.claim.queue_id}, "
             f"which goes from {first.min_offset} to {first.max_offset}{more}",
             "log and queue differ: a repair may bring messages back and give the queue other ends; leave the offset "
             "until then",
@@ -71,17 +70,12 @@ def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[A
         )
 
 
-def _owner(position: Position) -> str:
-    claim = position.claim
-    return f"delay level {claim.queue_id + 1}" if claim.group is None else f"group {claim.group}"
-
-
 def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:
     """Report offsets outside of their queues, those of one group together."""
     groups: dict[tuple[str, State], list[Position]] = {}
     for position in positions:
         if position.state is not State.INSIDE:
-            groups.setdefault((_owner(position), position.state), []).append(position)
+            groups.setdefault((position.claim.owner, position.state), []).append(position)
     for (owner, state), group_positions in groups.items():
         first = group_positions[0]
         place = f"{first.claim.topic}/{first.claim.queue_id}"

@@ -18,10 +18,7 @@ class JavaLogLine:
 
     Attributes:
         pattern: that the line contains, in any case.
-        question: that it answers.
-        reason: what it means.
         command: the next one; {store} is the store.
-        is_fault: whether something is wrong.
     """
 
     pattern: str
@@ -134,11 +131,7 @@ KNOWN_LINES: Final = (
 
 
 def answers_of_logs(files: list[str], store: str) -> Iterator[Answer]:
-    """Count the lines of ``KNOWN_LINES`` in logs, and show the last occurrence of each.
-
-    Raises:
-        OptionError: a log cannot be read.
-    """
+    """Count the lines of ``KNOWN_LINES`` in logs, and show the last occurrence of each. Raises OptionError."""
     counts = [0] * len(KNOWN_LINES)
     last = [""] * len(KNOWN_LINES)
     patterns = [re.compile(entry.pattern, re.IGNORECASE) for entry in KNOWN_LINES]

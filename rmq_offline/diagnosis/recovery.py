@@ -5,12 +5,12 @@ Source: ``CommitLog#recoverNormally``, ``#recoverAbnormally``, ``#isMappedFileMa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import RECORD_VERSIONS
+from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
 from rmq_formats.read.checkpoint import read_checkpoint
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.queue_choice import dispatched_end
@@ -19,12 +19,9 @@ from rmq_formats.storage.store_files import StoreFiles
 
 BYTES_PER_SECOND: Final = 200_000_000  # assumption: one thread of Java's checks that many bytes of records a second
 _SAFETY_MS: Final = 3000  # the original trusts its checkpoint so much less
-_MAGIC: Final = Struct(">i")
-_MAGIC_AT: Final = 4
-_SYS_FLAG_AT: Final = 36
-_BORN_HOST_AT: Final = 48
-_BORN_HOST_V6: Final = 1 << 4
-_HEAD_BYTES: Final = _BORN_HOST_AT + 20 + 8
+_MAGIC_AND_SYS_FLAG: Final = head_struct("magic", "sys_flag")
+_TIMESTAMP_BYTES: Final = 8
+_HEAD_BYTES: Final = store_timestamp_at(HOST_FLAGS) + _TIMESTAMP_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +29,9 @@ class StartEstimate:
     """Bytes and files that a broker's start reads.
 
     Attributes:
-        files: of the CommitLog.
-        bytes: in them.
         seconds: at BYTES_PER_SECOND.
         first_file: name of the file where it begins.
         is_abnormal: the broker did not shut down, and the records are dispatched again.
-        reason: in words.
     """
 
     files: int
@@ -54,8 +48,6 @@ def estimate_start(
     """Estimate what a start reads; None for a log of DLedger, and for an empty one.
 
     Args:
-        store: the store's files.
-        segments: of its log, by offset.
         checkpoint: to be taken for the store's own.
 
     Raises:
@@ -99,8 +91,8 @@ def first_store_timestamp_ms(storage: Storage, segment: Segment) -> int | None:
     """Read the store time of a file's first record; None if no record is there."""
     with opened(storage, segment.path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
-    if len(head) < _HEAD_BYTES or _MAGIC.unpack_from(head, _MAGIC_AT)[0] not in RECORD_VERSIONS:
+    if len(head) < _HEAD_BYTES:
         return None
-    host_bytes = 20 if _MAGIC.unpack_from(head, _SYS_FLAG_AT)[0] & _BORN_HOST_V6 else 8
-    at = _BORN_HOST_AT + host_bytes
-    return int.from_bytes(head[at : at + 8], "big", signed=True)
+    magic, sys_flag = _MAGIC_AND_SYS_FLAG.unpack_from(head)
+    at = store_timestamp_at(sys_flag)
+    return int.from_bytes(head[at : at + _TIMESTAMP_BYTES], "big", signed=True) if magic in RECORD_VERSIONS else None

@@ -38,9 +38,7 @@ class _Explanation:
 
     Attributes:
         describe: builds the text of an observation from the first finding, their number and their place.
-        reason: what follows of it.
         command: the next one; {store} is the store, {topic} the first finding's topic.
-        is_fault: whether something is wrong.
     """
 
     describe: Callable[[Finding, int, str], str]
@@ -159,14 +157,7 @@ class Comparison:
 def compare_queues(
     root: str, options: VerifyOptions, runner: Runner, *, largest_bytes: int = MAX_LOG_BYTES
 ) -> Comparison:
-    """Verify a store whose log is not large.
-
-    Args:
-        root: of the store.
-        options: the broker's sizes, where the caller has them.
-        runner: where the tasks run.
-        largest_bytes: size of a log above which the store is not verified.
-    """
+    """Verify a store whose log is not large."""
     with suppress(RmqError):  # other answers are about a store that cannot be verified
         log_bytes = _log_bytes(root)
         if log_bytes > largest_bytes:

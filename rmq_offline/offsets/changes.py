@@ -1,21 +1,30 @@
-"""Changes of committed offsets: planned first, then written with the store locked and the former files saved."""
+"""Changes of committed offsets: planned first, then written with the store locked and the former files saved.
 
-from collections.abc import Callable, Iterator, Sequence
+The tables of ``config/`` are read as a broker reads them; what else is in a table's file stays.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.config_json import check_consumer_offsets, check_delay_offsets, offsets_document
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
+from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
+from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
 from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_lock import store_lock
+from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store, Time
-from rmq_offline.offsets.documents import OffsetsDocument, config_path, read_documents
 from rmq_offline.offsets.positions import Position, read_positions
-from rmq_offline.verify.checkpoint_and_config import Claim
+from rmq_offline.verify.checkpoint_and_config import Claim, parse_consumer_claims, parse_delay_claims
 
+DELAY_OFFSETS: Final = "delayOffset.json"
 QUARANTINE: Final = "quarantine"
 
 NewOffset = Callable[[Position], int]
@@ -24,14 +33,82 @@ Check = Callable[[Sequence["OffsetChange"]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which offsets are shown or changed; None is all.
+class OffsetsDocument:
+    """A table of committed offsets.
 
     Attributes:
-        group: of a consumer group.
-        topic: of a topic.
-        queue_id: of the queues with a number.
-        delay_level: of a delay level, and of no group.
+        name: of its file in ``config/``; None of a table in RocksDB, which is not written.
+    """
+
+    name: str | None
+    content: dict[str, Any]
+    claims: tuple[Claim, ...]
+
+    def with_offsets(self, claims: Iterable[Claim]) -> bytes:
+        """Encode the file with other offsets; what else is in it stays."""
+        content: dict[str, Any] = json.loads(json.dumps(self.content))
+        for claim in claims:
+            if claim.group is None:
+                content.setdefault(OFFSETS.table, {})[str(claim.queue_id + 1)] = claim.queue_offset
+                continue
+            key = f"{claim.topic}@{claim.group}"
+            light = content.get(LIGHT_TABLE)
+            if isinstance(light, dict) and (key in light or claim.group.startswith(LIGHT_QUEUE_PREFIX)):
+                light[key] = claim.queue_offset
+            else:
+                content.setdefault(OFFSETS.table, {}).setdefault(key, {})[str(claim.queue_id)] = claim.queue_offset
+        return json.dumps(content, indent=1).encode()
+
+
+def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
+    """Read the offsets of consumer groups and of delay levels.
+
+    Raises:
+        StoreLayoutError: there are the files of a broker with light queues (LMQ) and of one without.
+        StoreError: neither a file nor its ``.bak`` can be read, or not the RocksDB.
+        FormatError: the offsets are in a RocksDB that is damaged.
+    """
+    documents = []
+    if Variant.ROCKSDB_CONFIG in store.layouts:
+        claims = [
+            Claim(topic, queue_id, offset, group)
+            for (topic, group), queues in stored_offsets(store).items()
+            for queue_id, offset in queues.items()
+        ]
+        documents.append(OffsetsDocument(None, {}, tuple(claims)))
+    else:
+        name = offsets_file(store)
+        content, text = read_config(store, name, _parse_consumer_offsets) or ({}, "{}")
+        documents.append(OffsetsDocument(name, content, tuple(parse_consumer_claims(text))))
+    content, text = read_config(store, DELAY_OFFSETS, _parse_delay_offsets) or ({}, "{}")
+    documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_claims(text))))
+    return documents
+
+
+def _parse_consumer_offsets(text: str) -> tuple[dict[str, Any], str]:
+    content = offsets_document(text)
+    check_consumer_offsets(content)
+    return content, text
+
+
+def _parse_delay_offsets(text: str) -> tuple[dict[str, Any], str]:
+    content = offsets_document(text)
+    check_delay_offsets(content)
+    return content, text
+
+
+def config_path(root: str, document: OffsetsDocument) -> str:
+    """Return the path of a table of offsets, for people."""
+    directory = paths.config_dir(root)
+    return directory if document.name is None else f"{directory}/{document.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of the offsets that are shown or changed; None is all.
+
+    Attributes:
+        delay_level: offsets of this delay level, and of no group.
     """
 
     group: str | None = None
@@ -52,12 +129,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A committed offset that is changed.
-
-    Attributes:
-        position: the offset as it is.
-        new_offset: as it will be.
-    """
+    """A committed offset that is changed."""
 
     position: Position
     new_offset: int
@@ -75,9 +147,6 @@ class OffsetsPlan:
     """Positions of a store's groups and the planned changes.
 
     Attributes:
-        root: of the store.
-        positions: the offsets.
-        changes: those that are changed, or are to be.
         quarantine: the directory that has the files as they were; None if nothing has been written.
     """
 
@@ -94,7 +163,6 @@ def plan_changes(
 
     Args:
         root: of the store, or its URI.
-        selection: which offsets.
         new_offset: gives the offset that a position becomes; None shows the positions alone.
         check: of the changes; its exceptions are raised.
 

@@ -26,7 +26,6 @@ class Position:
     """A committed offset and its queue.
 
     Attributes:
-        claim: the offset.
         min_offset: of the queue's first message that is still stored.
         max_offset: one past its last message; both are 0 for a queue that is not there.
     """

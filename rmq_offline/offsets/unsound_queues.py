@@ -36,13 +36,7 @@ def _may_change_ends(kind: Kind) -> bool:
 def refuse_unsound_queues(
     root: str, options: VerifyOptions, runner: Runner
 ) -> Callable[[Sequence[OffsetChange]], None]:
-    """Return a check of changes that verifies the store, and refuses changes in queues that are not sound.
-
-    Args:
-        root: of the store.
-        options: the broker's sizes, where the caller has them.
-        runner: where the tasks of the verification run.
-    """
+    """Return a check of changes that verifies the store, and refuses changes in queues that are not sound."""
 
     def check(changes: Sequence[OffsetChange]) -> None:
         queues = {change.position.queue for change in changes}

@@ -22,11 +22,11 @@ from rmq_offline.rebuild.queue_views import (
     QueueName,
     QueueTree,
     QueueView,
+    RecordHeads,
     opened_tree,
     view,
     with_placeholders,
 )
-from rmq_offline.rebuild.record_heads import RecordHeads
 from rmq_offline.verify.checkpoint_and_config import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
@@ -48,8 +48,6 @@ class QueueChange:
     """Difference between what consumers get of a queue before and after.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         least_before: smallest queue offset before; None where there was no queue.
         least_after: smallest queue offset after; None where there is no queue any more.
         largest_before: queue offset one past the last message before.
@@ -123,9 +121,6 @@ class GroupChange:
 
     Attributes:
         group: the consumer group; None is the broker's own delivery of delayed messages.
-        topic: of the queue.
-        queue_id: of the queue.
-        offset: that the group has committed.
         least_after: smallest queue offset of the queue after.
         largest_after: queue offset one past the queue's last message after.
     """
@@ -151,7 +146,6 @@ class QueueChanges:
     """All changes of a store's queues, and the groups that would stand outside of them.
 
     Attributes:
-        queues: that change, by name.
         groups: whose offsets stand outside after, and did not before.
     """
 
@@ -230,7 +224,6 @@ def find_changes(
         segments: of its CommitLog, at least one.
         before: directory, or URI, that has ``consumequeue`` and ``batchconsumequeue``.
         after: likewise.
-        compared: which queues.
         lost: physical offsets of ranges whose records are lost, each with its end: no messages on either side, but
             their units count for the ends of queues.
         placeholder_ends: by queue, an end that placeholders for lost messages will give it.

@@ -54,9 +54,6 @@ def write_log_facts(
     """Write the log's bounds, and the ranges of it that cannot be read: damage, missing and cut files.
 
     Args:
-        area: work area of the rebuild.
-        splits: of the log.
-        scans: their results.
         lost: further ranges without messages, over which a repair has written fillers.
     """
     gaps = _file_gaps(splits, scans)

@@ -33,8 +33,6 @@ class RebuildOptions:
     """Options of a rebuild.
 
     Attributes:
-        consumequeue: rebuild the queues.
-        index: rebuild the Index.
         sizes: of the broker's files; that of the CommitLog's is not looked at.
         live_topics: rebuild only these; None is all.
         index_tags: in words, whether TAGS are indexed and why.
@@ -76,7 +74,6 @@ def options_from_arguments(
         sizes: the broker's; those that are None are the sizes that the store's files have.
         store: the store; empty for a new one, of which sizes that are None are the defaults.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
-        from_log_alone: make queues of the log, whatever stands in the store.
 
     Raises:
         OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.

@@ -2,9 +2,13 @@
 
 In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
 directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
-store now.
+store now. Of a rebuild of some queues the other queues' files are linked into the new directories, so that whole
+directories can be exchanged at one instant; ``tasks.former_files`` tells links and former files apart.
 """
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,16 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.paths import parse_queue_id
 from rmq_formats.errors import OptionError
 from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import Compared, QueueChanges, SameQueue, find_changes
-from rmq_offline.rebuild.queue_links import link_other_queues
 from rmq_offline.tasks.former_files import FormerFiles, allocated_bytes, bring_back_command
 from rmq_offline.tasks.origin import Leftover
 from rmq_offline.tasks.together import JobSteps
 from rmq_offline.tasks.workspace import LocalArea, WorkArea
+
+_OF_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,10 @@ class Outcome:
     """Outcome of a publication, or of the plan of one.
 
     Attributes:
-        is_plan: whether nothing was published.
         planned: changes of what consumers get, compared before; None where nothing is replaced in place.
         verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
-        accept: what the operator has accepted.
         former: directory of the quarantine that has the former files; None without any.
         former_bytes: bytes on disk of these files.
-        bring_back: shell command that exchanges the files for the former ones.
     """
 
     is_plan: bool = False
@@ -157,7 +160,6 @@ class Publication:
         """Compare, publish, and compare again; or only compare, for a plan.
 
         Args:
-            directories: that are replaced.
             queues: topics and queue ids that were rebuilt; None is all.
 
         Raises:
@@ -207,3 +209,50 @@ def lock_if_there(root: str, terms: Terms) -> Iterator[Callable[[], None]]:
             yield lambda: None
     else:
         yield lambda: None
+
+
+def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt: Collection[tuple[str, int]]) -> None:
+    """Link the files of all queues that were not rebuilt into the new directories.
+
+    Args:
+        new: directory of the new ``consumequeue`` and so on.
+        directories: that will be exchanged.
+
+    Raises:
+        OSError: a file cannot be linked or copied.
+    """
+    for name in directories:
+        if name in _OF_QUEUES and (root / name).is_dir() and not (root / name / "CURRENT").is_file():
+            for topic, queue in _queue_directories(root / name):
+                queue_id = parse_queue_id(queue)
+                if queue_id is None or (topic, queue_id) not in rebuilt:
+                    source = root / name / topic / queue
+                    is_elsewhere = any(path.is_symlink() for path in (source, source.parent, root / name))
+                    _link_or_copy_files(source, new / name / topic / queue, copies=is_elsewhere)
+
+
+def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
+    for topic in tree.iterdir():
+        if topic.is_dir():
+            yield from ((topic.name, queue.name) for queue in topic.iterdir() if queue.is_dir())
+
+
+def _link_or_copy_files(source: Path, target: Path, *, copies: bool) -> None:
+    """Link a queue's files, or copy them: those that a symbolic link leads to are not the store's to link."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if copies:
+            _copy_file(file, target / file.name)
+            continue
+        try:
+            os.link(file, target / file.name, follow_symlinks=False)
+        except FileExistsError:  # an earlier run, which was killed
+            pass
+        except OSError:  # a file system without hard links
+            _copy_file(file, target / file.name)
+
+
+def _copy_file(file: Path, target: Path) -> None:
+    if not file.is_symlink() and not file.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    shutil.copy2(file, target, follow_symlinks=False)

@@ -1,28 +1,173 @@
-"""Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB."""
+"""Queues as consumers see them: the message at each queue offset, and both ends, from files or from RocksDB.
+
+A unit counts where the CommitLog has a record of the queue to which it points, by the heads of the log's records.
+"""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_pre_blank, is_unwritten
-from rmq_formats.codecs.layout import LOST_UNIT_SIZE, UNIT_BYTES
+from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, LOST_UNIT_SIZE, MAGIC_V1, MAGIC_V2, UNIT_BYTES
+from rmq_formats.codecs.record_layout import (
+    HEAD_BYTES,
+    HOST_FLAGS,
+    RECORD_BODY_BYTES_AT,
+    RECORD_HEAD_BYTES,
+    RECORD_MAGIC_AT,
+    RECORD_PHYSICAL_OFFSET_AT,
+    RECORD_QUEUE_ID_AT,
+    RECORD_SIZE_AT,
+    RECORD_SYS_FLAG_AT,
+)
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import is_rocksdb
-from rmq_offline.rebuild.record_heads import RecordHeads
 
+_ROWS_AT_ONCE: Final = 1 << 15
+_HEAD_COLUMNS: Final = max(HEAD_BYTES)
 _MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
 FileStates = tuple[tuple[int, int, int], ...]  # start, size, time of the last change in ns; of a queue's files
+
+
+class RecordHeads:
+    """The heads of a log's records.
+
+    On an object store, where a look at each head would be a request, all records count as there.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], log_end: int, *, is_local: bool, lost: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Open the files of a log.
+
+        Args:
+            segments: in log order.
+            log_end: physical offset one past the last record that a broker reads.
+            lost: physical offsets of ranges whose records are lost, each with its end.
+        """
+        self._segments = segments
+        self._starts = np.array([segment.start_offset for segment in segments], dtype=np.int64)
+        self._is_local = is_local
+        self._maps: dict[str, NDArray[np.uint8]] = {}
+        ordered = np.array(sorted(lost), dtype=np.int64).reshape(-1, 2)
+        self._lost_begins = ordered[:, 0]
+        self._lost_ends = np.maximum.accumulate(ordered[:, 1]) if len(ordered) else ordered[:, 1]
+        self.begin = segments[0].start_offset
+        self.end = log_end
+
+    def in_log(self, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which units point between the log's begin and end."""
+        inside: NDArray[np.bool_] = (physical_offsets >= self.begin) & (sizes > 0) & (sizes <= self.end - self.begin)
+        inside &= physical_offsets <= self.end - np.minimum(sizes, self.end - self.begin)
+        if len(self._lost_begins):
+            last = np.searchsorted(self._lost_begins, physical_offsets + sizes, side="left") - 1
+            inside &= (last < 0) | (self._lost_ends[last] <= physical_offsets)
+        return inside
+
+    def are_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which units name a record that begins in a lost range."""
+        last = np.searchsorted(self._lost_begins, physical_offsets, side="right") - 1
+        is_lost: NDArray[np.bool_] = last >= 0
+        is_lost[is_lost] = physical_offsets[is_lost] < self._lost_ends[last[is_lost]]
+        return is_lost
+
+    def are_records(
+        self, topic: str, queue_id: int, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which units point to a record of their queue; the record's checksums do not count.
+
+        Args:
+            topic: of the queue; a light queue (LMQ) has records of any topic.
+            physical_offsets: of the units, int64[n].
+            sizes: of the units, int64[n], in bytes.
+        """
+        are_valid = self.in_log(physical_offsets, sizes)
+        if not self._is_local:
+            return are_valid
+        rows = np.flatnonzero(are_valid)
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[begin : begin + _ROWS_AT_ONCE]
+            numbers = np.searchsorted(self._starts, physical_offsets[part], side="right") - 1
+            for number in np.unique(numbers).tolist():
+                in_segment = part[numbers == number]
+                segment = self._segments[number]
+                at = physical_offsets[in_segment] - segment.start_offset
+                are_valid[in_segment] = _are_records(
+                    self._data(segment), at, physical_offsets[in_segment], sizes[in_segment], topic, queue_id
+                )
+        return are_valid
+
+    def _data(self, segment: Segment) -> NDArray[np.uint8]:
+        if segment.path not in self._maps:
+            is_empty = not segment.size_bytes
+            none = np.empty(0, dtype=np.uint8)
+            self._maps[segment.path] = (
+                none if is_empty else np.asarray(np.memmap(segment.path, dtype=np.uint8, mode="r"))
+            )
+        return self._maps[segment.path]
+
+
+def _are_records(
+    data: NDArray[np.uint8],
+    at: NDArray[np.int64],
+    physical_offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    topic: str,
+    queue_id: int,
+) -> NDArray[np.bool_]:
+    """Compare the heads at some positions of a file with the units of the records."""
+    are_valid: NDArray[np.bool_] = at + np.maximum(sizes, _HEAD_COLUMNS) <= len(data)
+    rows = np.flatnonzero(are_valid)
+    heads = data[at[rows, None] + np.arange(_HEAD_COLUMNS)]
+    magics = _head_field(heads, RECORD_MAGIC_AT, ">i4")
+    is_record = (_head_field(heads, RECORD_SIZE_AT, ">i4") == sizes[rows]) & np.isin(magics, (MAGIC_V1, MAGIC_V2))
+    is_record &= _head_field(heads, RECORD_PHYSICAL_OFFSET_AT, ">i8") == physical_offsets[rows]
+    if not topic.startswith(LIGHT_QUEUE_PREFIX):
+        is_record &= _head_field(heads, RECORD_QUEUE_ID_AT, ">i4") == queue_id
+        is_record &= _have_topic(data, at[rows], sizes[rows], heads, magics, topic.encode())
+    are_valid[rows] = is_record
+    return are_valid
+
+
+def _have_topic(
+    data: NDArray[np.uint8],
+    at: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    heads: NDArray[np.uint8],
+    magics: NDArray[Any],
+    topic: bytes,
+) -> NDArray[np.bool_]:
+    """Return which records have a topic."""
+    kinds = (_head_field(heads, RECORD_SYS_FLAG_AT, ">i4") & HOST_FLAGS) // FLAG_BORN_HOST_V6
+    extra = np.array(HEAD_BYTES, dtype=np.int64)[kinds] - RECORD_HEAD_BYTES
+    body_at = RECORD_BODY_BYTES_AT + extra
+    columns = body_at[:, None] + np.arange(4)
+    body_bytes = np.ascontiguousarray(heads[np.arange(len(heads))[:, None], columns]).view(">i4").ravel()
+    width = np.where(magics == MAGIC_V2, 2, 1)
+    topic_at = body_at + 4 + body_bytes.astype(np.int64)
+    are_equal: NDArray[np.bool_] = (body_bytes >= 0) & (topic_at + width + len(topic) <= sizes)
+    rows = np.flatnonzero(are_equal)
+    begins = at[rows] + topic_at[rows]
+    lengths = np.where(width[rows] == 2, data[begins].astype(np.int64) << 8 | data[begins + 1], data[begins])
+    texts = data[(begins + width[rows])[:, None] + np.arange(len(topic))]
+    are_equal[rows] = (lengths == len(topic)) & (texts == np.frombuffer(topic, dtype=np.uint8)).all(axis=1)
+    return are_equal
+
+
+def _head_field(heads: NDArray[np.uint8], at: int, code: str) -> NDArray[Any]:
+    return np.ascontiguousarray(heads[:, at : at + np.dtype(code).itemsize]).view(code).ravel()
 
 
 class QueueName(NamedTuple):
@@ -116,7 +261,8 @@ class QueueTree:
         ]:
             return False
         return all(
-            _are_equal(self._data(file), other._data(twin)) for file, twin in zip(files, other_files, strict=True)
+            _are_equal(read_queue_file(self._storage, file.path), read_queue_file(other._storage, twin.path))
+            for file, twin in zip(files, other_files, strict=True)
         )
 
     def fingerprint(self, name: QueueName) -> bytes:
@@ -124,7 +270,7 @@ class QueueTree:
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files.get(name, ()):
             digest.update(f"{file.start_offset} {file.size_bytes} ".encode())
-            digest.update(self._data(file).data)
+            digest.update(read_queue_file(self._storage, file.path).data)
         if name not in self._files:
             for column in (self.units(name) or _joined([], 0))[:4]:
                 digest.update(np.asarray(column, dtype=np.int64).tobytes())
@@ -141,25 +287,31 @@ class QueueTree:
             return _database_units(self._database, name)
         return None
 
-    def _data(self, file: Segment) -> NDArray[np.uint8]:
-        """Read a file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
-        try:
-            with opened(self._storage, file.path) as reader:
-                data = np.empty(min(reader.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
-                return data[: reader.read_into(0, data.data)]
-        except StoreError:  # verify reports it
-            return np.empty(0, dtype=np.uint8)
-
     def _file_units(self, file: Segment) -> Units:
-        data = self._data(file)
-        units = np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)
+        units = read_file_units(self._storage, file.path)
         offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
         file_units = Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0)
         return file_units.select(~(is_unwritten(units) | is_pre_blank(units)))
 
     def _batch_units(self, file: Segment) -> Units:
-        units, _ = split_file(self._data(file))
+        units, _ = split_file(read_queue_file(self._storage, file.path))
         return Units(units["base_offset"].astype(np.int64), *_places(units), units["batch_size"].astype(np.int64), 0)
+
+
+def read_queue_file(storage: Storage, path: str) -> NDArray[np.uint8]:
+    """Read a queue's file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    try:
+        with opened(storage, path) as file:
+            data = np.empty(min(file.data_end(), _MAX_FILE_BYTES), dtype=np.uint8)
+            return data[: file.read_into(0, data.data)]
+    except StoreError:  # verify reports it
+        return np.empty(0, dtype=np.uint8)
+
+
+def read_file_units(storage: Storage, path: str) -> NDArray[np.void]:
+    """Read the units of a ConsumeQueue file, UNIT_DTYPE[n], up to the last one that is not zero."""
+    data = read_queue_file(storage, path)
+    return np.pad(data, (0, -len(data) % UNIT_BYTES)).view(UNIT_DTYPE)  # the last unit may end in zeros
 
 
 def _are_equal(data: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:

@@ -13,20 +13,13 @@ class RebuildReport:
     """Counts, findings and timings of a rebuild.
 
     Attributes:
-        store: the store that was read.
-        out: where the files were published.
         messages: sound records.
         bytes: of these records.
-        units: ConsumeQueue units written.
-        index_entries: Index entries written.
         index_tags: whether TAGS are among them, and why.
-        queues: queues written.
-        files: files written.
         seconds: from the first look at the store to the publication.
         phases: seconds of each phase.
         findings: faults, the first ``MAX_REPORTED`` of each task.
         finding_counts: all of them, by code.
-        outcome: what consumers get, before and after, and where the former files are.
     """
 
     store: str

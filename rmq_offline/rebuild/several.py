@@ -30,10 +30,6 @@ def rebuild_stores(
     Args:
         stores_given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
         out: directory or URI below which each broker's files are published by its name; None is in the stores.
-        options_of: what to rebuild, for the store at a path.
-        runner: where the tasks run.
-        leftover: see ``rebuild_store``.
-        terms: see ``rebuild_store``.
 
     Raises:
         RmqError: the stores cannot be told, or none of them can be rebuilt.

@@ -18,13 +18,12 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.topics import DLQ_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
-from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, told_as_store_errors
+from rmq_formats.errors import StoreLayoutError, told_as_store_errors
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_lock import store_lock
@@ -32,6 +31,8 @@ from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.changes import stored_claims
 from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
+from rmq_offline.repair.journal import move_aside
+from rmq_offline.repair.preconditions import open_repairable_store
 from rmq_offline.tasks.former_files import next_directory
 from rmq_offline.verify.checkpoint_and_config import config_fault
 
@@ -62,9 +63,6 @@ class ConfigReport:
     """Report of a repair of config files, or of its plan.
 
     Attributes:
-        store: the store.
-        is_applied: whether it was done.
-        steps: the files that are made anew.
         directory: of the quarantine that has the files that did not parse; None without any.
     """
 
@@ -91,10 +89,6 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
 
     A file that parses stays as it is, and so does one with a ``.bak`` that parses: a broker reads that.
 
-    Args:
-        store: root of the store, on this machine.
-        apply: do it; else nothing is written.
-
     Raises:
         StoreNotFoundError: there is no store.
         StoreLockedError: a running broker has it.
@@ -102,12 +96,7 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
         OptionError: an object store.
         StoreError: a file that cannot be read or written.
     """
-    if "://" in store and not store.startswith("file://"):
-        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
-    files = open_store(store)
-    if not files.storage.exists(files.root):
-        raise StoreNotFoundError(f"{files.root}: no such store")
-    refuse_no_store(files.storage, files.root)
+    files = open_repairable_store(store)
     if Variant.ROCKSDB_CONFIG in files.layouts:
         raise StoreLayoutError(f"{files.layouts.places[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB")
     with told_as_store_errors(files.root):
@@ -124,12 +113,7 @@ def _apply(root: Path) -> ConfigReport:
     is_used = False
     for step, data in steps:
         if os.path.lexists(root / step.path):
-            aside = str((directory / step.path).relative_to(root))
-            with (
-                parent_directory(root, step.path) as (parent, name),
-                parent_directory(root, aside, create=True) as (target, _),
-            ):
-                os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+            move_aside(root, step.path, str((directory / step.path).relative_to(root)))
             is_used = True
         with parent_directory(root, step.path, create=True):
             pass

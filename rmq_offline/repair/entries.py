@@ -1,31 +1,43 @@
-"""Plans the repair of a DLedger CommitLog: only changes that Raft allows, after which the group's logs still agree.
+"""Repair of a DLedger CommitLog: only changes that Raft allows, after which the group's logs still agree.
 
 Bytes that are certain are written anew: a header is told by its record and its neighbours, a file's end mark by its
 place, DLedger's index by the entries. Entries behind the last sound one are cut off, as the original's recovery does,
 where none of them was committed. Of any other damage the other members have the truth, so that it is refused in words.
 """
 
+import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import BinaryIO, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants import dledger
-from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, FILE_END_BYTES, FILE_END_MAGIC, EntryHead
+from rmq_formats.codecs.variants.dledger import (
+    ENTRY_HEAD_BYTES,
+    ENTRY_MAGIC,
+    FILE_END_BYTES,
+    FILE_END_MAGIC,
+    INDEX_FILE_BYTES,
+    INDEX_UNIT_BYTES,
+    INDEX_UNIT_DTYPE,
+    EntryHead,
+)
 from rmq_formats.errors import DecodeError, StoreLayoutError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
-from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_formats.storage.contained import write_file
+from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
+from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.verify import finding_kinds, variant_kinds
-from rmq_offline.verify.entries import mended_terms
-from rmq_offline.verify.entry_units import EntryUnits, index_directory
+from rmq_offline.verify.entries import EntryUnits, index_directory, mended_terms
 
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
 _WORD: Final = 4
@@ -33,6 +45,8 @@ _WAY: Final = (
     "the other members of the group have the truth: move {own} out of the store, and the leader sends the log anew; "
     "without other members rmq convert --to classic takes out what is sound"
 )
+_MADE: Final = "entry-index"  # in the repair's directory
+_PER_FILE: Final = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,6 @@ class EntryRepair:
 
     Attributes:
         directory: of DLedger, from the store's root.
-        makes_index: whether its index is made anew.
         checkpoint: the new text of its ``checkpoint``; None where it stays.
     """
 
@@ -55,16 +68,10 @@ class _Log:
     """State of a scan over all entries.
 
     Attributes:
-        root: of the store.
-        units: of DLedger's index.
-        stretches: to be written.
         last_index: of the last sound entry before any damage; -1 if there is none.
-        last_term: its term.
         end: where the next entry should stand, in bytes of the log.
         bad_at: the first place without a sound entry, where one should be; None so far.
-        bad_detail: in words.
         is_ended: whether the file ended with its mark.
-        headers: how many are to be written.
     """
 
     root: str
@@ -85,7 +92,6 @@ def plan_entries(
     """Plan the changes of a DLedger CommitLog: index and checkpoint, ranges to overwrite, and files to resize.
 
     Args:
-        root: of the store.
         segments: the files of its entries, in order.
         file_bytes: ``mappedFileSizeCommitLog``.
         makes_index: whether DLedger's index was found to differ.
@@ -107,7 +113,7 @@ def plan_entries(
     is_known = committed is not None and committed <= log.last_index  # else committed entries were lost
     if is_known and (writes_checkpoint or (log.bad_at is not None and Path(directory, "checkpoint").exists())):
         text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
-    repair = EntryRepair(_relative(root, directory), makes_index or log.bad_at is not None, text)
+    repair = EntryRepair(relative_path(root, directory), makes_index or log.bad_at is not None, text)
     return repair, tuple(log.stretches), tuple(sizes)
 
 
@@ -123,7 +129,7 @@ def _scan(
         if segment.size_bytes > file_bytes:
             _refuse(log, segment, segment.end_offset, f"the file is longer than {file_bytes} bytes")
         if segment.size_bytes < file_bytes:
-            sizes.append((_relative(root, segment.path), file_bytes))
+            sizes.append((relative_path(root, segment.path), file_bytes))
         _scan_file(log, segments, number, file_bytes)
     return log, sizes
 
@@ -149,7 +155,7 @@ def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: 
             size = segment.start_offset + data_end - behind
             log.stretches.append(
                 LogRange(
-                    _relative(log.root, segment.path), segment.start_offset, behind, size, size,
+                    relative_path(log.root, segment.path), segment.start_offset, behind, size, size,
                     finding_kinds.LOG_AFTER_BLANK.code, "bytes that are not zero after the file's end mark", Fill.ZEROS,
                 )
             )  # fmt: skip
@@ -201,7 +207,7 @@ def _end_before(
     mark = b"".join(word.to_bytes(_WORD, "big", signed=True) for word in (FILE_END_MAGIC, remaining))
     log.stretches.append(
         LogRange(
-            _relative(log.root, before.path), before.start_offset, log.end, remaining, held,
+            relative_path(log.root, before.path), before.start_offset, log.end, remaining, held,
             finding_kinds.LOG_NO_BLANK.code, "no end mark after the file's last entry", Fill.BYTES, written=mark.hex(),
         )
     )  # fmt: skip
@@ -244,7 +250,7 @@ def _check_heads(
         )  # fmt: skip
         log.stretches.append(
             LogRange(
-                _relative(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
+                relative_path(log.root, segment.path), segment.start_offset, pos, ENTRY_HEAD_BYTES, ENTRY_HEAD_BYTES,
                 variant_kinds.ENTRY_HEADER.code, f"header of entry {indexes[row]}", Fill.BYTES,
                 written=head.encode().hex(),
             )
@@ -270,8 +276,9 @@ def _cut(log: _Log, segments: Sequence[Segment], file_bytes: int, committed: int
         if data_end > begin:
             log.stretches.append(
                 LogRange(
-                    _relative(log.root, segment.path), segment.start_offset, begin, data_end - begin, data_end - begin,
-                    finding_kinds.LOG_TAIL.code, f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
+                    relative_path(log.root, segment.path), segment.start_offset, begin,
+                    data_end - begin, data_end - begin, finding_kinds.LOG_TAIL.code,
+                    f"{log.bad_detail}; no entry behind it was committed", Fill.ZEROS,
                 )
             )  # fmt: skip
 
@@ -289,9 +296,66 @@ def _committed(directory: str) -> int | None:
 
 def _refuse(log: _Log, segment: Segment, at: int, what: str) -> NoReturn:
     directory = segment.path.rsplit("/", 2)[0]
-    way = _WAY.format(own=_relative(log.root, directory))
+    way = _WAY.format(own=relative_path(log.root, directory))
     raise StoreLayoutError(f"{segment.path}: entry {log.last_index + 1}, at {at}: {what}; {way}")
 
 
-def _relative(root: str, path: str) -> str:
+def relative_path(root: str, path: str) -> str:
+    """Return a path without the store's root."""
     return path[len(root.rstrip("/")) + 1 :]
+
+
+def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
+    """Write index and checkpoint beside the entries, unless they exist: the old ones were moved to the quarantine."""
+    log_directory = root / repair.directory
+    if repair.makes_index and not (log_directory / "index").exists():
+        new_index = directory / _MADE
+        shutil.rmtree(new_index, ignore_errors=True)
+        new_index.mkdir()
+        _write_units(log_directory / "data", new_index)
+        sync_file_system(new_index)
+        new_index.rename(log_directory / "index")
+        sync_directory(log_directory)
+    if repair.checkpoint is not None:
+        write_file(root, f"{repair.directory}/checkpoint", repair.checkpoint.encode("ascii"))
+
+
+def _write_units(data: Path, target: Path) -> None:
+    storage = LocalStorage()
+    for segment in list_segments(storage, str(data), ENTRY_HEAD_BYTES):
+        with opened(storage, segment.path) as file:
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, data_end=file.data_end(), verify_crc=False,
+                head_bytes=ENTRY_HEAD_BYTES,
+            ):  # fmt: skip
+                if len(batch.frames):
+                    _append(target, _units(batch))
+
+
+def _units(batch: FrameBatch) -> NDArray[np.void]:
+    heads = np.empty((len(batch.frames), kernel.HEAD_COLUMNS), dtype=np.int64)
+    kernel.check_heads(batch.data, batch.physical_offset, batch.frames, heads)
+    units = np.empty(len(heads), dtype=INDEX_UNIT_DTYPE)
+    units["magic"], units["index"], units["term"] = ENTRY_MAGIC, heads[:, kernel.HEAD_INDEX], heads[:, kernel.HEAD_TERM]
+    units["pos"] = batch.frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
+    units["size"] = batch.frames[:, scan_kernel.SIZE] + ENTRY_HEAD_BYTES
+    return units
+
+
+def _append(target: Path, units: NDArray[np.void]) -> None:
+    """Write units of ascending indexes to their files."""
+    while len(units):
+        number, place = divmod(int(units["index"][0]), _PER_FILE)
+        count = min(len(units), _PER_FILE - place)
+        with _opened(target / paths.segment_name(number * INDEX_FILE_BYTES)) as file:
+            file.seek(place * INDEX_UNIT_BYTES)
+            file.write(units[:count].tobytes())
+        units = units[count:]
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.exists():
+        return path.open("r+b")
+    file = path.open("w+b")
+    file.truncate(INDEX_FILE_BYTES)
+    return file

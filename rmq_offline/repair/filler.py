@@ -67,11 +67,6 @@ class LostMessage:
     """Lost message, as described by the unit of its queue.
 
     Attributes:
-        physical_offset: of the record.
-        size: of the record.
-        topic: of the queue.
-        queue_id: of the queue.
-        queue_offset: of the unit.
         batch_size: messages of the unit of a batch queue (BatchConsumeQueue); 0 in any other queue.
         light: names of light queues (LMQ) that have the message too, and their places of it.
     """
@@ -93,11 +88,7 @@ class LogRange:
         path: of the file, from the store's root.
         file_offset: physical offset of the file's first byte.
         physical_offset: of the range's first byte.
-        size: its bytes.
-        held: those of them that exist in the file and are copied; what follows them reads as zeros.
-        code: of the finding.
-        detail: the fault in words.
-        fill: what is written there.
+        held: bytes of the range that exist in the file and are copied; what follows them reads as zeros.
         store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
         places: the lost messages that get a placeholder, in order; what is between them has room for fillers.
         written: with ``Fill.BYTES`` what stands there afterwards, in hex digits.
@@ -175,10 +166,8 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     """Encode the filler record of a given size.
 
     Args:
-        physical_offset: where it will stand.
         size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
             ``forceVerifyPropCRC`` ask for, and DUP_INFO; in the smallest places the topic is cut.
-        store_timestamp_ms: its time.
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES

@@ -1,32 +1,30 @@
 """Repair of a store: verify, plan, journal, change, rebuild, and verify again."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
+from rmq_formats.errors import StoreNotFoundError, told_as_store_errors
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import Segment, list_segments
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import ALL, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.publication import Outcome, RepairTerms, Terms
+from rmq_offline.rebuild.publication import NO_TERMS, Outcome, RepairTerms, Terms, lock_if_there
 from rmq_offline.rebuild.queue_views import QueueName, fingerprints
 from rmq_offline.repair import journal
 from rmq_offline.repair.checkpoint import write_checkpoint
-from rmq_offline.repair.entry_index import make_state
+from rmq_offline.repair.entries import make_state, relative_path
 from rmq_offline.repair.filler import Fill
+from rmq_offline.repair.lost_units import lost_ranges, placeholder_ends
 from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
-from rmq_offline.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
+from rmq_offline.repair.preconditions import open_repairable_store, refuse_layouts, refuse_plan, refuse_store
 from rmq_offline.repair.report import RepairReport, sort_gaps, steps
-from rmq_offline.repair.touched import lost_ranges, placeholder_ends
 from rmq_offline.tasks.former_files import bring_back_some_command
 from rmq_offline.tasks.origin import Leftover
 from rmq_offline.tasks.runner import OnProgress, Runner
@@ -56,13 +54,8 @@ def repair_store(
     way is first put into ``STORE/quarantine``; new derived files replace the old ones whole.
 
     Args:
-        store: root of the store, on this machine.
-        options: the broker's sizes, as far as they are known.
-        runner: where the tasks run.
         apply: do it; else only the plan is made, and nothing is written.
         work: directory for the intermediate files of the verifications.
-        on_progress: told after each task.
-        leftover: the operator's word on an interrupted repair that is not known to be this user's own.
         accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
 
     Raises:
@@ -73,12 +66,7 @@ def repair_store(
         OptionError: an object store, or an option that cannot be used.
     """
     begin = time.perf_counter()
-    if "://" in store and not store.startswith("file://"):
-        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
-    files = open_store(store)
-    if not files.storage.exists(files.root):
-        raise StoreNotFoundError(f"{files.root}: no such store")
-    refuse_no_store(files.storage, files.root)
+    files = open_repairable_store(store)
     run = _Repair(files.root, options, runner, work, on_progress, leftover, frozenset(accept))
     with told_as_store_errors(files.root):
         report = run.apply() if apply else run.plan()
@@ -108,7 +96,7 @@ class _Repair:
 
     def plan(self) -> RepairReport:
         """Report the plan without applying it."""
-        with self._lock_if_there():
+        with lock_if_there(self.root, NO_TERMS):
             left_over = self._left_over()
             if left_over is not None:
                 _, plan = left_over
@@ -193,22 +181,13 @@ class _Repair:
             replace(segment, size_bytes=min(segment.size_bytes, sizes.get(path, segment.size_bytes)))
             for directory, head_bytes in store.log_directories
             for segment in list_segments(store.storage, directory, head_bytes)
-            if segment.size_bytes and (path := segment.path[len(self.root.rstrip("/")) + 1 :]) not in plan.moves
+            if segment.size_bytes and (path := relative_path(self.root, segment.path)) not in plan.moves
         ]
         segments.sort(key=lambda segment: segment.start_offset)
         if segments:
             segments = cut_segments(segments, find_leftovers(store, segments))
             segments = [_without_torn_tail(segment, plan) for segment in segments]
         return RepairTerms(lost_ranges(plan.stretches), tuple(segments), placeholder_ends(plan.stretches))
-
-    @contextmanager
-    def _lock_if_there(self) -> Iterator[None]:
-        """Lock the store if the lock file exists; a plan does not create that file."""
-        if Path(paths.lock_file(self.root)).exists():
-            with store_lock(self.root):
-                yield
-        else:
-            yield
 
     def _left_over(self) -> tuple[Path, RepairPlan] | None:
         journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change

@@ -5,12 +5,16 @@ files that it put aside, and the plan. While the repair is under way the plan is
 finds one completes that repair before it does anything else. When all is done it becomes ``manifest.json``.
 Copies are made in ``STORE/quarantine/unfinished/``, which gets its number when the plan is in it: only it may
 be deleted, as the store is unchanged until then.
+
+A plan is read from a file in the store, which may be somebody else's. All of its paths must be below the directories
+that a repair works on, and none of its ranges may be larger than a file of the log.
 """
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,6 +22,7 @@ from typing import BinaryIO, Final
 import msgspec
 import numpy as np
 
+from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import (
     is_there,
@@ -27,15 +32,22 @@ from rmq_formats.storage.contained import (
     read_file,
     real_directory,
     root_directory,
+    split_path,
     write_file,
 )
 from rmq_formats.storage.segments import LocalStorage, opened
 from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.repair.plan_paths import changed_files, check_plan
 from rmq_offline.tasks.origin import Leftover, check_origin, sealed
 from rmq_offline.tasks.publish import set_aside, sync_directory, sync_file_system
 
+_MAX_FILE_BYTES: Final = 1 << 31  # mappedFileSizeCommitLog is a Java int
+_MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_WRITTEN_BYTES: Final = 1 << 10  # of an entry's head or a file's end mark, which are the only certain bytes
+_MOVED: Final = re.compile(r"commitlog|consumequeue[A-Za-z_]*|batchconsumequeue|index|config|checkpoint|dledger-[^/]+")
+_DLEDGER: Final = re.compile(r"dledger-[^/]+")
+_CONFIG: Final = re.compile(r"config/[A-Za-z0-9_.-]+\.json")
+_CHECKPOINT: Final = re.compile(r"committedIndex=-?[0-9]{1,19}\nendIndex=-?[0-9]{1,19}\n")
 DIRECTORY: Final = "quarantine"
 PLAN: Final = "plan.json"
 MANIFEST: Final = "manifest.json"
@@ -47,10 +59,6 @@ def pending(root: Path, leftover: Leftover = Leftover.REFUSE) -> tuple[Path, Rep
 
     The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
     in this store, or if the operator resumes it.
-
-    Args:
-        root: of the store.
-        leftover: the operator's word on a plan that is not known to be this user's own.
 
     Raises:
         StoreError: it is no plan, names something else, or is foreign.
@@ -183,11 +191,7 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
         raise StoreError(f"{what} since a repair began; delete {note} to plan the repair again")
     aside = f"{DIRECTORY}/{directory.name}"
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
-        with (
-            parent_directory(root, path) as (parent, name),
-            parent_directory(root, f"{aside}/{path}", create=True) as (target, _),
-        ):
-            os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
+        move_aside(root, path, f"{aside}/{path}")
     for log_range in plan.stretches:
         _overwrite(root, log_range)
     for path, size_bytes in plan.sizes:
@@ -197,6 +201,15 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     for path in plan.configs:
         write_file(root, path, _bak(root, path))
     sync_file_system(root)
+
+
+def move_aside(root: Path, path: str, aside: str) -> None:
+    """Move a file or directory below a root to a path of the same name; directories to the path are created."""
+    with (
+        parent_directory(root, path) as (parent, name),
+        parent_directory(root, aside, create=True) as (target, _),
+    ):
+        os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
 
 
 def _bak(root: Path, path: str) -> bytes:
@@ -288,3 +301,58 @@ def _is_between(old: bytes, now: bytes, new: bytes) -> bool:
         return True
     former, current, written = (np.frombuffer(data, dtype=np.uint8) for data in (old, now, new))
     return bool(((current == former) | (current == written)).all())
+
+
+def check_plan(plan: RepairPlan) -> None:
+    """Refuse a plan that names anything but what a repair changes. Raises StoreError."""
+    for log_range in plan.stretches:
+        _check_log_file(log_range.path)
+        _check_range(log_range)
+    for path, size_bytes in plan.sizes:
+        _check_log_file(path)
+        if not 0 <= size_bytes <= _MAX_FILE_BYTES:
+            raise StoreError(f"{path!r}: {size_bytes} bytes, which no file of a log has")
+    for path in plan.moves:
+        if not _MOVED.fullmatch(split_path(path)[0]):
+            raise _refusal(path)
+    for path in plan.configs:
+        split_path(path)
+        if not _CONFIG.fullmatch(path):
+            raise _refusal(path)
+    if plan.entries is not None:
+        (name, *rest) = split_path(plan.entries.directory)
+        if rest or not _DLEDGER.fullmatch(name):
+            raise _refusal(plan.entries.directory)
+        if plan.entries.checkpoint is not None and not _CHECKPOINT.fullmatch(plan.entries.checkpoint):
+            raise StoreError(f"{name}/checkpoint: {plan.entries.checkpoint!r} is no checkpoint of DLedger")
+
+
+def changed_files(plan: RepairPlan) -> Iterable[str]:
+    """List the log files that a plan writes into, creates or resizes."""
+    return dict.fromkeys([*(log_range.path for log_range in plan.stretches), *(path for path, _ in plan.sizes)])
+
+
+def _check_log_file(path: str) -> None:
+    names = split_path(path)
+    is_log = names[:-1] == ["commitlog"]
+    is_entries = len(names) == 3 and _DLEDGER.fullmatch(names[0]) is not None and names[1] == "data"
+    if not (is_log or is_entries) or paths.parse_segment_name(names[-1]) is None:
+        raise _refusal(path)
+
+
+def _check_range(log_range: LogRange) -> None:
+    limit = _MAX_OFFSET if log_range.fill is Fill.NONE else _MAX_FILE_BYTES  # a file that is cut off may be of any size
+    is_sound = (
+        0 <= log_range.held <= log_range.size
+        and log_range.position >= 0
+        and log_range.position + log_range.size <= limit
+        and len(log_range.written) <= 2 * min(log_range.size, _MAX_WRITTEN_BYTES)
+    )
+    if not is_sound:
+        raise StoreError(
+            f"{log_range.path!r}: {log_range.size} bytes at {log_range.position} are no range of a log's file"
+        )
+
+
+def _refusal(path: str) -> StoreError:
+    return StoreError(f"{path!r}: not among the files that a repair changes")

@@ -1,39 +1,40 @@
-"""Recovers the queue places of lost messages from the units that still name them: in files, or in RocksDB."""
+"""Units and Index entries that name bytes of the log which a repair overwrites.
+
+They tell the queue places of lost messages. Their queues and the Index are made anew as well.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.consumequeue import UNIT_DTYPE
-from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
+from rmq_formats.codecs.index import ENTRY_DTYPE, entry_position
+from rmq_formats.codecs.layout import BLANK_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_consumed_by_broker
 from rmq_formats.codecs.variants.batch_consumequeue import split_file
-from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.errors import FormatError
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import LocalStorage, Storage, opened, read_range
 from rmq_formats.storage.store_files import open_store
+from rmq_offline.rebuild.queue_views import read_file_units, read_queue_file
 from rmq_offline.repair.filler import MIN_BYTES, Fill, LogRange, LostMessage, placeholder_bytes
 
-_MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
+Ranges = tuple[tuple[int, int], ...]
 
 
 class _Units(NamedTuple):
     """Units of one queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         queue_offsets: int64[n], in messages.
         physical_offsets: int64[n], of the records.
         sizes: int64[n], of the records, in bytes.
         batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
-        is_of_batches: whether it is a batch queue.
     """
 
     topic: str
@@ -54,13 +55,9 @@ class _Lost:
 
 
 def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
-    """Add to each range its lost messages.
+    """Add to each range, in log order, its lost messages.
 
     A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
-
-    Args:
-        root: of the store.
-        log_ranges: in log order.
     """
     fillable = [log_range for log_range in log_ranges if log_range.fill in {Fill.FILLER, Fill.END}]
     begins = np.array([log_range.physical_offset for log_range in fillable], dtype=np.int64)
@@ -104,12 +101,12 @@ def read_all_units(root: str) -> Iterator[_Units]:
     store = open_store(root)
     for queue in walk_queues(store.storage, paths.consumequeue_dir(root)):
         for file in queue.segments:
-            units = _file_units(file.path)
+            units = read_file_units(store.storage, file.path)
             offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
             yield _units_of(queue.topic, queue.queue_id, offsets, units)
     for queue in walk_queues(store.storage, paths.batch_consumequeue_dir(root)):
         for file in queue.segments:
-            units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
+            units, _ = split_file(read_queue_file(store.storage, file.path))
             counts = units["batch_size"].astype(np.int64)
             yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
     database = store.layouts.queue_database
@@ -139,21 +136,6 @@ def _units_of(
     counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
     physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
     return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
-
-
-def _file_units(path: str) -> NDArray[np.void]:
-    data = _data(path)
-    padded = data + bytes(-len(data) % UNIT_BYTES)  # the last unit may end in zeros
-    return np.frombuffer(padded, dtype=UNIT_DTYPE)
-
-
-def _data(path: str) -> bytes:
-    """Read a queue file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
-    try:
-        with opened(LocalStorage(), path) as file:
-            return read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
-    except StoreError:  # verify reports the database, and a rebuild replaces it
-        return b""
 
 
 def _placed(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
@@ -189,3 +171,73 @@ def _fitting(log_range: LogRange, candidates: Sequence[LostMessage]) -> tuple[Lo
             queue_places.add(name)
             at = message.physical_offset + message.size
     return tuple(places)
+
+
+def lost_ranges(log_ranges: Iterable[LogRange]) -> Ranges:
+    """List the ranges of the log whose records are lost: begin and end, in log order, joined where they overlap."""
+    joined: list[tuple[int, int]] = []
+    lost = [item for item in log_ranges if item.fill is not Fill.BYTES]
+    for begin, end in sorted((item.physical_offset, item.physical_offset + item.size) for item in lost):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
+
+
+def placeholder_ends(log_ranges: Iterable[LogRange]) -> dict[tuple[str, int], int]:
+    """Return, by queue, the queue offset one past the last lost message that gets a placeholder."""
+    ends: dict[tuple[str, int], int] = {}
+    for message in (message for log_range in log_ranges for message in log_range.places):
+        queue_end = ((message.topic, message.queue_id), message.queue_offset + max(1, message.batch_size))
+        # MixAll.LMQ_QUEUE_ID is 0.
+        light = (((topic, 0), queue_offset + 1) for topic, queue_offset in message.light)
+        for queue, end in (queue_end, *light):
+            ends[queue] = max(end, ends.get(queue, 0))
+    return ends
+
+
+def touched_queues(root: str, ranges: Ranges) -> set[tuple[str, int]]:
+    """Find the queues with units whose records overlap a range."""
+    if not ranges:
+        return set()
+    return {
+        (units.topic, units.queue_id)
+        for units in read_all_units(root)
+        if _overlap(
+            ranges,
+            units.physical_offsets,
+            units.physical_offsets + _record_sizes(units.physical_offsets, units.sizes),
+        ).any()
+    }
+
+
+def _record_sizes(physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sizes of the records that units name; pre-blanks name none."""
+    is_blank = (physical_offsets == 0) & (sizes == PRE_BLANK_SIZE)
+    return np.where(is_blank, 0, np.maximum(sizes, 1))
+
+
+def is_index_touched(root: str, ranges: Ranges, index_slots: int) -> bool:
+    """Return whether an IndexFile has entries of records that begin in a range."""
+    storage, begin = LocalStorage(), entry_position(1, index_slots)
+    for entry in storage.entries(paths.index_dir(root)) if ranges else ():
+        if entry.is_directory or not paths.is_index_file_name(entry.name):
+            continue
+        with opened(storage, f"{paths.index_dir(root)}/{entry.name}") as file:
+            data = read_range(file, begin, max(0, min(file.data_end(), entry.size_bytes) - begin))
+        entries = np.frombuffer(data, dtype=ENTRY_DTYPE, count=len(data) // ENTRY_DTYPE.itemsize)
+        offsets = entries["physical_offset"].astype(np.int64)
+        if _overlap(ranges, offsets, offsets + 1).any():
+            return True
+    return False
+
+
+def _overlap(
+    ranges: Sequence[tuple[int, int]], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which of some intervals overlap one of the ranges, which are in order and apart."""
+    bounds = np.array(ranges, dtype=np.int64)
+    last = np.searchsorted(bounds[:, 0], ends, side="left") - 1
+    overlaps: NDArray[np.bool_] = (last >= 0) & (bounds[last, 1] > begins)
+    return overlaps

@@ -20,11 +20,10 @@ from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.repair.entries import EntryRepair, plan_entries
+from rmq_offline.repair.entries import EntryRepair, plan_entries, relative_path
 from rmq_offline.repair.filler import Fill, LogRange
-from rmq_offline.repair.lost_units import with_places
+from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_places
 from rmq_offline.repair.scan import scan_log
-from rmq_offline.repair.touched import is_index_touched, lost_ranges, touched_queues
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds, variant_kinds
 from rmq_offline.verify.delay_levels import told_delay_levels
@@ -54,19 +53,14 @@ class RepairPlan:
     """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
 
     Attributes:
-        store_sizes: the broker's sizes.
         stretches: ranges of the log, to be copied aside and overwritten.
         sizes: log files to be given another size, or to be made: path and bytes.
         moves: files and directories to be put aside.
         configs: config files to be replaced by their ``.bak``.
-        rebuild: make queues or the Index anew.
         queues: topics and queue ids of the queues that are made anew; None is all.
-        index: make the Index anew.
         live_topics: where all queues are made, whose these are; None is all topics in the log.
         accept: queues of which the operator has accepted that messages leave or the end is lowered.
-        checkpoint: write it anew.
         entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
-        left: what cannot be repaired.
     """
 
     store_sizes: StoreSizes
@@ -153,9 +147,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     """Plan the repair of a store's findings.
 
     Args:
-        store: the store's files, on this machine.
         options: those of the verification, with ``commitlog_file_bytes`` as by ``log_file_bytes``.
-        report: of the verification.
 
     Raises:
         StoreError: a fault that no repair can deal with.
@@ -292,10 +284,10 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
             start = every[-1].start_offset + file_bytes
             every.append(Segment(f"{paths.commitlog_dir(root)}/{paths.segment_name(start)}", start, 0))
             new_starts.add(start)
-            sizes.append((_relative(root, every[-1].path), file_bytes))
+            sizes.append((relative_path(root, every[-1].path), file_bytes))
         every.append(segment)
         if segment.size_bytes != file_bytes:
-            sizes.append((_relative(root, segment.path), file_bytes))
+            sizes.append((relative_path(root, segment.path), file_bytes))
         if segment.size_bytes > file_bytes:
             surplus.append(_surplus(root, segment, file_bytes))
     scan = scan_log(store, every, file_bytes)
@@ -311,7 +303,7 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
     ]
     return replace(
         plan, stretches=(*with_places(root, log_ranges), *surplus), sizes=tuple(sizes), left=(*plan.left, *unrepaired),
-        moves=tuple(_relative(root, segment.path) for segment in foreign),
+        moves=tuple(relative_path(root, segment.path) for segment in foreign),
     )  # fmt: skip
 
 
@@ -321,7 +313,7 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
         paths_of_kind = [finding.path for finding in report.findings if finding.kind == kind and finding.path]
         if report.counts.get(kind, 0) > len(paths_of_kind):
             raise StoreError(f"{root}: more than {len(paths_of_kind)} files are {kind.code}; {kind.remedy}")
-        yield from dict.fromkeys(_first_link(root, _relative(root, path)) for path in paths_of_kind)
+        yield from dict.fromkeys(_first_link(root, relative_path(root, path)) for path in paths_of_kind)
     for name in (*_DERIVED, "config"):
         if Path(root, name).exists() and not Path(root, name).is_dir():
             yield name
@@ -364,13 +356,9 @@ def _surplus(root: str, segment: Segment, file_bytes: int) -> LogRange:
     with opened(LocalStorage(), segment.path) as file:
         held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
     return LogRange(
-        _relative(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
+        relative_path(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
         finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files", Fill.NONE,
     )  # fmt: skip
-
-
-def _relative(root: str, path: str) -> str:
-    return path[len(root.rstrip("/")) + 1 :]
 
 
 _KINDS: Final = {kind.code: kind for kind in finding_kinds.ALL}

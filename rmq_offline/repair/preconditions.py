@@ -7,15 +7,16 @@ from pathlib import Path
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import list_segments, opened
-from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange
@@ -23,6 +24,17 @@ from rmq_offline.repair.journal import DIRECTORY, refuse_links
 from rmq_offline.repair.plan import RepairPlan
 from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.verify import finding_kinds
+
+
+def open_repairable_store(store: str) -> StoreFiles:
+    """Open a store on a local disk. Raises OptionError for an object store, StoreNotFoundError."""
+    if "://" in store and not store.startswith("file://"):
+        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
+    files = open_store(store)
+    if not files.storage.exists(files.root):
+        raise StoreNotFoundError(f"{files.root}: no such store")
+    refuse_no_store(files.storage, files.root)
+    return files
 
 
 def refuse_store(store: StoreFiles) -> None:

@@ -33,7 +33,6 @@ class Step:
     """One step of a repair, in words.
 
     Attributes:
-        action: what, in words.
         path: to what, from the store's root.
         why: code of the finding, or words.
         physical_offset: where in the log.
@@ -52,17 +51,13 @@ class RepairReport:
     """Steps, findings and outcome of a repair or of its dry run.
 
     Attributes:
-        store: the store.
-        is_applied: whether it was done.
         is_resumed: whether a repair that was killed was brought to its end.
         directory: of the bytes and files that were put aside; None if there are none.
         steps: in the order in which they are done.
         lost: messages that queues name in damaged ranges.
-        before: faults by kind before.
         left: faults that cannot be repaired; after a repair, those that a verification still finds.
         explained: messages that queues lack because they were quarantined, by this repair or an earlier one.
         closed: queue offsets that no record has, and that their queue has closed: nothing to repair.
-        outcome: what consumers get, or would get, and where the former queues are.
         disturbed: queues that were not to be replaced, and have other bytes than before.
         layouts: of the store, beside the classic one, such as a DLedger CommitLog.
         seconds: from the first look at the store to the last.
@@ -173,13 +168,7 @@ class Gaps:
 
 
 def sort_gaps(root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]) -> Gaps:
-    """Separate gaps that a repair explains from the other findings.
-
-    Args:
-        root: of the store.
-        findings: of a verification.
-        repairs: all that were done.
-    """
+    """Separate gaps that a repair explains from the other findings."""
     log_ranges = sorted(
         (log_range.physical_offset, log_range.physical_offset + log_range.size)
         for plan in repairs

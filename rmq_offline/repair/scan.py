@@ -50,7 +50,6 @@ class _FileScan:
     """State of the scan of one file.
 
     Attributes:
-        bad: ranges, in order.
         end: physical offset one past the last thing that was read.
         blank_at: physical offset of the end mark.
         latest_ms: of the last sound record so far, of the files before too; -1 if there is none.
@@ -83,7 +82,6 @@ def scan_log(store: StoreFiles, segments: Sequence[Segment], file_bytes: int) ->
     """Scan the log, and choose a fill for each range that ends a reader's walk.
 
     Args:
-        store: the store's files.
         segments: the files, in order; no two overlap once each has ``file_bytes``. Those of 0 bytes may be missing.
         file_bytes: ``mappedFileSizeCommitLog``.
 

@@ -59,8 +59,6 @@ def limit_to_backlog(store: str, group: str, query: Query) -> Query:
     """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
     Args:
-        store: its root.
-        group: which group.
         query: what else is wanted; without topics, those of which the group has an offset.
 
     Raises:

@@ -47,7 +47,6 @@ class Origin:
     """Identity of a store's messages in the property RMQ_ORIGIN.
 
     Attributes:
-        store_id: the store's name.
         by_queue: whether a message's place is TOPIC/QUEUE/OFFSET, as in a tier, or its physical offset.
     """
 
@@ -66,15 +65,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """Batch of messages of one queue.
-
-    Attributes:
-        topic: of the store.
-        queue_id: of the store.
-        sys_flag: the sys_flag of their batch.
-        data: as a batch request carries them.
-        messages: how many.
-    """
+    """Batch of messages of one queue of the store, encoded as a batch request carries them."""
 
     topic: str
     queue_id: int
@@ -89,8 +80,7 @@ class Outgoing:
 
     Attributes:
         batches: in order within each queue.
-        messages: how many they are.
-        record_bytes: of the records that they come from.
+        record_bytes: of the stored records.
         refused: how many rows no broker would take: without a body, or too large.
     """
 
@@ -105,7 +95,6 @@ def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgo
 
     Args:
         rows: sound records, with the columns COLUMNS.
-        origin: for the property ORIGIN.
         batch_bytes: of a piece, unless a single message has more.
     """
     properties = join(

@@ -2,14 +2,16 @@
 
 Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
 all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
-checkpoint.
+checkpoint: a file that is replaced atomically, bound to one store, choice of messages and target.
 """
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,17 +24,18 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
-from rmq_formats.errors import ClusterError
+from rmq_formats.errors import ClusterError, StoreError
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import Task, plan_read
 from rmq_formats.read.query import COMMITLOG_ONLY, Include, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.contained import replace_file, root_directory
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.replay.checkpoint import ReplayCheckpoint
 from rmq_offline.replay.choice import Choice, filter_rows
 from rmq_offline.replay.outgoing import COLUMNS, Origin, QueueBatch, encode_rows
 
+_FILE = "replay.json"
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
 _PLAIN: Final = Access()
@@ -41,18 +44,73 @@ _PACES_PER_S: Final = 10  # with a rate, portions a second
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """Progress of a replay.
+
+    Attributes:
+        replay: what tells this replay from another.
+        next_physical_offset: all chosen records before it are stored at the target.
+        messages: how many were stored there, in all runs; one that was sent again counts again.
+    """
+
+    replay: str
+    next_physical_offset: int
+    messages: int
+
+
+class ReplayCheckpoint:
+    """Loads and saves the progress of a replay."""
+
+    def __init__(self, directory: str, replay: str) -> None:
+        """Create the checkpoint of a directory.
+
+        Args:
+            directory: made when it is needed.
+        """
+        self._path = Path(directory) / _FILE
+        self._replay = replay
+
+    def load(self) -> ReplayProgress | None:
+        """Load the progress of the runs before; None before the first run.
+
+        Raises:
+            StoreError: it cannot be read, or is that of another replay.
+        """
+        try:
+            values = json.loads(self._path.read_text(encoding="utf-8"))
+            progress = ReplayProgress(values["replay"], int(values["next_physical_offset"]), int(values["messages"]))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise StoreError(f"{self._path}: not the checkpoint of a replay") from error
+        if progress.replay != self._replay:
+            raise StoreError(
+                f"{self._path}: the checkpoint of another replay ({progress.replay}); "
+                f"this one is {self._replay}: give another --checkpoint"
+            )
+        return progress
+
+    def save(self, next_physical_offset: int, messages: int) -> None:
+        """Replace the file. Raises StoreError."""
+        text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with root_directory(self._path.parent) as directory:
+                replace_file(directory, self._path.name, f"{text}\n".encode())
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """The source, the messages and the target of a replay.
 
     Attributes:
-        store: the root of the store.
         store_id: the store's name in the property RMQ_ORIGIN.
-        choice: the messages to send.
-        namesrv: the name servers of the target cluster.
         to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
-        checkpoint: of this replay; None keeps none.
-        access: to the target cluster.
         logs: of the store: with a tier, what the CommitLog has no more comes first.
     """
 
@@ -78,7 +136,6 @@ class Counts:
 
     Attributes:
         by_queue: messages by topic and queue.
-        messages: all of them.
         bytes: of their records.
         damaged: records that fail a check; they are not sent.
         refused: records that no broker would take.
@@ -117,10 +174,6 @@ def count(replay: Replay) -> Counts:
 
 async def send(replay: Replay, counts: Counts) -> Counts:
     """Send the messages that were counted.
-
-    Args:
-        replay: what and where to.
-        counts: what ``count`` has found.
 
     Returns:
         What is stored at the target.
@@ -240,8 +293,6 @@ class _Batch:
 
     Attributes:
         end: one past the physical offset of the last of them.
-        unanswered: pieces that are not answered yet.
-        is_whole: whether all of its pieces have been sent.
     """
 
     end: int
@@ -254,11 +305,7 @@ def _columns(choice: Choice) -> tuple[str, ...]:
 
 
 def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple[tuple[Task, ...], ReadOptions]:
-    """Plan tasks, in log order, that read the wanted records between two physical offsets.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    """Plan tasks, in log order, that read the wanted records between two physical offsets. Raises StoreError."""
     query = replay.choice.query
     query = replace(
         query,

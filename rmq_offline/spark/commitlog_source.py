@@ -33,7 +33,6 @@ class CommitLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_commitlog"
 
     def schema(self) -> StructType:
@@ -61,6 +60,6 @@ class CommitLogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer, which creates or extends a store."""
-        from rmq_offline.spark.commitlog_write import CommitLogWriter  # noqa: PLC0415
+        from rmq_offline.spark.writers import CommitLogWriter  # noqa: PLC0415
 
         return CommitLogWriter(self._given, schema, overwrite)

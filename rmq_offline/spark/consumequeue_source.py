@@ -27,7 +27,6 @@ class ConsumeQueueSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_consumequeue"
 
     def schema(self) -> StructType:
@@ -36,13 +35,11 @@ class ConsumeQueueSource(DataSource):
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader."""
         options = consumequeue_options(table_options(schema, self._given))
         return ConsumeQueueReader(batch_only(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Create the batch writer of units."""
-        from rmq_offline.spark.derived_write import consumequeue_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import consumequeue_writer  # noqa: PLC0415
 
         return consumequeue_writer(self._given, schema, overwrite)
 
@@ -88,7 +85,6 @@ class ConsumeQueueReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Read one partition as Arrow batches."""
         if not isinstance(partition, UnitPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_unit_ranges  # noqa: PLC0415

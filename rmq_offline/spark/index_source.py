@@ -27,7 +27,6 @@ class IndexSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_index"
 
     def schema(self) -> StructType:
@@ -36,12 +35,10 @@ class IndexSource(DataSource):
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader."""
         return IndexReader(index_options(table_options(schema, self._given)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Create the batch writer of keys."""
-        from rmq_offline.spark.derived_write import index_writer  # noqa: PLC0415
+        from rmq_offline.spark.writers import index_writer  # noqa: PLC0415
 
         return index_writer(self._given, schema, overwrite)
 
@@ -80,7 +77,6 @@ class IndexReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Read one partition as Arrow batches."""
         if not isinstance(partition, EntryPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_entry_range  # noqa: PLC0415

@@ -48,11 +48,9 @@ def run_job(
     """Run a job's body in a session, print its report, and exit.
 
     Args:
-        parser: see ``job_parser``.
         body: returns the report and the exit code.
         check: checks the arguments before a session is started, and returns the options; raises RmqError.
         needs_delta: whether the session has to have Delta, which may have to be fetched; None is never.
-        arguments: instead of the command line.
     """
     parsed = parser.parse_args(arguments)
     try:

@@ -40,10 +40,6 @@ class SparkRunner:
     def check_seen(self, option: str, path: str) -> None:
         """Check that the executors see a path that the driver sees: a store, or an intermediate file.
 
-        Args:
-            option: the option that gave the path, for the error.
-            path: of a file or directory, or a URI.
-
         Raises:
             OptionError: some executor does not see it.
         """
@@ -53,7 +49,6 @@ class SparkRunner:
         """Check that the executors see what the driver writes into a directory; objects are always seen.
 
         Args:
-            option: the option that gave the directory, for the error.
             directory: the directory, which need not exist yet, or a URI.
 
         Raises:

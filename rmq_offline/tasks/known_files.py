@@ -15,7 +15,6 @@ def refuse_unknown(store: StoreFiles, directories: Sequence[str]) -> None:
     """Refuse to replace directories of a store that have unknown files.
 
     Args:
-        store: the store's files.
         directories: ``consumequeue``, ``consumequeue_ext``, ``batchconsumequeue``, ``index``, ``commitlog``; those that
             are not there pass.
 

@@ -69,8 +69,6 @@ def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable
     """Acquire the lease of a target; yield a function that raises if the lease is lost.
 
     Args:
-        notes: where the leases are.
-        target: what is written to.
         work: what its owner does there, for messages: ``rebuild`` or ``export``.
 
     Raises:
@@ -98,11 +96,7 @@ def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable
 
 
 class _OwnLease:
-    """This process's lease object.
-
-    Attributes:
-        name: its name.
-    """
+    """This process's lease object."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -111,7 +105,6 @@ class _OwnLease:
         self._beats = 0
 
     def put(self, state: str) -> None:
-        """Write the object with another state."""
         with _talking:
             self._state = state
             self._write()

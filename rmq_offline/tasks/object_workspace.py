@@ -10,7 +10,6 @@ There may be ten million objects, a file of each queue: each task notes those th
 tasks again, and nothing holds a list of all.
 """
 
-import functools
 import json
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -50,19 +49,15 @@ class ObjectArea:
         return root == self.target
 
     def path(self, name: str) -> str:
-        """Return the URI of an object of the area."""
         return f"{self.target}/{self._directory}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Return whether an object exists."""
         return self._storage.exists(self.path(name))
 
     def read_text(self, name: str) -> str:
-        """Read a small object as text."""
         return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
-        """Read a small object."""
         return self._storage.read_bytes(self.path(name))
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
@@ -186,7 +181,7 @@ class ObjectArea:
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
             self.delete_below(f"{self.target}/{directory}")
-        yield TaskBatch(functools.partial(_copy_task, area=self), tasks)
+        yield TaskBatch(self.copy_noted, tasks)
         self._put_manifest(directories, tasks)
         # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
         self.delete(self.path("plan.json"))
@@ -256,19 +251,11 @@ class ObjectArea:
 
 
 def check_name(name: object, directories: Container[str], *, depth: int | None = None) -> None:
-    """Refuse a name out of a note that is not that of an object in one of some directories.
-
-    Raises:
-        ValueError: naming it.
-    """
+    """Refuse a name out of a note that is not that of an object in one of some directories. Raises ValueError."""
     parts = name.split("/") if isinstance(name, str) else []
     is_sound = len(parts) > 1 and not any(part in {"", ".", ".."} or "\0" in part for part in parts)
     if not is_sound or parts[0] not in directories or depth not in {None, len(parts)}:
         raise ValueError(f"names {name!r}, which is never published here")
-
-
-def _copy_task(task: str, area: ObjectArea) -> None:
-    area.copy_noted(task)
 
 
 class _Leases:

@@ -66,11 +66,7 @@ def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: 
     """Refuse a note that this user's own run did not leave here, unless the operator resumes it.
 
     Args:
-        note: as ``sealed`` made it.
-        root: of the store.
-        path: of the note, for the error.
         subject: what the note is of, for the error.
-        leftover: the operator's word.
 
     Raises:
         StoreError: it is foreign.

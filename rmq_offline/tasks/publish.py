@@ -36,7 +36,6 @@ class PublishedNames:
     """Fixed set of names that a kind of job publishes under a root.
 
     Attributes:
-        directories: that it replaces.
         retired: that it moves away before.
         is_derived: whether a later run makes the directories anew from the log, so that one that is lost is no loss.
     """
@@ -146,11 +145,8 @@ def publish(
     note exists, or a later run resumes.
 
     Args:
-        work: the work directory, in ``target``.
-        target: the root that is published under.
         names: of the directories, the one that the others refer to first.
         retired: names below ``target`` that are moved away before, as they refer to what is replaced.
-        kind: all names that this kind of job may publish.
         retain: takes the directory of those that were replaced; None deletes them.
     """
     sync_file_system(work)
@@ -253,13 +249,6 @@ def finish_publishing(
     """Complete a ``publish`` that was interrupted; False if none was under way, or it was set aside.
 
     A note names only directories of a fixed set, each with the inode of the one that the interrupted run made.
-
-    Args:
-        work: the work directory, in ``target``.
-        target: the root that is published under.
-        kind: the names that may be published.
-        leftover: the operator's word on a note that is not known to be this user's own.
-        retain: see ``publish``.
 
     Raises:
         StoreError: its note cannot be read or is foreign, or a directory cannot be replaced.

@@ -19,9 +19,7 @@ def request_all(
     """Send a request per argument, and yield the answers in that order; on a disk, one after the other.
 
     Args:
-        storage: target of the requests.
         request: called in threads if the storage is remote.
-        arguments: one for each request.
     """
     if storage.is_local or len(arguments) < 2:
         yield from map(request, arguments)

@@ -92,8 +92,6 @@ def counted_progress(
 
     Args:
         on_progress: receives the progress; None reports nothing.
-        phase: its name.
-        total: the sizes of all results.
         size_of: of one result; by default each counts as 1.
     """
     done = 0

@@ -21,10 +21,6 @@ End = int | StoreError
 def find_ends(storage: Storage, segments: Sequence[Segment]) -> JobSteps[list[End]]:
     """Find the ends in steps that yield their tasks.
 
-    Args:
-        storage: where the segments are.
-        segments: of the log.
-
     Returns:
         For each segment one past its last byte that is not zero, in the file; or why it cannot be read.
     """

@@ -16,9 +16,6 @@ class SizeOption:
 
     Attributes:
         name: as an argument of Python; ``--index-slots`` is ``index_slots``.
-        kind: type of its value.
-        metavar: stands for the value in the help.
-        help: names the broker's setting.
     """
 
     name: str

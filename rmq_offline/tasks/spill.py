@@ -1,8 +1,8 @@
 """Spill files of a rebuild: Arrow IPC files of one split's units and keys, laid out for the tasks that read them.
 
-Arrow IPC files. A units file has one record batch for each partition of queues; its rows are queues,
-their units one binary value (int64 rows, native order, never read on another machine type). A keys
-file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
+A units file has one record batch for each partition of queues; its rows are queues, their units one binary
+value (int64 rows, native order, never read on another machine type). A keys file has batches of at most
+``KEYS_PER_BATCH`` keys in log order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,10 +57,8 @@ def write_units(path: Path, units: NDArray[np.int64], names: Sequence[tuple[str,
     """Write the units of one split, grouped by partition, queue and log order.
 
     Args:
-        path: of the file.
         units: int64[n, UNIT_COLUMNS].
         names: topic and queue id of each queue number in them.
-        partition_count: of the queues.
     """
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
     rank = np.empty(len(names), dtype=np.int64)

@@ -55,11 +55,7 @@ class StoreSizes:
         return index_file_bytes(self.index_slots, self.index_entries)
 
     def check(self) -> None:
-        """Refuse sizes that no broker could use.
-
-        Raises:
-            StoreSizeError: naming the option.
-        """
+        """Refuse sizes that no broker could use. Raises StoreSizeError."""
         size = self.consumequeue_file_bytes
         for name in _FILE_SIZES:
             value = getattr(self, name)

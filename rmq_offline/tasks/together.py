@@ -118,14 +118,12 @@ class _Running:
         self._results = [] if self.has_ended or self._batch is None else [None] * len(self._batch.arguments)
 
     def tasks(self, job: int) -> list[_Task]:
-        """Return the tasks of the current batch, with the job's number."""
         if self.has_ended or self._batch is None:
             return []
         function = self._batch.function
         return [_Task(job, number, function, argument) for number, argument in enumerate(self._batch.arguments)]
 
     def add_result(self, result: _Result) -> None:
-        """Add the result of one of the job's tasks."""
         if result.error is not None:
             self._error = self._error or result.error
             return

@@ -45,15 +45,12 @@ class LocalArea:
         return "://" not in root and Path(self.target).resolve() == Path(root).resolve()
 
     def path(self, name: str) -> str:
-        """Return the path of a file of the area."""
         return str(self._work / name)
 
     def exists(self, name: str) -> bool:
-        """Return whether a file exists; one that does is complete."""
         return (self._work / name).exists()
 
     def read_text(self, name: str) -> str:
-        """Read a small text file."""
         return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
@@ -88,11 +85,7 @@ class LocalArea:
 
     @contextmanager
     def lock(self, root: str) -> Iterator[Callable[[], None]]:
-        """Acquire the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError.
-
-        Args:
-            root: of the store that is read.
-        """
+        """Acquire the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError."""
         signs = (paths.lock_file(self.target), paths.abort_file(self.target))
         is_store = self.is_at(root) or any(map(os.path.lexists, signs))
         with store_lock(self.target) if is_store else directory_lock(self.target):
@@ -102,7 +95,6 @@ class LocalArea:
         """Replace the target's directories by the new ones.
 
         Args:
-            directories: names below the target.
             retain: takes the directory of what was replaced; None deletes it.
 
         Raises:

@@ -31,7 +31,6 @@ class AbsentQueues:
     """Classifier of queues without files: deleted, or lost.
 
     Attributes:
-        store: the store's files.
         known_topics: of ``config/topics.json``; None without one.
     """
 
@@ -44,7 +43,6 @@ class AbsentQueues:
         """Return the kind of finding about a queue without files, or without units in RocksDB.
 
         Args:
-            topic: of the queue.
             records: its records, ascending by physical offset; at least one.
             is_claimed: whether a group has committed an offset above 0 in the queue.
             has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None where

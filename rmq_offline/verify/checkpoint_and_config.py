@@ -31,8 +31,6 @@ class Claim:
     """Queue offset up to which a consumer group or a delay level has read, by a config file.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         queue_offset: the next offset to be read.
         group: the consumer group; None for the broker's own delivery of delayed messages.
     """
@@ -42,12 +40,16 @@ class Claim:
     queue_offset: int
     group: str | None
 
+    @property
+    def owner(self) -> str:
+        """The consumer group or the delay level, in words."""
+        return f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
+
     def finding(self, end_offset: int, path: str) -> Finding:
         """Make the finding for a queue that ends at ``end_offset``, before the claimed offset."""
         kind = finding_kinds.DELAY_OFFSET if self.group is None else finding_kinds.CONSUMER_OFFSET
-        who = f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
         return Finding(
-            kind, f"{who} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
+            kind, f"{self.owner} is {self.queue_offset - end_offset} messages beyond the queue's end", path,
             topic=self.topic, queue_id=self.queue_id, queue_offset=self.queue_offset,
             expected=f"at most {end_offset}", actual=str(self.queue_offset),
         )  # fmt: skip
@@ -60,8 +62,6 @@ def check_checkpoint(
 
     Args:
         data: the file's first CHECKPOINT_FILE_BYTES; None if there is none.
-        size_bytes: of the file.
-        path: of the file.
         latest_ms: the latest store timestamp in the log; -1 in an empty log.
         log_end: one past the log's last byte, the filler of its last file included.
         has_sixth: whether the store is one of a broker that may have written the sixth number, of 5.5 or later.
@@ -107,7 +107,6 @@ def check_index_timestamp(data: bytes | None, path: str, index_ends_ms: Sequence
 
     Args:
         data: the checkpoint; None if there is none.
-        path: of the checkpoint.
         index_ends_ms: end timestamp of each IndexFile, oldest first.
     """
     if data is None or len(data) < CHECKPOINT_USED_BYTES:

@@ -12,13 +12,7 @@ MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30
 
 
 def read_config_texts(storage: Storage, directory: str, findings: FindingList) -> dict[str, str]:
-    """Read each config file that exists as a broker does, from it or its ``.bak``; empty if neither is readable.
-
-    Args:
-        storage: where the store is.
-        directory: its ``config``.
-        findings: takes what is wrong with the files.
-    """
+    """Read each config file that exists as a broker does, from it or its ``.bak``; empty if neither is readable."""
     try:
         entries = {entry.name: entry for entry in storage.entries(directory)}
     except StoreError as error:

@@ -55,10 +55,7 @@ class ExtTable:
         """Read one file; files come in ascending order.
 
         Args:
-            path: for the findings.
             start_offset: of the file, in the queue's ext files.
-            data: the whole file.
-            is_last: whether no file follows.
         """
         at = self._add_units(data, start_offset, 0)
         for _ in range(MAX_RESUMES):

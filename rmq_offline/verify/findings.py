@@ -30,16 +30,8 @@ class Finding:
     """One fault found in a store, and its place.
 
     Attributes:
-        kind: which fault; carries severity and remedy.
-        detail: the fault in words.
         path: the file, if it is one file's.
-        physical_offset: where in the log.
         size: bytes concerned.
-        topic: of the queue concerned.
-        queue_id: of the queue concerned.
-        queue_offset: of the unit concerned.
-        expected: what should be there.
-        actual: what is there.
         count: number of faults, if a run of them is one finding, such as units in a row.
     """
 

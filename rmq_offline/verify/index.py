@@ -30,8 +30,6 @@ class IndexSpan:
     """Range of the log's keys in an IndexFile.
 
     Attributes:
-        path: of the file.
-        entry_count: entries in it.
         key_begin: number of its first key; -1 where none of its entries is a key of the log.
         key_end: one past its last key.
         is_full: no entry fits into it any more.
@@ -55,10 +53,6 @@ class IndexCheck:
         """Create the check of one file.
 
         Args:
-            file: the file.
-            keys: of the log.
-            facts: of the log.
-            findings: added to.
             excused: takes findings that are none if a broker wrote on meanwhile.
         """
         self.file = file

@@ -53,14 +53,10 @@ class IndexInput:
     """One IndexFile to check.
 
     Attributes:
-        path: for the findings.
-        size_bytes: its size.
         data_end: one past its last byte that is not zero.
         read: returns ``size`` bytes from an offset on, zeros after the file's end; raises StoreError.
         slots: slots that it has (``maxHashSlotNum``).
         entries: entries that it has (``maxIndexNum``); number 0 is never used.
-        is_first: no IndexFile is before it.
-        is_last: no IndexFile is after it.
         previous_end: the end in the header of the file before.
     """
 
@@ -104,10 +100,6 @@ class EntryWalk:
         """Start a walk at entry 1.
 
         Args:
-            file: the file.
-            keys: of the log.
-            facts: of the log.
-            findings: list to add to.
             excused: takes findings that are none if a broker wrote on meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """

@@ -32,8 +32,6 @@ class LogCheck:
     """Check of the records in one split of a segment.
 
     Attributes:
-        findings: what is wrong.
-        times: the store timestamps.
         damages: every damaged range, in log order.
         open_damage: the damaged range that the split ends with: only the whole log shows whether the log goes on.
         blank_at: physical offset of the file's end mark, if the split met it.
@@ -52,12 +50,9 @@ class LogCheck:
         """Create the check of one split.
 
         Args:
-            storage: where the segment is.
-            path: of the segment, for the findings.
             reader: its bytes, to look again at what is damaged.
             file_offset: physical offset of the segment's first byte.
             head_bytes: in front of each record, see ``Segment``.
-            findings: added to.
         """
         self.findings = findings
         self.times = TimeCheck(loose=head_bytes > 0)  # DLedger's broker stamps a message before it takes the lock

@@ -12,8 +12,6 @@ def check_claim(claim: Claim, path: str, least_offset: int, end_offset: int) -> 
     """Compare a committed offset with its queue.
 
     Args:
-        claim: the offset.
-        path: of the config file that has it.
         least_offset: of the queue's first message that is still stored; ``end_offset`` where none is.
         end_offset: one past the queue's last place in use.
     """
@@ -24,22 +22,20 @@ def check_claim(claim: Claim, path: str, least_offset: int, end_offset: int) -> 
     elif claim.queue_offset < least_offset:
         expired = least_offset - claim.queue_offset
         yield _finding(
-            finding_kinds.OFFSET_BELOW, claim, path, f"{_owner(claim)} lacks {expired} messages that have expired",
+            finding_kinds.OFFSET_BELOW, claim, path, f"{claim.owner} lacks {expired} messages that have expired",
             f"at least {least_offset}",
         )  # fmt: skip
 
 
 def make_negative_finding(claim: Claim, path: str) -> Finding:
     """Make the finding of a committed offset that no queue can have."""
-    return _finding(finding_kinds.OFFSET_NEGATIVE, claim, path, f"{_owner(claim)} has a negative offset", "0 or more")
+    return _finding(finding_kinds.OFFSET_NEGATIVE, claim, path, f"{claim.owner} has a negative offset", "0 or more")
 
 
 def check_queueless_claim(claim: Claim, path: str, known_topics: frozenset[str] | None) -> Finding | None:
     """Make the finding of a committed offset in a queue without files and messages; None where it is 0, as in new ones.
 
     Args:
-        claim: the offset.
-        path: of the config file that has it.
         known_topics: those of the broker; None where they are not known.
     """
     if claim.queue_offset < 0:
@@ -52,12 +48,8 @@ def check_queueless_claim(claim: Claim, path: str, known_topics: frozenset[str] 
     kind = finding_kinds.OFFSET_OF_DELETED if is_deleted else finding_kinds.OFFSET_WITHOUT_QUEUE
     what = "the broker's own queue" if is_broker_topic(claim.topic) else "the queue"
     return _finding(
-        kind, claim, path, f"{_owner(claim)} has read {claim.queue_offset} messages, and {what} has no files", "0"
+        kind, claim, path, f"{claim.owner} has read {claim.queue_offset} messages, and {what} has no files", "0"
     )
-
-
-def _owner(claim: Claim) -> str:
-    return f"delay level {claim.queue_id + 1}" if claim.group is None else f"group {claim.group}"
 
 
 def _finding(kind: Kind, claim: Claim, path: str, detail: str, expected: str) -> Finding:

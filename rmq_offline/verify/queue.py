@@ -47,9 +47,7 @@ class QueueFile:
     """One ConsumeQueue file to check.
 
     Attributes:
-        path: for the findings.
         start_offset: in bytes from the queue's start.
-        size_bytes: its size.
         read: returns its bytes, perhaps without the zeros at its end; raises StoreError.
     """
 
@@ -106,12 +104,8 @@ class QueueCheck:
         """Create the check of one queue.
 
         Args:
-            name: of the queue.
             rows: its records, in log order.
-            facts: of the log.
-            findings: added to.
             excused: takes findings that are none if a broker wrote on meanwhile.
-            ext: its ConsumeQueueExt units.
             is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
                 that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 where that is of no use.
@@ -388,7 +382,6 @@ def find_former_codes(name: QueueName, rows: Rows, tags_codes: NDArray[np.int64]
     """Find the units of a queue whose tags codes are of a former setting.
 
     Args:
-        name: of the queue.
         rows: int64[n, ROW_COLUMNS], the records of units, by queue offset, with the tags codes of now.
         tags_codes: those of the units.
 

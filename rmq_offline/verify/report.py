@@ -34,16 +34,13 @@ class VerifyReport:
     """Counts, findings and figures of a verification.
 
     Attributes:
-        store: the store.
         messages: sound records.
         bytes: of these records.
-        queues: queues compared.
         units: messages that queues should name.
         index_paths: the IndexFiles, oldest first.
         index_entries: keys that the Index should have.
         seconds: from the first look at the store to the last.
         phases: seconds of each phase.
-        segments: the CommitLog's files.
         findings: the first of each kind, errors first; ``counts`` has all.
         counts: faults by kind.
         faulty_queues: topic and queue id of all queues with a fault, by kind.
@@ -173,8 +170,6 @@ def write_findings(table: pa.Table, path: str, file_format: str) -> None:
     """Write a table of findings as one file, local or at a URI.
 
     Args:
-        table: of ``findings_table``.
-        path: of the file.
         file_format: ``json`` (JSON lines) or ``parquet``.
 
     Raises:

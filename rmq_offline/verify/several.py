@@ -28,6 +28,11 @@ class StoreReport(Protocol):
         """Bytes of these records."""
         ...
 
+    @property
+    def is_clean(self) -> bool:
+        """True if the report has no faults."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON report."""
         ...
@@ -41,11 +46,8 @@ class BrokersReport(Generic[Report]):
     """Reports on several stores.
 
     Attributes:
-        job: the job's name.
         store_names: paths, patterns and TOML files that name the stores.
-        stores: the stores.
         outcomes: of each store its report, or the error that has ended its job.
-        seconds: of the whole run.
     """
 
     job: str
@@ -65,6 +67,11 @@ class BrokersReport(Generic[Report]):
         """The stores that it could not be done for, and why."""
         both = zip(self.stores, self.outcomes, strict=True)
         return [(store, str(outcome)) for store, outcome in both if isinstance(outcome, Exception)]
+
+    @property
+    def is_clean(self) -> bool:
+        """True if the job was done for all stores, and each report is clean."""
+        return not self.failed and all(report.is_clean for _, report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the job's JSON report."""
@@ -95,11 +102,7 @@ def run_on_stores(
     """Run a job on several stores.
 
     Args:
-        job: its name.
         names: paths, patterns and TOML files that name the stores.
-        stores: the stores.
-        steps: the job on each of them.
-        runner: where the tasks run.
 
     Raises:
         StoreError: it could be done for none of them.
@@ -121,7 +124,6 @@ def verify_stores(
     Args:
         store_names: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
         options: the brokers' sizes, as far as they are known, the same for all.
-        runner: where the tasks run.
         work: directory or URI for intermediate files.
 
     Raises:

@@ -63,9 +63,6 @@ class TimeCheck:
 
         Args:
             physical_offset: of position 0.
-            positions: of the records.
-            timestamps_ms: of the records.
-            latest_ms: the latest of them.
             falls: whether one of them is below the one before.
         """
         if not len(timestamps_ms):

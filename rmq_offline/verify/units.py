@@ -130,13 +130,7 @@ def read_units(first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> L
 
 
 def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
-    """Align a file's units with the expected ones.
-
-    Args:
-        expected: of the queue.
-        actual: see ``read_units``.
-        last: no file of the queue is after this one.
-    """
+    """Align a file's units with the expected ones."""
     offsets = actual[:, unit_kernel.QUEUE_OFFSET]
     rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     expected_units = np.zeros_like(actual)

@@ -54,10 +54,8 @@ class WriteOptions:
         root: of the store, a directory or a URI; made if missing.
         overwrite: replace the old log by a new one, instead of appending to it.
         commitlog_file_bytes: ``mappedFileSizeCommitLog``; None is that of the store, else 1 GiB.
-        crc_way: see ``EncodeOptions``.
         keep_offsets: see ``EncodeOptions``; needs ``overwrite``, or a store without a log.
         dispatch: options for building ConsumeQueue and Index; None builds neither.
-        leftover: the operator's word on an interrupted write that is not known to be this user's own.
     """
 
     root: str
@@ -71,13 +69,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """State of a write of records, shared by its tasks and its commit.
-
-    Attributes:
-        options: what it is to do.
-        file_bytes: size of the CommitLog's files.
-        job: handle with the work directory.
-    """
+    """State of a write of records, shared by its tasks and its commit."""
 
     options: WriteOptions
     file_bytes: int
@@ -142,9 +134,7 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) 
     """Commit a write: assign offsets to the records of all tasks, and publish the store with the records.
 
     Args:
-        write: of ``begin_write``.
         tasks: results of the tasks, in the order of their rows.
-        runner: runs the build of queues and Index.
 
     Returns:
         Number of records written.
@@ -268,8 +258,6 @@ def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
     """Link the old files into the new log's directory; copy the last file, since the write changes that file.
 
     Args:
-        old: the old log's directory.
-        new: the new one's.
         segments: the old files that begin before the log's end; later files are not linked.
         end: the log's end, a physical offset.
     """

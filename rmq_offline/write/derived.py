@@ -54,8 +54,6 @@ class DerivedWrite:
     Attributes:
         options: exactly one of ``consumequeue`` and ``index`` is set.
         overwrite: replace the existing files, instead of appending to them.
-        job: handle with the work directory.
-        leftover: the operator's word on an interrupted publication that is not known to be this user's own.
     """
 
     options: RebuildOptions

@@ -32,9 +32,7 @@ class WriteJob:
     """Handle of a write that has begun, passed to its tasks.
 
     Attributes:
-        root: of the store that is written to.
         number: identifies this write into the store.
-        now_ms: when it began.
     """
 
     root: str
@@ -102,10 +100,6 @@ def check_target(root: str) -> None:
 
 def begin_job(root: str, leftover: Leftover = Leftover.REFUSE) -> WriteJob:
     """Create the directory of a write, after ending what other writes have begun.
-
-    Args:
-        root: of the store.
-        leftover: the operator's word on an interrupted publication that is not known to be this user's own.
 
     Raises:
         StoreLockedError: a broker has the store.

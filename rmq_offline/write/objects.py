@@ -49,9 +49,7 @@ class ObjectJob:
     """Handle of a write that has begun, passed to its tasks; see ``WriteJob``.
 
     Attributes:
-        root: URI of the store that is written to.
         number: identifies this write into the store.
-        now_ms: when it began.
     """
 
     root: str
@@ -136,7 +134,6 @@ def publish_objects(
     """Upload the files of a directory, and have them replace the objects of the same names; under the lease.
 
     Args:
-        area: of the write.
         directory: what is to be in the store, by relative path.
         retired: names of the old log's objects that go.
         dispatch: how queues and Index are to be rebuilt; None leaves them.

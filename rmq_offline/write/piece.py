@@ -25,7 +25,6 @@ class Piece:
 
     Attributes:
         path: of the files, without their endings.
-        row_count: records.
         first_key: ORDER_KEY of the first.
         last_key: of the last.
         is_sorted: whether the keys never go down.
@@ -99,7 +98,6 @@ def write_pieces(batches: Iterable[pa.RecordBatch], directory: Path, options: En
     Args:
         batches: of ``rmq_commitlog``'s columns.
         directory: where the files go; there must be one.
-        options: how rows become records.
 
     Raises:
         StoreError: a row that no store can hold, or a disk that is full.

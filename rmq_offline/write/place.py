@@ -67,9 +67,6 @@ class LogWriter:
 
         Args:
             directory: of the CommitLog's files; nobody else may see it yet.
-            end: where the log goes on.
-            file_bytes: size of its files.
-            keep_offsets: records keep the offsets of their rows.
         """
         self._directory = directory
         self._end = np.array([end.physical_offset, end.file_end], dtype=np.int64)

@@ -27,11 +27,7 @@ def topic_config(topic: str, queues: int) -> dict[str, Any]:
 
 
 def read_topics(root: str) -> dict[str, Any]:
-    """Read a store's ``topics.json``; nothing where there is none.
-
-    Raises:
-        StoreError: there is one that cannot be read.
-    """
+    """Read a store's ``topics.json``; nothing where there is none. Raises StoreError."""
     storage, root = open_storage(root)
     path = f"{paths.config_dir(root)}/{TOPICS}"
     if not storage.exists(path):
@@ -58,8 +54,6 @@ def with_topics(document: dict[str, Any], counts: Mapping[str, int], now_ms: int
 
     Args:
         document: the old ``topics.json``; other keys stay.
-        counts: number of queues by topic.
-        now_ms: the time.
     """
     table = document.get("topicConfigTable") or {}
     changed = False

@@ -18,8 +18,7 @@ from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import Terms, terms_from_arguments
-from rmq_offline.rebuild.queue_views import QueueName, QueueView, Units, opened_tree, view
-from rmq_offline.rebuild.record_heads import RecordHeads
+from rmq_offline.rebuild.queue_views import QueueName, QueueView, RecordHeads, Units, opened_tree, view
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.tasks.former_files import FormerFiles
 from rmq_offline.tasks.runner import ProcessRunner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_offline.rebuild.queue_links import link_other_queues
+from rmq_offline.rebuild.publication import link_other_queues
 
 NAME = "0" * 20
 

@@ -20,10 +20,7 @@ class VerifyOutputs:
     """Output paths of a verification; None writes no file.
 
     Attributes:
-        findings: path of the table of findings.
         findings_format: ``json``, ``parquet``, or ``delta`` where there is Spark.
-        html: path of the page.
-        report: path of the JSON report.
     """
 
     findings: str | None = None
@@ -32,11 +29,7 @@ class VerifyOutputs:
     report: str | None = None
 
     def check(self, store: str, formats: Collection[str]) -> None:
-        """Refuse outputs that cannot be written, before the verification starts.
-
-        Raises:
-            OptionError: naming the option.
-        """
+        """Refuse outputs that cannot be written, before the verification starts. Raises OptionError."""
         if self.findings_format not in formats:
             hint = "" if "delta" in formats else " (delta needs Spark: jobs/verify.py)"
             raise OptionError(f"--findings-format {self.findings_format}: give {' or '.join(formats)}{hint}")
@@ -60,11 +53,7 @@ class VerifyOutputs:
             _write_text("--report", self.report, json.dumps(report.to_dict()) + "\n")
 
     def write(self, report: VerifyReport, verified_at: datetime) -> None:
-        """Write the files; a Delta table is left to the caller.
-
-        Raises:
-            OptionError: a file that cannot be written.
-        """
+        """Write the files; a Delta table is left to the caller. Raises OptionError."""
         if self.findings is not None and self.findings_format != "delta":
             write_findings(findings_table(report.findings), self.findings, self.findings_format)
         if self.html is not None:

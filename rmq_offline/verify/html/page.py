@@ -32,9 +32,7 @@ def render_page(report: VerifyReport, verified_at: datetime, version: str) -> st
     """Render the whole page.
 
     Args:
-        report: what was found.
         verified_at: when; shown in UTC.
-        version: of this software.
     """
     title = f"Verification of {report.store}"
     parts = [

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rmq_cli import output
+from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import counted, printable
-from rmq_cli.worker_processes import interruptible_workers
 from rmq_offline.offsets.changes import (
     Check,
     NewOffset,
@@ -82,8 +82,7 @@ def show(plan: OffsetsPlan, console: Console, *, is_change: bool) -> None:
             numbers = (claim.queue_offset, position.min_offset, position.max_offset, position.lag)
             table.add_row(owner, printable(claim.topic), str(claim.queue_id), *map(str, numbers), *more)
         console.print(table)
-    if len(rows) > LISTED:
-        console.print(f"… {len(rows) - LISTED:,} more; --json lists them")
+    output.print_unlisted(console, len(rows), LISTED, "--json lists them")
     console.print(_verdict(plan, is_change=is_change))
 
 

@@ -1,4 +1,4 @@
-"""Options of the sources' writes, and the schemas that rows must have.
+"""Writers of ``rmq_commitlog``, ``rmq_consumequeue`` and ``rmq_index``, with their options; see ``rmq_offline.write``.
 
 ``commitlogFileBytes``, ``consumequeueFileBytes``, ``consumequeueExtFileBytes``, ``indexSlots``, ``indexEntries``
 and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
@@ -10,24 +10,40 @@ and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
 - ``keepOffsets``: records keep the ``physical_offset`` and ``queue_offset`` of their rows.
 - ``leftover``: what is done about an interrupted write that somebody else may have left: ``refuse``, ``resume`` or
   ``start-anew``.
+
+Kernels are imported where they are first needed, see ``commitlog.batch``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.errors import OptionError
-from rmq_formats.spark.options import values
+from rmq_formats.spark.options import schemas, values
 from rmq_formats.spark.options.read import OptionParser
 from rmq_offline.tasks.origin import Leftover
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmq_offline.rebuild.options import RebuildOptions
     from rmq_offline.write.commitlog import WriteOptions
+    from rmq_offline.write.derived import DerivedWrite
+    from rmq_offline.write.piece import WrittenTask
 
 _CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
 _INDEX: Final = ("indexSlots", "indexEntries")
@@ -44,15 +60,101 @@ COMMITLOG_OPTIONS: Final = (
     "leftover",
 )
 _CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
+_KEYS = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("key", StringType()),
+        schemas.INDEX["physical_offset"],
+        schemas.INDEX["store_timestamp"],
+    ]
+)
+
+
+class TaskMessage(WriterCommitMessage):
+    """Commit message of a task: what it wrote."""
+
+    def __init__(self, task: "WrittenTask") -> None:
+        self.task = task
+
+
+class CommitLogWriter(DataSourceArrowWriter):
+    """Begins the write when it is created, in the driver; the commit runs there too, in a process of its own."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        from rmq_offline.write.commitlog import begin_write  # noqa: PLC0415
+
+        write_options = commitlog_write_options(options, overwrite)
+        check_columns("rmq_commitlog", schema, schemas.COMMITLOG, ("topic", "body"))
+        lacking = [name for name in ("physical_offset", "queue_offset") if name not in schema.fieldNames()]
+        if write_options.keep_offsets and lacking:
+            raise OptionError(f"option keepOffsets needs the column {lacking[0]}")
+        self._write = begin_write(write_options)
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        return TaskMessage(self._write.job.write_task(iterator, self._write.encoding))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from rmq_offline.tasks.runner import ProcessRunner  # noqa: PLC0415
+        from rmq_offline.write.commitlog import commit_write  # noqa: PLC0415
+
+        tasks = [message.task for message in messages if isinstance(message, TaskMessage)]
+        commit_write(self._write, tasks, ProcessRunner())
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
+        self._write.job.abort()
+
+
+class PiecesMessage(WriterCommitMessage):
+    """Commit message of a task: what it wrote."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = pieces
+
+
+class DerivedWriter(DataSourceArrowWriter):
+    """Begins the write when it is created, in the driver; the commit runs there too, in a process of its own."""
+
+    def __init__(self, write: "DerivedWrite") -> None:
+        self._write = write
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        from rmq_offline.write.derived import write_keys, write_units  # noqa: PLC0415
+
+        task = write_units if self._write.options.consumequeue else write_keys
+        return PiecesMessage(task(iterator, self._write))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from rmq_offline.write.derived import commit_derived  # noqa: PLC0415
+
+        task_pieces = [message.pieces for message in messages if isinstance(message, PiecesMessage)]
+        commit_derived(self._write, [piece for pieces in task_pieces for piece in pieces])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
+        self._write.job.abort()
+
+
+def consumequeue_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
+    """Create a writer of units. Raises RmqError for what cannot be written."""
+    from rmq_offline.write.derived import begin_derived  # noqa: PLC0415
+
+    root, sizes, leftover = consumequeue_write_options(options)
+    needed = [name for name in schemas.CONSUMEQUEUE.fieldNames() if name != "batch_size"]
+    check_columns("rmq_consumequeue", schema, schemas.CONSUMEQUEUE, tuple(needed))
+    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
+
+
+def index_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
+    """Create a writer of keys. Raises RmqError for what cannot be written."""
+    from rmq_offline.write.derived import begin_derived  # noqa: PLC0415
+
+    root, sizes, leftover = index_write_options(options)
+    check_columns("rmq_index", schema, _KEYS, tuple(_KEYS.fieldNames()))
+    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
 
 
 def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "WriteOptions":
-    """Parse the options of a write with ``rmq_commitlog``.
-
-    Raises:
-        OptionError: naming the option that is unknown or has a bad value.
-    """
-    from rmq_offline.write.commitlog import WriteOptions  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+    """Parse the options of a write with ``rmq_commitlog``. Raises OptionError."""
+    from rmq_offline.write.commitlog import WriteOptions  # noqa: PLC0415
 
     parser = OptionParser("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
     root = store_root(parser)
@@ -121,11 +223,7 @@ def rebuild_options(parser: OptionParser, what: str, store: str) -> "RebuildOpti
 
 
 def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:
-    """Refuse a schema that lacks a column, has an unknown one, or one of another type.
-
-    Raises:
-        OptionError: naming the column.
-    """
+    """Refuse a schema that lacks a column, has an unknown one, or one of another type. Raises OptionError."""
     names = schema.fieldNames()
     for name in needed:
         if name not in names:

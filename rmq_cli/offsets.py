@@ -50,7 +50,7 @@ def offsets(
     2 could not run.
     """
     _check(action, group, topic, delay_level, offset, time, apply)
-    from rmq_cli.offsets import run  # noqa: PLC0415 # takes a second to load
+    from rmq_cli import offsets_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.offsets.changes import NewOffset, Selection, clamped_offset, offset_at_time, offset_inside  # noqa: PLC0415
 
     conf = follow_broker_conf(config, [store])
@@ -69,7 +69,7 @@ def offsets(
 
         check = refuse_unsound_queues(store, VerifyOptions.from_arguments({}, conf), ProcessRunner())
     selection = Selection(group, topic, queue, delay_level)
-    return run.run(store, selection, new_offset, check, apply=apply, as_json=as_json)
+    return offsets_run.run(store, selection, new_offset, check, apply=apply, as_json=as_json)
 
 
 def _check(

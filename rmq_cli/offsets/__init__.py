@@ -1,1 +1,0 @@
-"""``rmq offsets``: committed offsets of a store at rest."""
