@@ -47,9 +47,6 @@ def record_batches(
     """Decode the frames of scanned batches into record batches, in log order.
 
     Args:
-        batches: frames of a scan or of point reads.
-        schema: of the wanted columns, see ``rmq_formats.arrow.schema.schema_of``.
-        mode: what becomes of damaged stretches.
         decompress: inflate bodies that the producer compressed. One that does not inflate stays as it is
             stored and has a record_error.
         selector: selects the rows; None selects all.

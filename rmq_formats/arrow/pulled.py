@@ -23,7 +23,6 @@ def pulled_frames(
 
     Args:
         answers: bodies of pull responses, each of whole records.
-        begin: the first queue offset that is wanted.
         end: one past the last; a broker may return more than was asked for.
         verify_crc: check the sums; a record that fails stays, with its CODE.
 

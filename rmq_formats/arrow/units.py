@@ -16,11 +16,8 @@ def unit_batch(
     """Convert units of one queue to a record batch.
 
     Args:
-        topic: the queue's.
-        queue_id: its number.
         queue_offsets: int64[n], of the units.
         units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or units of RocksDB or of a batch queue, n of them.
-        schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.CONSUMEQUEUE``.
     """
     count = len(units)
     columns: dict[str, Callable[[], pa.Array]] = {
@@ -48,12 +45,9 @@ def index_batch(
     """Convert entries of one IndexFile to a record batch.
 
     Args:
-        name: of the file.
         first: number of the first entry.
         begin_timestamp_ms: of the file's header, from which entries count their seconds.
-        slots: of the file.
         entries: of ``rmq_formats.codecs.index.ENTRY_DTYPE``.
-        schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.INDEX``.
     """
     count = len(entries)
     hashes = entries["key_hash"].astype(np.int32)

@@ -30,7 +30,6 @@ class ExtUnit:
 
     Attributes:
         tags_code: the tags code that the address has replaced.
-        store_timestamp_ms: when the message was stored.
         bit_map: Bloom filter of the SQL92 subscriptions that match; empty unless
             ``enableCalcFilterBitMap``.
     """

@@ -43,8 +43,6 @@ class Damage:
     """Range of the CommitLog without a sound record.
 
     Attributes:
-        physical_offset: first byte of the stretch in the log.
-        size: bytes of the stretch.
         code: the first check that failed at its first byte.
     """
 

@@ -270,8 +270,6 @@ def encode_record(
     ``append_crc_property`` it stays as it is. Both as in ``CommitLog#asyncPutMessage``.
 
     Args:
-        message: what to store.
-        queue_offset: its offset in its queue.
         physical_offset: where the record will stand in the log, in bytes.
         store_timestamp_ms: the broker's clock.
         append_crc_property: end the properties with the record's own CRC (``enabledAppendPropCRC``).

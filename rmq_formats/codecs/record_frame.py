@@ -86,7 +86,6 @@ def frame_shape(view: memoryview, position: int, physical_offset: int | None) ->
 
     Args:
         view: bytes up to where a record may reach, of a segment file its end.
-        position: where to look.
         physical_offset: what the record must say about its own place; None takes what it says.
 
     Source: ``CommitLog#checkMessageAndReturnSize``, which accepts negative lengths of bodies and

@@ -26,7 +26,6 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
     Call it before the package's kernels are imported.
 
     Args:
-        directory: of the package.
         sources: what its kernels are made of; all of this package is taken to be a part of it.
     """
     kernel_sources = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]

@@ -140,7 +140,6 @@ def crc32(data: Any, start: int, stop: int) -> int:
 
     Args:
         data: uint8[n], C-contiguous, borrowed.
-        start: first byte.
         stop: one past the last byte.
 
     Returns:

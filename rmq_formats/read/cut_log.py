@@ -38,7 +38,6 @@ def find_cut(store: StoreFiles, segments: Sequence[Segment]) -> Cut | None:
     A unit would name a record that was damaged there, since later records are dispatched.
 
     Args:
-        store: the store's files.
         segments: of its log, by offset, up to the last that has data.
 
     Raises:
@@ -74,7 +73,6 @@ def find_cut_before_end_mark(store: StoreFiles, segment: Segment) -> Cut | None:
     its cut. A unit would name a record that was damaged before the end mark.
 
     Args:
-        store: the store's files.
         segment: the last one of the log that has data.
 
     Raises:

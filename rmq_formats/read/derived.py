@@ -34,12 +34,7 @@ class UnitRange:
     """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        layout: of the queue.
         path: of the file, or of the database.
-        low: the first unit.
-        high: one past the last.
         base: queue offset of the first place in a ConsumeQueue file.
         bounds: queue offsets that are wanted of a batch queue, whose units do not tell them by their number.
     """

@@ -41,7 +41,6 @@ class IndexFile:
     """An open IndexFile.
 
     Attributes:
-        file: its bytes.
         header: as it was when the file was opened.
         slots: ``maxHashSlotNum``; 0 where the file has no entry to infer it from.
         entries: ``maxIndexNum``: the most that fit, entry 0 included.
@@ -150,9 +149,7 @@ class QueueSearch:
         """Create a search of one queue.
 
         Args:
-            storage: where the store is.
             log: files of the CommitLog, by offset; at least one.
-            queue: that is searched.
         """
         self._storage = storage
         self._log = log

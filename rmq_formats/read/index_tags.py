@@ -46,7 +46,6 @@ def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None
     """Find the physical offset from which the Index of a store has entries for TAGS.
 
     Args:
-        store: the store's files.
         segments: files of its CommitLog, if they are listed already.
     """
     with suppress(StoreError, OSError):

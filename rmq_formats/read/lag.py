@@ -59,7 +59,6 @@ class LagTask:
     Attributes:
         rows: the queues, in order, so that groups of one queue stand together.
         is_dirty: whether the log's end may have messages that the queues lack.
-        choice: where the queues are read.
     """
 
     rows: tuple[GroupQueue, ...]
@@ -71,7 +70,6 @@ def plan_lag(store: StoreFiles, groups: frozenset[str] | None, query: Query) -> 
     """Plan the lag of consumer groups in a store.
 
     Args:
-        store: the store's files.
         groups: these only; None is all.
         query: its topics.
 
@@ -204,10 +202,7 @@ class _StoreView:
     """View of a store in which a task looks queues up.
 
     Attributes:
-        store: the store's files.
-        log: files of the CommitLog.
         undispatched: None where the queues lack nothing.
-        queues: of the store.
     """
 
     store: StoreFiles

@@ -91,10 +91,6 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
 
     A log whose last record is in its queue costs a read of the log's tail and of a unit.
 
-    Args:
-        store: the store's files.
-        segments: of its log, by offset.
-
     Raises:
         StoreError: a segment that cannot be read.
     """
@@ -223,9 +219,7 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
     """Scan the bytes after a log's end for records.
 
     Args:
-        storage: where the segments are.
         segments: of the log, not cut.
-        leftovers: behind it.
 
     Raises:
         StoreError: a file that cannot be read.
@@ -254,12 +248,7 @@ def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segm
 
 
 def dispatched_end(store: StoreFiles, segments: Sequence[Segment]) -> int:
-    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does.
-
-    Args:
-        store: the store's files.
-        segments: of its log, by offset.
-    """
+    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does."""
     last_data = _find_last_data(store.storage, segments)
     end = None if last_data is None else _read_tail(store, *last_data).dispatched_end
     if end is None:
@@ -343,7 +332,6 @@ class _LastUnit:
         begin: physical offset of the record that it names.
         end: one past that record.
         queue: that has the unit; None for a batch queue, and for a RocksDB, which tells the end alone.
-        queue_offset: of the unit.
         is_lost: whether a rebuild wrote the unit for a message that is damaged.
     """
 
@@ -358,7 +346,6 @@ def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
     """Find the last record of the log that a queue names; None where no queue names one.
 
     Args:
-        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     last: _LastUnit | None = None
@@ -482,8 +469,6 @@ def _are_from_earlier_recovery(
     """Return whether records are from before a recovery: the clock steps back, or newer records have a queue offset.
 
     Args:
-        store: the store's files.
-        messages: the records.
         last: the record before them.
         log_end: physical offset where they begin.
     """

@@ -41,7 +41,6 @@ class ScanTask:
     """Task: scan one split.
 
     Attributes:
-        split: the split.
         begin: file position of its first record, or of damage in its place; None searches for a record.
     """
 
@@ -53,9 +52,6 @@ def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[S
     """Make scan tasks of splits.
 
     Args:
-        storage: where the segments are.
-        segments: of the log.
-        splits: in log order.
         begin: physical offset where the first begins: where an earlier read ended, so that damage that
             begins there is still to be reported.
     """
@@ -93,13 +89,7 @@ Task = ScanTask | PointReadTask | QueuesTask | QueueLogsTask
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Tasks of a query, with the access path that was chosen and why.
-
-    Attributes:
-        access_path: how records are found.
-        reason: why that path, in words.
-        tasks: the tasks; may be empty.
-    """
+    """Tasks of a query, with the access path that was chosen and why."""
 
     access_path: AccessPath
     reason: str
@@ -129,12 +119,9 @@ def plan_read(
     """Plan the read of a store.
 
     Args:
-        store: the store's files.
-        query: which records.
         access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
         split_bytes: bytes of the log that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
-        logs: which logs of the store.
 
     Raises:
         StoreNotFoundError: no such store or log, or an access path was asked for whose files are not there.

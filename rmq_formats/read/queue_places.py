@@ -46,8 +46,6 @@ class _ReadQueue:
     """Units of a queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         records: physical offsets of the records that units name, int64[n].
         places: the places of these units, int64[n].
         dispatched_up_to: physical offset up to which a record without a unit is in no queue; None until it is read.
@@ -67,7 +65,6 @@ class QueuePlaces:
         """Create a look-up.
 
         Args:
-            store: the store's files.
             begin: physical offset of the range.
             end: physical offset, exclusive.
             finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a

@@ -20,11 +20,7 @@ UNITS_AT_ONCE: Final = 1 << 18
 
 
 class ConsumeQueue:
-    """The units of a queue's ConsumeQueue files; see ``QueueUnits``.
-
-    Attributes:
-        files: of the queue.
-    """
+    """The units of a queue's ConsumeQueue files; see ``QueueUnits``."""
 
     directory = staticmethod(paths.consumequeue_dir)
     unit_bytes = UNIT_BYTES
@@ -96,7 +92,6 @@ class ConsumeQueue:
         """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
 
         Args:
-            begin: physical offset.
             end: physical offset, exclusive.
             first_offset: smallest queue offset that is wanted.
             end_offset: one past the largest.

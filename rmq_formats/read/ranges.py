@@ -40,9 +40,7 @@ def range_splits(
     """Cut some ranges of the log into splits, in log order.
 
     Args:
-        segments: of the log.
         ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
-        log_end: the log's frozen end.
         split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
     """
@@ -70,11 +68,6 @@ def range_splits(
 
 def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
     """Find the physical offset of the first record, or of damage, for a read that begins at an offset.
-
-    Args:
-        storage: where the segments are.
-        segments: of the log.
-        physical_offset: where the read begins.
 
     Returns:
         The offset itself if a record ends there, or the end of the record that it is in; None if neither: it is

@@ -14,7 +14,6 @@ class BatchLimit:
     """Maximum of log bytes and of records in one batch; None is no limit.
 
     Attributes:
-        max_bytes: bytes of the log.
         max_records: records of the log, whether a query selects them or not.
     """
 
@@ -29,11 +28,8 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
     """Find the end of a batch that begins at ``start``, at most ``end``: it has the records that begin between.
 
     Args:
-        storage: where the segments are.
-        segments: of the log, in log order.
         start: physical offset; the batch before ended there.
         end: physical offset one past the last sound record.
-        limit: of the batch.
     """
     if limit.max_bytes is not None:
         end = min(end, start + limit.max_bytes)
@@ -51,13 +47,7 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
 
 
 def missing_ranges(segments: Sequence[Segment], start: int, end: int) -> list[Range]:
-    """Find the ranges of ``[start, end)`` that no segment has: their files were deleted.
-
-    Args:
-        segments: of the log, in log order.
-        start: physical offset, inclusive.
-        end: physical offset, exclusive.
-    """
+    """Find the ranges of ``[start, end)`` that no segment has: their files were deleted."""
     missing = []
     at = start
     for segment in segments:

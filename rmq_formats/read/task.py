@@ -32,11 +32,6 @@ _NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int
 def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Read the records of one task, in log order.
 
-    Args:
-        root: of the store, a path or URI.
-        task: of a plan.
-        options: columns and damage mode.
-
     Raises:
         FormatError: in FAILFAST, at the first damage that the task meets.
         StoreError: a file that cannot be read.
@@ -63,9 +58,7 @@ def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordB
     """Build a row for a range of the log whose segment was deleted, if damage becomes rows.
 
     Args:
-        start: physical offset, inclusive.
         end: physical offset, exclusive.
-        options: columns and damage mode.
     """
     if options.mode is Mode.PERMISSIVE and options.query.includes_damage:
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))

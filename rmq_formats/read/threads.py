@@ -40,9 +40,6 @@ def read_tasks(root: str, tasks: Sequence[Task], options: ReadOptions, threads: 
     At most ``threads + 1`` tasks are begun and not taken, each with at most four batches of some 8 MiB.
 
     Args:
-        root: of the store, a path or URI.
-        tasks: of a plan, in its order.
-        options: columns and damage mode.
         threads: how many read; with one, or with one task, it is the caller's own.
 
     Raises:

@@ -64,10 +64,6 @@ class UnqueuedSum:
     """Messages of a topic that no queue has for one reason.
 
     Attributes:
-        topic: theirs.
-        reason: why.
-        messages: how many.
-        bytes: of their records.
         first_store_timestamp: the earliest, in ms.
         last_store_timestamp: the latest, in ms.
     """

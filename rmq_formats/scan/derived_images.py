@@ -234,7 +234,6 @@ class IndexBuilder:
         """Start an empty IndexFile.
 
         Args:
-            slots: size of its slot table.
             previous_end: the last message of the file before; None if first.
         """
         self._slots = np.zeros(slots, dtype=np.int32)

@@ -80,7 +80,6 @@ class Dispatcher(QueueTable):
         """Create a dispatcher with empty tables.
 
         Args:
-            delay_levels_ms: ``messageDelayLevel``.
             log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
                 not copied when they grow, and what they do not use costs nothing.
             tags_from: physical offset of the first record whose TAGS are a key of the Index.

@@ -38,7 +38,6 @@ def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topic
     Args:
         units: int64[n, UNIT_COLUMNS], as in ``own_queues``.
         names: topic and queue id of each queue number in them.
-        batch_topics: that have batch queues.
     """
     if not batch_topics:
         return units

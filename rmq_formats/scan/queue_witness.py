@@ -77,7 +77,6 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
         units: int64[m, ROW_COLUMNS], what stands in its files, ascending by place in QUEUE_OFFSET; zeros at the end may
             be left out. Addresses in ConsumeQueueExt are resolved; of other units STORE_TIMESTAMP is 0.
         rows: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their own queue offsets.
-        log: bounds of the log.
     """
     physical, size = units[:, unit_kernel.PHYSICAL_OFFSET], units[:, unit_kernel.SIZE]
     names = np.empty(len(units), dtype=np.int64)
@@ -168,7 +167,6 @@ def _left_units(units: Rows, names: Rows, right: Rows, is_old: Mask, row_count: 
     after the unit of the last record, is that of no other record.
 
     Args:
-        units: of the queue.
         names: the record of each, by number.
         right: numbers of the units that are right.
         is_old: bool[m], the expired units that are not right by their order.

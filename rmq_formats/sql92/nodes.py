@@ -43,11 +43,8 @@ class Node:
     """Node of the syntax tree: a part of an expression.
 
     Attributes:
-        kind: decides where the node may stand.
-        evaluate: computes its value from a message's properties.
         text: the node as Java prints it.
         value: of a literal.
-        depth: levels of nesting.
     """
 
     kind: NodeKind

@@ -96,8 +96,6 @@ def parent_directory(root: str | Path, path: str, *, create: bool = False) -> It
     """Open the parent directory of a relative path; yield the descriptor and the path's last name.
 
     Args:
-        root: of the store.
-        path: below it.
         create: make the directories that are missing.
 
     Raises:

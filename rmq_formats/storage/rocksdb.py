@@ -31,12 +31,7 @@ _FILE: Final = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-[0-9]+|[0-9]+\.(
 
 
 class RocksDb:
-    """A RocksDB that is open for reading.
-
-    Attributes:
-        path: of the database's directory.
-        families: names of its column families.
-    """
+    """A RocksDB that is open for reading."""
 
     def __init__(self, path: str, database: "Rdict", families: list[str]) -> None:
         self.path = path
@@ -52,9 +47,7 @@ class RocksDb:
 
         Args:
             family: the column family; one that is not there is empty.
-            begin: first key.
             end: one past the last key; None is the family's end.
-            chunk_pairs: how many at a time.
 
         Raises:
             FormatError: a damaged file of the database.
@@ -124,8 +117,6 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     """Open a RocksDB for reading, and close it at the end of the ``with`` block.
 
     Args:
-        storage: where it is.
-        path: its directory.
         root: of the store that has it.
 
     Raises:

@@ -21,10 +21,7 @@ class Pairs(NamedTuple):
     """Pairs in the order of their keys, all keys of one length.
 
     Attributes:
-        keys: behind each other.
-        key_bytes: of a key.
-        values: likewise.
-        value_bytes: of a value.
+        keys, values: each one behind the other.
     """
 
     keys: bytes
@@ -40,7 +37,6 @@ def make_rocksdb(directory: Path, families: Families) -> int:
     """Make a database in a directory that is not there; a failed one leaves the directory, which is no database.
 
     Args:
-        directory: of the database.
         families: the pairs of each column family, keys ascending over all; ``default`` has to be one.
 
     Returns:

@@ -26,7 +26,6 @@ class StoreFiles:
     A Spark task gets the storage and the root alone, and lists for itself.
 
     Attributes:
-        storage: its file system.
         root: path to join names to.
     """
 

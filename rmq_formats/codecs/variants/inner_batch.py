@@ -27,9 +27,6 @@ class InnerMessage:
     """One message of an inner batch; what it lacks (topic, hosts, times) is its record's.
 
     Attributes:
-        queue_offset: its offset in the queue.
-        flag: the user's flag.
-        properties: its own.
         body: as it was sent.
     """
 
@@ -73,7 +70,6 @@ def count_messages(batch: bytes, most: int) -> int:
     """Count a client's batch; 0 where a length in it lies. Source: ``MessageDecoder#countInnerMsgNum``.
 
     Args:
-        batch: as it came over the wire.
         most: messages that may be in it; of more than these the next one is counted, and no other.
     """
     count = at = 0

@@ -20,7 +20,6 @@ def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts
     Args:
         texts: int64[rows, 2].
         default: address of the bytes of a host, for null.
-        default_bytes: how many these are.
         out: uint8[rows * HOST_V4_BYTES + TEXT_ROOM], written; the last TEXT_ROOM bytes are room for a text.
         hosts: int64[rows, 2], written: texts of the hosts, length -1 for what is no such text.
 

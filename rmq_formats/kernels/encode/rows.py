@@ -256,13 +256,9 @@ def encode_rows(
         entry_offsets: int64[rows + 1], the entries of each row.
         parts: int64[n, 2], texts of the keys of all rows.
         part_offsets: int64[rows + 1], the keys of each row.
-        first: row to begin with.
         crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER.
         max_record_bytes: what a file can hold.
-        queues: int64[capacity, QUEUE_COLUMNS], see ``kernels.dispatch.find_queue``, as are the next three.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
+        queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: uint8[n], written from its start on; the caller owns it.
         encoded: int64[rows, ENCODED_COLUMNS], rows from ``first`` on are written.
         result: int64[3]: row to go on with, bytes written to ``out``, bytes that this row needs at most.

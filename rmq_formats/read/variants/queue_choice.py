@@ -45,10 +45,6 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
     Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
     nor that its broker is down, unless light queues are wanted. A store with one of both costs no look into either.
 
-    Args:
-        store: the store's files.
-        wants_light: whether light queues are to be read.
-
     Raises:
         StoreNotFoundError: there are both, and no CommitLog.
         StoreError: the database has to be asked, and its library is missing, or a broker has it open whose files, if it
@@ -109,7 +105,6 @@ class StoreQueues:
         """Create the view.
 
         Args:
-            store: the store's files.
             database: that has queues; None where files have them.
             only_light: whether the database has light queues (LMQ) without files, and no others.
         """
@@ -157,7 +152,6 @@ def dispatched_end(store: StoreFiles, enough: int) -> int:
     """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
 
     Args:
-        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     end = 0

@@ -42,11 +42,7 @@ class QueueLogPart:
     """A split of a queue's log, and the queue offsets that are wanted of it.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        split: of a file of the log.
         begin: file position of its first record; None searches that.
-        first_offset: smallest queue offset.
         end_offset: one past the largest.
     """
 
@@ -82,8 +78,6 @@ def queue_log_tasks(
     """Plan the read of the logs of single queues.
 
     Args:
-        store: the store's files.
-        query: which records.
         logs: which logs; for JOINED only what the CommitLog has no more.
         split_bytes: bytes that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.

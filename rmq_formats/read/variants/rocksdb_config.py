@@ -24,8 +24,6 @@ class StoredTable(Generic[_Rows]):
     """A table of config in RocksDB.
 
     Attributes:
-        path: of its database.
-        rows: by name.
         counter: of its data version, by which a config file beside it is older or newer; None in v2, beside which
             brokers read no files.
     """
@@ -84,7 +82,6 @@ def config_database(store: StoreFiles, name: str) -> str | None:
     """Return the RocksDB in which a store has a table of its config; None where that is in a file.
 
     Args:
-        store: the store's files.
         name: of the table's database in v1.
 
     Raises:
@@ -141,7 +138,6 @@ def named_v1(database: RocksDb, name: str) -> list[tuple[str, str]]:
     """Read the pairs of a table of v1: a name, and JSON. Raises FormatError.
 
     Args:
-        database: that has the table.
         name: of the database that has it alone.
     """
     pairs = database.pairs(_families_v1(database, name)[0])

@@ -29,10 +29,6 @@ def stored_places(storage: Storage, path: str, query: Query, topics: frozenset[s
     """Look up the places of the messages of some topics within a query's queue offsets, or return why not.
 
     Args:
-        storage: where the database is.
-        path: its directory.
-        query: which queues and queue offsets.
-        topics: that it names.
         most: units that are looked up at most: for more a scan costs less.
 
     Returns:

@@ -20,11 +20,7 @@ _Value = TypeVar("_Value")
 
 
 class QueueDatabase:
-    """A ConsumeQueue in RocksDB, open for reading.
-
-    Attributes:
-        path: of the database.
-    """
+    """A ConsumeQueue in RocksDB, open for reading."""
 
     def __init__(self, database: RocksDb) -> None:
         self.path = database.path
@@ -60,9 +56,6 @@ class QueueDatabase:
         """Read units of a queue in the order of their queue offsets, some at a time.
 
         Args:
-            topic: the queue's topic.
-            queue_id: its number.
-            first_offset: the first queue offset.
             end_offset: one past the last one; None is the queue's end.
 
         Yields:
@@ -132,9 +125,6 @@ class DatabaseQueue:
         """Create the queue.
 
         Args:
-            database: that has the units.
-            topic: of the queue.
-            queue_id: its number.
             log_end: physical offset one past the log's files: the database keeps units after the end of a cut log.
         """
         self._database = database

@@ -51,7 +51,6 @@ def _lines(sources: Sequence[Source]) -> list[str]:
 
 
 def _sources(frame: DataFrame) -> list[Source]:
-    """Return the sources in a DataFrame's plan."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # a DataFrame has no plan in Python
     sources = []
     for number in range(leaves.size()):

@@ -97,7 +97,6 @@ def missing_batch(reason: str, columns: tuple[str, ...], mode: Mode, schema: pa.
     Args:
         reason: its ``record_error``.
         columns: of the store's files, ``record_error`` among them.
-        mode: of the read.
         schema: of all such columns.
     """
     if mode is not Mode.DROPMALFORMED:
