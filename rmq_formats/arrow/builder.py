@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import TIMESTAMP
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import RECORD_VERSIONS
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.codecs.record_layout import (
     RECORD_BODY_CRC_AT,
     RECORD_BORN_TIMESTAMP_AT,

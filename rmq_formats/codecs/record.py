@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 from typing import Final
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
     CRC_PROPERTY_BYTES,
@@ -26,6 +25,7 @@ from rmq_formats.codecs.message_id import encode_message_id
 from rmq_formats.codecs.properties import decode_properties, split_keys
 from rmq_formats.codecs.record_frame import (
     CRC_PROPERTY_START,
+    DamageCode,
     FrameShape,
     body_crc,
     crc_fault,

@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import (
     INDEX_COUNT_AT,
     UNIT_BYTES,
@@ -21,6 +20,7 @@ from rmq_formats.codecs.layout import (
     UNIT_SIZE_AT,
     UNIT_TAGS_CODE_AT,
 )
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels.bytes import COMPILED, read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,

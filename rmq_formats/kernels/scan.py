@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     FLAG_BORN_HOST_V6,
@@ -20,6 +19,7 @@ from rmq_formats.codecs.layout import (
     MAGIC_V2,
     MAX_FRAME_BYTES,
 )
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.codecs.record_layout import (
     HOST_V6_EXTRA_BYTES,
     RECORD_BODY_CRC_AT,

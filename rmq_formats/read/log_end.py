@@ -29,8 +29,8 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAG
 from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.checkpoint import read_checkpoint
 from rmq_formats.read.cut_log import find_cut, find_cut_before_end_mark
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.variants.queue_choice import file_queues, open_queue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues

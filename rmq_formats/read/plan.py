@@ -13,7 +13,7 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_struct, store_timestamp_at
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
-from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
+from rmq_formats.read.index_lookup import index_paths, key_places, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
@@ -21,7 +21,7 @@ from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
-from rmq_formats.read.variants.rocksdb_places import stored_places
+from rmq_formats.read.variants.rocksdb_queues import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_ROLLBACK,
 )
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select as kernel

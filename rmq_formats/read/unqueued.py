@@ -14,7 +14,7 @@ from rmq_formats.read.log_end import find_leftovers
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import MAX_LONG, Include, Query, Queue, ReadOptions
 from rmq_formats.read.queue_places import QueuePlaces
-from rmq_formats.read.threads import read_tasks
+from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.store_files import StoreFiles
 
 _COLUMNS = ("topic", "queue_id", "physical_offset", "size", "store_timestamp")

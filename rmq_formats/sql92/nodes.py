@@ -13,8 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from rmq_formats.sql92 import values
-from rmq_formats.sql92.tokens import PARSE_EXCEPTION
-from rmq_formats.sql92.values import SqlError, Value
+from rmq_formats.sql92.values import PARSE_EXCEPTION, SqlError, Value
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]

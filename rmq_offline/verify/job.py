@@ -12,7 +12,7 @@ import numpy as np
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.read.checkpoint import read_checkpoint
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage.nearby_store import no_store_error

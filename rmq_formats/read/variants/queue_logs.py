@@ -14,9 +14,9 @@ from rmq_formats.arrow.batches import RowSelector, fail_at_damage
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.kernels import scan
