@@ -16,12 +16,7 @@ from functools import lru_cache
 from struct import Struct, unpack_from
 from typing import Final
 
-from rmq_formats.codecs.layout import (
-    EXT_MAX_ADDRESS,
-    EXT_UNIT_MAX_BYTES,
-    EXT_UNIT_MIN_BYTES,
-    pack_fields,
-)
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES, pack_fields
 from rmq_formats.errors import LengthError, TruncatedError
 
 _SIZE = Struct(">h")

@@ -44,13 +44,7 @@ from rmq_formats.codecs.record_layout import (
     head_struct,
     host_kind,
 )
-from rmq_formats.errors import (
-    ChecksumError,
-    FormatError,
-    LengthError,
-    MagicError,
-    TruncatedError,
-)
+from rmq_formats.errors import ChecksumError, FormatError, LengthError, MagicError, TruncatedError
 
 RECORD_OVERHEAD_BYTES: Final = MAX_RECORD_BYTES - MAX_BODY_BYTES  # room for all but the body
 

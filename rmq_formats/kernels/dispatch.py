@@ -36,16 +36,7 @@ from rmq_formats.kernels.light_queues import (
     part_end,
 )
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
-from rmq_formats.kernels.scan import (
-    CODE,
-    POSITION,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
-    SIZE,
-    SOUND,
-    TOPIC_AT,
-    TOPIC_BYTES,
-)
+from rmq_formats.kernels.scan import CODE, POSITION, PROPERTIES_AT, PROPERTIES_BYTES, SIZE, SOUND, TOPIC_AT, TOPIC_BYTES
 from rmq_formats.kernels.text import (
     DELAY,
     INNER_BASE,

@@ -11,16 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.codecs.layout import (
-    BLANK_BYTES,
-    FLAG_TRANSACTION_COMMIT,
-)
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_COMMIT
 from rmq_formats.codecs.record_frame import DamageCode
-from rmq_formats.codecs.record_layout import (
-    RECORD_PHYSICAL_OFFSET_AT,
-    RECORD_PREPARED_OFFSET_AT,
-    RECORD_SYS_FLAG_AT,
-)
+from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_PREPARED_OFFSET_AT, RECORD_SYS_FLAG_AT
 from rmq_formats.codecs.topics import HALF_TOPIC
 from rmq_formats.codecs.variants.dledger import (
     ENTRY_BODY_BYTES_AT,

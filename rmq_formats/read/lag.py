@@ -19,11 +19,7 @@ from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
-from rmq_formats.read.broker_config import (
-    lists_all_topics,
-    stored_offsets,
-    stored_topics,
-)
+from rmq_formats.read.broker_config import lists_all_topics, stored_offsets, stored_topics
 from rmq_formats.read.dirty import dirty_reason, read_checkpoint
 from rmq_formats.read.index_lookup import read_store_timestamp_ms
 from rmq_formats.read.log_end import readable_segments

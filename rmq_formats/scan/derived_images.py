@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET, PRE_BLANK
 from rmq_formats.codecs.index import IndexBound
-from rmq_formats.codecs.layout import (
-    EXT_END_BYTES,
-    EXT_UNIT_MIN_BYTES,
-    INDEX_ENTRY_BYTES,
-    UNIT_BYTES,
-)
+from rmq_formats.codecs.layout import EXT_END_BYTES, EXT_UNIT_MIN_BYTES, INDEX_ENTRY_BYTES, UNIT_BYTES
 from rmq_formats.kernels import index as index_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT

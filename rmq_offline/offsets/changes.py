@@ -7,9 +7,8 @@ from typing import Final
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import open_store, refuse_no_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.documents import OffsetsDocument, config_path, read_documents

@@ -24,9 +24,8 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.contained import parent_directory, write_file
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import opened
-from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.changes import stored_claims

@@ -10,9 +10,8 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import Segment, list_segments
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import open_store, refuse_no_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import ALL, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
