@@ -26,7 +26,7 @@ from rmq_formats.read.queue_places import QueuePlaces
 from rmq_formats.read.queues import ConsumeQueue, message_units
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector, queue_log_query
+from rmq_formats.read.variants.queue_logs import PartSelector, QueueLogsTask, part_frames, queue_log_query
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues
@@ -106,7 +106,7 @@ def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOption
     for part in task.parts:
         for batch in record_batches(
             part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
-            selector=part_selector(part, query), path=part.split.path,
+            selector=PartSelector(part, query), path=part.split.path,
         ):  # fmt: skip
             yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
 

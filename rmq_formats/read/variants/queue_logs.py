@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from rmq_formats.arrow.batches import RowSelector, fail_at_damage
+from rmq_formats.arrow.batches import fail_at_damage
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
@@ -231,7 +231,7 @@ def _cut(part: QueueLogPart, split_bytes: int) -> Iterator[QueueLogPart]:
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _QueueRows:
+class PartSelector:
     """Selector of rows: queue offsets of a part, and the query's other conditions."""
 
     def __init__(self, part: QueueLogPart, query: Query) -> None:
@@ -256,11 +256,6 @@ def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> I
         yield from without_record_sums(batches)
 
 
-def part_selector(part: QueueLogPart, query: Query) -> RowSelector:
-    """Make the selector of a part's rows."""
-    return _QueueRows(part, query)
-
-
 def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterator[StoredMessage]:
     """Decode the messages of a task; damage is left out.
 
@@ -270,7 +265,7 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
     """
     storage, _ = open_storage(task.root)
     for part in task.parts:
-        selector = _QueueRows(part, query)
+        selector = PartSelector(part, query)
         with opened(storage, part.split.path) as file:
             for batch in without_record_sums(split_frames(file, part.split, begin=part.begin)):
                 if mode is Mode.FAILFAST:
