@@ -25,7 +25,6 @@ class Cut:
 
     Attributes:
         log_end: physical offset one past the log's last record.
-        last_timestamp_ms: store time of that record.
     """
 
     log_end: int

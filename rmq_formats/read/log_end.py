@@ -195,7 +195,6 @@ class LeftoverCount:
     """Sound records after a log's end.
 
     Attributes:
-        messages: all of them.
         older: those that were not stored after the log's last record.
     """
 
@@ -263,8 +262,6 @@ class _Tail:
 
     Attributes:
         dispatched_end: end of a record that is in its queue, if no break follows; None without such a record.
-        is_broken: whether there is a break in the tail.
-        last_timestamp_ms: store time of the last record.
         is_broken_before_end_mark: whether a break ends at the end mark of the log's last file.
     """
 
@@ -330,7 +327,6 @@ class _LastUnit:
 
     Attributes:
         begin: physical offset of the record that it names.
-        end: one past that record.
         queue: that has the unit; None for a batch queue, and for a RocksDB, which tells the end alone.
         is_lost: whether a rebuild wrote the unit for a message that is damaged.
     """
@@ -404,7 +400,6 @@ class _Walk:
 
     Attributes:
         end: physical offset of the break.
-        is_broken: whether the walk found a break.
         dispatched: the record that the walk begins with; None if it begins at the end of one.
         undispatched: the first records after ``dispatched``, up to the break.
         last: the last record before the break.

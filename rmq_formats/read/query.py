@@ -219,8 +219,6 @@ class ReadOptions:
 
     Attributes:
         columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
-        verify_crc: check the sums of bodies and records.
-        decompress: inflate bodies that the producer compressed.
     """
 
     columns: tuple[str, ...]

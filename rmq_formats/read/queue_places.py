@@ -62,11 +62,9 @@ class QueuePlaces:
     """Places of records in their queues, for records that begin in a range of the log."""
 
     def __init__(self, store: StoreFiles, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
-        """Create a look-up.
+        """Create a look-up of the records that begin in ``[begin, end)`` of the log.
 
         Args:
-            begin: physical offset of the range.
-            end: physical offset, exclusive.
             finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a
                 topic without queues, are among them; else the log alone tells of such a topic.
         """

@@ -91,11 +91,6 @@ class ConsumeQueue:
     ) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
 
-        Args:
-            end: physical offset, exclusive.
-            first_offset: smallest queue offset that is wanted.
-            end_offset: one past the largest.
-
         Yields:
             Queue offset of the first unit of a piece, and an array of UNIT_DTYPE. Pre-blanks, and units of other
             places in a queue that is out of order, are for the caller to leave out.

@@ -61,9 +61,6 @@ def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes
 def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> list[Range]:
     """Find the ranges of a log that may have records of a time range, without the segments that have none.
 
-    Args:
-        end_ms: one past the largest.
-
     Returns:
         Physical offsets, ascending and disjoint, each end exclusive.
     """

@@ -104,7 +104,6 @@ def closed_gaps(offsets: Rows, places: Rows) -> Rows:
 
     Args:
         offsets: queue offsets of the records of a queue's units, in their order.
-        places: of these units.
     """
     leads = np.maximum(offsets - places, 0)
     missing = np.diff(leads) + np.diff(places) - 1

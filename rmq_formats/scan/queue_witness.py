@@ -169,7 +169,6 @@ def _left_units(units: Rows, names: Rows, right: Rows, is_old: Mask, row_count: 
         names: the record of each, by number.
         right: numbers of the units that are right.
         is_old: bool[m], the expired units that are not right by their order.
-        row_count: number of the queue's records.
     """
     is_left = np.zeros(len(units), dtype=np.bool_)
     old = np.flatnonzero(is_old & (units[:, kernel.PHYSICAL_OFFSET] > 0))

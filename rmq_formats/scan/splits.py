@@ -24,8 +24,6 @@ class Split:
         number: place in log order, from 0.
         file_offset: physical offset of the file's first byte.
         file_bytes: size of the file when it was planned.
-        start: first byte, in the file.
-        limit: one past the last byte, in the file.
         data_end: from here on the file is zero, or not to be read (the bound of a live store).
         head_bytes: in front of each record, see ``Segment``.
     """

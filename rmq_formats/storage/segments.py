@@ -356,10 +356,8 @@ class Segment:
     """One file of a sequence of files, each named by the offset of its first byte.
 
     Attributes:
-        path: of the file.
         start_offset: of its first byte, in bytes from the begin of the sequence.
         head_bytes: in front of each record: 48 in a DLedger CommitLog, else 0.
-        version: that of ``Entry``.
         log_bytes: bytes from the file's begin that belong to the log, where that is known: leftovers of an earlier
             recovery follow; None where all bytes up to the last that is not zero belong to it.
     """

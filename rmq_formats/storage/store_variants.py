@@ -70,7 +70,6 @@ class StoreVariants:
 
     Attributes:
         places: file or directory that proves each layout.
-        batch_topics: topics whose queue is a BatchConsumeQueue.
         has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
         unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
     """

@@ -111,11 +111,7 @@ def _is_written(unit: np.void) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class InnerMessage:
-    """One message of an inner batch; what it lacks (topic, hosts, times) is its record's.
-
-    Attributes:
-        body: as it was sent.
-    """
+    """One message of an inner batch; what it lacks (topic, hosts, times) is its record's."""
 
     queue_offset: int
     flag: int

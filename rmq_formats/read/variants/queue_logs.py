@@ -43,7 +43,6 @@ class QueueLogPart:
 
     Attributes:
         begin: file position of its first record; None searches that.
-        end_offset: one past the largest.
     """
 
     topic: str

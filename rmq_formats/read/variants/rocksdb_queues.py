@@ -185,7 +185,6 @@ class StoredPlaces:
 
     Attributes:
         places: their physical offsets, ascending.
-        size_bytes: of all of them.
         dispatched: one past the last record that the database knows of any topic.
     """
 
