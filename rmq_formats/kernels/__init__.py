@@ -12,12 +12,8 @@ from pathlib import Path
 from rmq_formats.kernels import machine_code
 
 _HERE = Path(__file__).parent
-_BELOW = (
-    "layout.py",
-    "record_layout.py",
-    "damage.py",
-    "variants/dledger.py",
-)  # constants that kernels are compiled with
+# Modules with constants that kernels are compiled with.
+_BELOW = ("layout.py", "record_layout.py", "record_frame.py", "variants/dledger.py")
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
