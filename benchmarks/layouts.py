@@ -28,7 +28,7 @@ from rmq_formats.codecs.variants.dledger import (
 )
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.rocksdb_files import make_rocksdb
+from rmq_formats.storage.rocksdb import make_rocksdb
 from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.tasks.runner import ProcessRunner

@@ -18,7 +18,7 @@ from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_ROLLBACK,
 )
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.read.plan import ReadPlan
 from rmq_formats.read.query import AccessPath

@@ -32,11 +32,10 @@ from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
 from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.storage.nearby_store import nearby_store, refuse_no_store
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
-from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_files import StoreFiles, nearby_store, refuse_no_store
 from rmq_formats.storage.store_variants import is_rocksdb, is_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by

@@ -42,7 +42,6 @@ def card(title: str, rows: Iterable[tuple[str, str]], *, verdict: str = "", tone
     """Render a card of titled rows for notebooks, light or dark; nothing is fetched.
 
     Args:
-        title: what it is about, as text.
         rows: names and values, as text; those without a value are left out.
         verdict: the one thing to know, as text.
         tone: colour of the verdict: ``sound``, ``warning``, ``error`` or ``info``.

@@ -41,9 +41,6 @@ def pending_timers(store: str) -> pa.Table:
     ``store_timestamp``, ``rolls`` (it is stored again before), ``is_recalled``, ``is_taken_in`` (``timerlog`` has
     a unit of it). Recalls are no rows.
 
-    Args:
-        store: directory of the store.
-
     Raises:
         StoreNotFoundError: there is no store, or no CommitLog in it.
     """

@@ -25,7 +25,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.read.narrowing import narrow_query
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import ReadOptions
-from rmq_formats.read.threads import read_tasks
+from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import StoreFiles
 

@@ -17,7 +17,6 @@ from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.html_text import bytes_text, card, counted
 from rmq_formats.kernels.scan import POSITION
 from rmq_formats.read.dirty import dirty_queues_reason
-from rmq_formats.read.edge_messages import edge_message
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import ReadPlan, plan_read
@@ -35,6 +34,7 @@ from rmq_formats.read.query import (
     parse_include,
 )
 from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.ranges import edge_message
 from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
 from rmq_formats.read.variants.queue_choice import queue_file_topics
@@ -136,7 +136,7 @@ class Store(Records):
         queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
         topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
         queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
-        ``codecs.inner_batch.inner_messages`` takes it apart.
+        ``codecs.variants.batch_consumequeue.inner_messages`` takes it apart.
 
         Args:
             topic: only that one's.

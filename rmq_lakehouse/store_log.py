@@ -11,7 +11,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.log_end import cut_segments, find_leftovers
-from rmq_formats.read.tail import missing_ranges
+from rmq_formats.read.ranges import missing_ranges
 from rmq_formats.scan.splits import frozen_end, torn_bytes
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment, opened, read_range

@@ -9,8 +9,7 @@ from typing import Any, Generic
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
-from rmq_formats.read.stores import BrokerStore, none_done
-from rmq_formats.storage.threads import in_threads
+from rmq_formats.read.stores import BrokerStore, in_threads, none_done
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.message_source import AnyExport, Pending, SourceExports
 from rmq_lakehouse.selection import BrokerKey

@@ -22,12 +22,7 @@ ARROW_UDFS: Final = (4, 1)  # the first Spark that has them
 
 @dataclass(frozen=True, slots=True)
 class ArrowFunction:
-    """A column function.
-
-    Attributes:
-        over_arrays: the function of Arrow arrays.
-        returns: type of its result.
-    """
+    """A column function."""
 
     over_arrays: Callable[..., Any]
     returns: DataType

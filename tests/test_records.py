@@ -19,7 +19,7 @@ import pytest
 
 from rmq_formats import Query, Store, records
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
-from rmq_formats.read import threads
+from rmq_formats.read import task
 from rmq_formats.records import Records
 from tests.support.stores.record_strategies import plain_message
 from tests.support.stores.store_files import flip, write_commitlog
@@ -62,7 +62,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], int]]:
     found = []
 
     def counted(*arguments: Any) -> Iterator[pa.RecordBatch]:
-        for batch in threads.read_tasks(*arguments):
+        for batch in task.read_tasks(*arguments):
             found.append((tuple(batch.schema.names), batch.nbytes))
             yield batch
 
@@ -304,8 +304,8 @@ def test_closing_early_stops_the_work(mixed: Store, monkeypatch: pytest.MonkeyPa
         begun.append(arguments)
         yield from threads_read_task(*arguments)
 
-    threads_read_task = threads.read_task
-    monkeypatch.setattr(threads, "read_task", counted)
+    threads_read_task = task.read_task
+    monkeypatch.setattr(task, "read_task", counted)
     batches = iter(mixed)
     next(batches)
     assert len(readers()) == 3

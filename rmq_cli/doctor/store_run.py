@@ -14,8 +14,7 @@ from rmq_cli.commands import interruptible_workers
 from rmq_cli.output import printable
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.storage.broker_conf import use_broker_conf
-from rmq_formats.storage.nearby_store import no_store_error
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import no_store_error, open_store
 from rmq_offline.diagnosis.answers import Answer, Question
 from rmq_offline.diagnosis.consumption import consumption_answers
 from rmq_offline.diagnosis.log_lines import answers_of_logs

@@ -14,8 +14,8 @@ from rmq_cli.dump.rows import ReportFault
 from rmq_cli.store_path import ClassifiedPath, PathKind, classify_path, is_queue_log, log_segments, may_have_gaps
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.errors import OptionError
 from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.query import Include

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
-from rmq_formats.codecs.damage import Damage
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.kernels.dispatch import UNIT_QUEUE, UNIT_QUEUE_OFFSET, UNIT_SIZE
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.scan.dispatch import Dispatcher

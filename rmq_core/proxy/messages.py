@@ -32,7 +32,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.properties import encode_properties, parse_decimal, split_keys
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.codecs.variants.inner_batch import inner_messages
+from rmq_formats.codecs.variants.batch_consumequeue import inner_messages
 from rmq_formats.errors import FormatError
 
 _BORN_HOST: Final = "__BORNHOST"

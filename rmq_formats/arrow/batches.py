@@ -1,25 +1,32 @@
-"""Decodes CommitLog frames into Arrow record batches, for the Spark source ``rmq_commitlog`` and ``Store.arrow``.
+"""Converts CommitLog frames, records in pull responses, ConsumeQueue units and Index entries to Arrow record batches.
 
-Kernels fill whole columns from a window; no Python runs for a record, except for damaged ones (invalid
-UTF-8, checksums) and for bodies to be inflated. Only the columns asked for are computed.
+The Spark sources and ``Store.arrow`` read by it. Kernels fill whole columns from a window; no Python runs for a record,
+except for damaged ones (invalid UTF-8, checksums) and for bodies to be inflated. Only the columns asked for are made.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmq_formats.arrow.builder import MAX_ROWS, BatchBuilder
+from rmq_formats.arrow.builder import MAX_ROWS, BatchBuilder, timestamps_array
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
-from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record_frame import Damage, DamageCode
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
+from rmq_formats.kernels.columns import select
+from rmq_formats.kernels.columns.select import list_records
+from rmq_formats.kernels.scan import FRAME_COLUMNS
 from rmq_formats.scan.segment import FrameBatch
 
 BATCH_BYTES: Final = 8 << 20  # bytes of text and bodies after which a batch is given out
 MAX_INT: Final = (1 << 31) - 1
+_ANY_LOG_BYTES: Final = 1 << 62  # a pulled record may have any offset: only the record tells it
 
 
 class RowSelector(Protocol):
@@ -47,9 +54,6 @@ def record_batches(
     """Decode the frames of scanned batches into record batches, in log order.
 
     Args:
-        batches: frames of a scan or of point reads.
-        schema: of the wanted columns, see ``rmq_formats.arrow.schema.schema_of``.
-        mode: what becomes of damaged stretches.
         decompress: inflate bodies that the producer compressed. One that does not inflate stays as it is
             stored and has a record_error.
         selector: selects the rows; None selects all.
@@ -135,3 +139,84 @@ def error_batch(ranges: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa
     nothing = [None] * len(ranges)
     arrays = [pa.array(values.get(field.name, nothing), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def pulled_frames(
+    answers: Sequence[bytes | memoryview], begin: int, end: int, *, verify_crc: bool = True
+) -> FrameBatch:
+    """Find the records in some pull responses of one queue, whose bodies are consecutive CommitLog records.
+
+    Args:
+        answers: bodies of pull responses, each of whole records.
+        end: one past the last; a broker may return more than was asked for.
+        verify_crc: check the sums; a record that fails stays, with its CODE.
+
+    Raises:
+        FormatError: bytes that are no records.
+    """
+    data = np.frombuffer(bytearray().join(answers), dtype=np.uint8)
+    points = np.empty((len(data) // RECORD_FIXED_BYTES_V1, select.POINT_COLUMNS), dtype=np.int64)
+    result = np.zeros(1, dtype=np.int64)
+    record_count = int(list_records(data, points, result))
+    if result[0] != len(data):
+        raise FormatError("a pull response has bytes that are no record", None, actual=len(data) - int(result[0]))
+    frames = np.empty((record_count, FRAME_COLUMNS), dtype=np.int64)
+    count = select.check_points(data, len(data), points[:record_count], 0, _ANY_LOG_BYTES, verify_crc, frames)
+    if count != record_count:
+        raise FormatError("a pull response has records whose lengths do not add up", actual=record_count - count)
+    queue_offsets = FrameRows(data, frames).queue_offsets
+    is_in_range = (queue_offsets >= begin) & (queue_offsets < end)
+    return FrameBatch(data, 0, frames if is_in_range.all() else frames[is_in_range], (), None, 0, 0)
+
+
+def unit_batch(
+    topic: str, queue_id: int, queue_offsets: NDArray[np.int64], units: NDArray[np.void], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Convert units of one queue to a record batch.
+
+    Args:
+        queue_offsets: int64[n], of the units.
+        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or units of RocksDB or of a batch queue, n of them.
+    """
+    count = len(units)
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
+        "queue_id": lambda: pa.array(np.full(count, queue_id, dtype=np.int32)),
+        "queue_offset": lambda: pa.array(queue_offsets),
+        "physical_offset": lambda: pa.array(units["physical_offset"].astype(np.int64)),
+        "size": lambda: pa.array(units["size"].astype(np.int32)),
+        "tags_code": lambda: pa.array(units["tags_code"].astype(np.int64)),
+        "batch_size": lambda: pa.array(_batch_sizes(units)),
+    }
+    return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+
+
+def _batch_sizes(units: NDArray[np.void]) -> NDArray[np.int32]:
+    """Messages of each unit's record: 1 but for those of batch queues."""
+    if units.dtype == BATCH_UNIT_DTYPE:
+        return units["batch_size"].astype(np.int32)
+    return np.ones(len(units), dtype=np.int32)
+
+
+def index_batch(
+    name: str, first: int, begin_timestamp_ms: int, slots: int, entries: NDArray[np.void], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Convert entries of one IndexFile to a record batch.
+
+    Args:
+        first: number of the first entry.
+        begin_timestamp_ms: of the file's header, from which entries count their seconds.
+        entries: of ``rmq_formats.codecs.index.ENTRY_DTYPE``.
+    """
+    count = len(entries)
+    hashes = entries["key_hash"].astype(np.int32)
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "index_file": lambda: pa.repeat(pa.scalar(name, pa.string()), count),
+        "entry": lambda: pa.array(np.arange(first, first + count, dtype=np.int32)),
+        "slot": lambda: pa.array((hashes % slots).astype(np.int32)),
+        "key_hash": lambda: pa.array(hashes),
+        "physical_offset": lambda: pa.array(entries["physical_offset"].astype(np.int64)),
+        "store_timestamp": lambda: timestamps_array(begin_timestamp_ms + entries["seconds"].astype(np.int64) * 1000),
+        "previous_entry": lambda: pa.array(entries["previous"].astype(np.int32)),
+    }
+    return pa.RecordBatch.from_arrays([columns[column]() for column in schema.names], schema=schema)

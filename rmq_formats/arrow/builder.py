@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import TIMESTAMP
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import RECORD_VERSIONS
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.codecs.record_layout import (
     RECORD_BODY_CRC_AT,
     RECORD_BORN_TIMESTAMP_AT,
@@ -146,11 +146,7 @@ class BatchBuilder:
     """Accumulator of frame rows in column buffers that become record batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Create an empty builder.
-
-        Args:
-            schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.COMMITLOG``.
-        """
+        """Create an empty builder of columns of ``rmq_formats.arrow.schema.COMMITLOG``."""
         self._schema = schema
         self._names = frozenset(schema.names)
         self._narrow_names = [name for name in schema.names if name in _NARROW]

@@ -48,8 +48,6 @@ class Condition:
     """Condition on one column.
 
     Attributes:
-        column: its name.
-        comparison: how it is compared.
         values: one, or with IN any number: text, or integers; times are in µs since 1970.
     """
 
@@ -63,7 +61,6 @@ def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
 
     Args:
         expression: a ``pyarrow.compute.Expression``; it need not be bound.
-        schema: of the rows.
     """
     if str(expression).count("(") > _MAX_CALLS:
         return []
@@ -87,8 +84,6 @@ def _functions(plan: _Message) -> dict[int, str]:
 
 
 class _Reader:
-    """Reads the expressions of one plan."""
-
     def __init__(self, schema: pa.Schema, functions: Mapping[int, str]) -> None:
         self._schema = schema
         self._functions = functions

@@ -1,7 +1,9 @@
-"""Encodes rows of ``rmq_commitlog``'s columns as CommitLog records: the reverse of ``rmq_formats.arrow.batches``.
+"""Encodes rows of the Spark sources' columns as records, units and keys: the reverse of ``rmq_formats.arrow.batches``.
 
-Kernels encode a batch; no Python runs for a record, except for hosts that are not IPv4, once for each
-distinct one. The records have no offsets in the log yet, see ``rmq_formats.kernels.encode.rows``.
+Rows of ``rmq_commitlog`` become CommitLog records, without their offsets in the log yet: see
+``rmq_formats.kernels.encode.rows``. Rows of ``rmq_consumequeue`` and ``rmq_index`` become the unit and key tables that
+files are built from. Kernels encode a batch, and copy strings by address and length in Arrow's buffers; no Python runs
+for a record, except for hosts that are not IPv4, once for each distinct one.
 """
 
 import re
@@ -14,16 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.arrow.buffers import NULL_TEXT, Table, fill_texts, list_offsets, no_texts, numbers, texts
+from rmq_formats.arrow.functions import key_hashes
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6
 from rmq_formats.codecs.record_layout import HOST_V4_BYTES, HOST_V6_BYTES
 from rmq_formats.errors import DecodeError, StoreError
-from rmq_formats.kernels.encode import hosts as host_kernel
+from rmq_formats.kernels import dispatch
 from rmq_formats.kernels.encode import rows as kernel
 from rmq_formats.scan.dispatch import QueueTable
 
+NULL_TEXT: Final = (0, -1)
+TEXT: Final = 2  # columns of a table of texts
+
+Table = NDArray[np.int64]
 DEFAULT_BORN_HOST: Final = Host(b"\x7f\0\0\1", 0)
 DEFAULT_STORE_HOST: Final = Host(b"\x7f\0\0\1", 10911)
 
@@ -39,6 +45,51 @@ _REASONS: Final = {
     kernel.PROPERTIES_TOO_LONG: "its properties take more than 32767 bytes",
     kernel.BAD_PROPERTY: "a property holds one of the characters \\u0001 and \\u0002, which separate properties",
 }
+
+
+def texts(array: pa.Array) -> Table:
+    """Return address and length of each value of a string or binary array; the array must outlive the table.
+
+    Returns:
+        int64[n, TEXT]; the length of null is negative.
+    """
+    table = np.empty((len(array), TEXT), dtype=np.int64)
+    fill_texts(array, table)
+    return table
+
+
+def fill_texts(array: pa.Array, table: Table) -> None:
+    """Write address and length of each value, as ``texts`` does, into two columns of a larger table."""
+    if not len(array):
+        return
+    _, offsets_buffer, values = array.buffers()
+    kind = np.int64 if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) else np.int32
+    offsets = np.frombuffer(offsets_buffer, dtype=kind)[array.offset : array.offset + len(array) + 1]
+    np.add(offsets[:-1], values.address if values is not None else 0, out=table[:, 0], dtype=np.int64)
+    np.subtract(offsets[1:], offsets[:-1], out=table[:, 1], dtype=np.int64)
+    if array.null_count:
+        table[array.is_null().to_numpy(zero_copy_only=False)] = NULL_TEXT
+
+
+def no_texts(count: int) -> Table:
+    """Return a table of texts in which all values are null."""
+    return np.full((count, TEXT), NULL_TEXT, dtype=np.int64)
+
+
+def list_offsets(array: pa.ListArray | pa.MapArray) -> Table:
+    """Return where the items of each list or map begin among all items, int64[n + 1]; null has none."""
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+    return offsets.astype(np.int64)
+
+
+def numbers(array: pa.Array, default: int) -> Table:
+    """Convert integers or timestamps to int64[n], with a default for null."""
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int64())
+    if array.null_count:
+        array = array.fill_null(default)
+    values: Table = array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return values
 
 
 def check_topic(topic: str) -> None:
@@ -230,10 +281,10 @@ class _Columns:
         count = len(self._batch)
         host_texts = texts(self._batch.column(name)) if name in self._names else no_texts(count)
         fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
-        out = np.empty(count * HOST_V4_BYTES + host_kernel.TEXT_ROOM, dtype=np.uint8)
+        out = np.empty(count * HOST_V4_BYTES + kernel.TEXT_ROOM, dtype=np.uint8)
         hosts = np.empty((count, 2), dtype=np.int64)
         self._kept += [fallback, out]
-        if host_kernel.parse_v4_hosts(host_texts, fallback.ctypes.data, len(fallback), out, hosts):
+        if kernel.parse_v4_hosts(host_texts, fallback.ctypes.data, len(fallback), out, hosts):
             self._other_hosts(name, hosts)
         mapped = (
             (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (host_texts[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
@@ -262,3 +313,73 @@ class _Columns:
         codes = distinct.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         hosts[rows, 0] = wide.ctypes.data + codes * HOST_V6_BYTES
         hosts[rows, 1] = np.array([len(host) for host in parsed])[codes]
+
+
+class UnitRows:
+    """Converts rows to unit tables, and numbers the queues that occur in them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Topic and queue id of each queue."""
+        return list(self._numbers)
+
+    def table(self, batch: pa.RecordBatch) -> Table:
+        """Convert rows of ``rmq_consumequeue``'s columns to units, int64[rows, UNIT_COLUMNS].
+
+        Raises:
+            StoreError: a null, or a number that no unit can have; a batch queue's unit.
+        """
+        if "batch_size" in batch.schema.names and pc.any(pc.not_equal(batch.column("batch_size"), 1)).as_py():
+            raise StoreError("column batch_size: a unit of a batch queue (BatchConsumeQueue), which is made of the log")
+        for name in ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code"):
+            _refuse_nulls(batch, name)
+        units = np.zeros((len(batch), dispatch.UNIT_COLUMNS), dtype=np.int64)
+        units[:, dispatch.UNIT_QUEUE] = self._queues(batch)
+        for at, name in (
+            (dispatch.UNIT_QUEUE_OFFSET, "queue_offset"),
+            (dispatch.UNIT_PHYSICAL_OFFSET, "physical_offset"),
+            (dispatch.UNIT_SIZE, "size"),
+            (dispatch.UNIT_TAGS_CODE, "tags_code"),
+        ):
+            units[:, at] = numbers(batch.column(name), 0)
+            if name != "tags_code" and len(units) and units[:, at].min() < 0:
+                raise StoreError(f"column {name}: {units[:, at].min()} is negative")
+        return units
+
+    def _queues(self, batch: pa.RecordBatch) -> Table:
+        """Return the queue number of each row."""
+        topics = batch.column("topic").dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        pairs, inverse = np.unique(codes << 32 | numbers(batch.column("queue_id"), 0), return_inverse=True)
+        queue_names = [(names[pair >> 32], pair & 0xFFFFFFFF) for pair in pairs.tolist()]
+        for topic, queue_id in queue_names:
+            if queue_id >= 1 << 31:
+                raise StoreError(f"topic {topic!r}: queue_id {queue_id - (1 << 32)} is negative")
+        rows = [self._numbers.setdefault(queue, len(self._numbers)) for queue in queue_names]
+        queues: Table = np.array(rows, dtype=np.int64)[inverse]
+        return queues
+
+
+def key_table(batch: pa.RecordBatch) -> Table:
+    """Convert rows with ``topic``, ``key``, ``physical_offset``, ``store_timestamp`` to keys, int64[rows, KEY_COLUMNS].
+
+    Raises:
+        StoreError: a null, or a negative physical offset.
+    """
+    for name in ("topic", "key", "physical_offset", "store_timestamp"):
+        _refuse_nulls(batch, name)
+    keys = np.zeros((len(batch), dispatch.KEY_COLUMNS), dtype=np.int64)
+    keys[:, dispatch.KEY_HASH] = numbers(key_hashes(batch.column("topic"), batch.column("key")), 0)
+    keys[:, dispatch.KEY_PHYSICAL_OFFSET] = numbers(batch.column("physical_offset"), 0)
+    keys[:, dispatch.KEY_STORE_TIMESTAMP] = numbers(batch.column("store_timestamp"), 0) // _MS
+    if len(keys) and keys[:, dispatch.KEY_PHYSICAL_OFFSET].min() < 0:
+        raise StoreError(f"column physical_offset: {keys[:, dispatch.KEY_PHYSICAL_OFFSET].min()} is negative")
+    return keys
+
+
+def _refuse_nulls(batch: pa.RecordBatch, name: str) -> None:
+    if batch.column(name).null_count:
+        raise StoreError(f"column {name}: null in a row")

@@ -59,12 +59,7 @@ def encode_messages(bodies: pa.BinaryArray, properties: pa.BinaryArray, flags: N
 
 
 def encode_property_maps(maps: pa.MapArray, dropped: Sequence[str] = SET_BY_BROKERS) -> pa.BinaryArray:
-    """Encode maps of properties; a null map has none, a null value is left out.
-
-    Args:
-        maps: map<string, string>.
-        dropped: names that are left out.
-    """
+    """Encode maps of properties; a null map has none, a null value is left out."""
     names, values, offsets = map_entries(maps)
     keep = ~np.asarray(pc.is_in(names, value_set=pa.array(dropped, names.type)), dtype=np.bool_)
     keep &= np.asarray(values.is_valid(), dtype=np.bool_)
@@ -123,7 +118,6 @@ def chunks_by_lane(
     """Cut messages into chunks of one lane each, in order within a lane.
 
     Args:
-        messages: encoded.
         lanes: int64[rows]; rows of the same number stay in order.
         max_bytes: of a piece, unless a single message has more.
         kinds: int32[rows]; a piece has messages of one kind; None is all one.

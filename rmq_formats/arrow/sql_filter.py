@@ -11,7 +11,7 @@ from rmq_formats.sql92 import Expression
 
 
 def distinct_rows(columns: Sequence[pa.Array], row_count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows differ from those before them.
+    """Find the rows that differ from the rows before them.
 
     Args:
         columns: of ``row_count`` rows each; nulls are equal.

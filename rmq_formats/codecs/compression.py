@@ -77,8 +77,6 @@ def compress(body: bytes, codec: Compression, level: int = DEFAULT_LEVEL) -> byt
     """Compress a body so that Java's consumers can decompress it; the bytes need not be those of Java.
 
     Args:
-        body: the plain body.
-        codec: which compression.
         level: 0 (fast) to 9 (small); LZ4 knows one speed, as in Java.
 
     Raises:
@@ -97,11 +95,6 @@ def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTE
     """Return the plain body: inflated if the sys_flag marks it as compressed, else unchanged.
 
     An empty body stays empty, whatever the flags (``MessageDecoder#decode`` does not inflate it).
-
-    Args:
-        body: the stored body.
-        sys_flag: the record's.
-        max_bytes: limit of the plain body, in bytes.
 
     Raises:
         DecodeError: the bytes are not what the flag says, or they end too early.

@@ -31,9 +31,6 @@ def loads(text: str) -> object:
     Bare integer keys become strings; an object as a key becomes its canonical JSON: members sorted, no
     spaces, as fastjson would write it. Of a repeated key the last counts.
 
-    Args:
-        text: the file.
-
     Raises:
         DecodeError: not such JSON, or nested more than 64 deep; its offset counts characters.
     """
@@ -146,13 +143,11 @@ class StoredTopicConfig:
     """Config of one topic of ``topics.json``. Defaults are Java's, for members that the file leaves out.
 
     Attributes:
-        topic_name: the topic.
         read_queue_nums: queues that consumers see.
         write_queue_nums: queues that producers see.
         perm: 4 read, 2 write, 1 inherit, 8 priority.
         topic_filter_type: SINGLE_TAG or MULTI_TAG.
         topic_sys_flag: 1 unit, 2 unit-sub.
-        order: whether it is an ordered topic.
         attributes: such as ``message.type`` or ``queue.type``.
     """
 
@@ -212,15 +207,10 @@ class StoredGroupConfig:
     """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that it leaves out.
 
     Attributes:
-        group_name: the group.
-        consume_enable: whether it may consume at all.
         consume_from_min_enable: whether a new member may begin with the first message.
         consume_broadcast_enable: whether its members may each get every message.
-        consume_message_orderly: whether it consumes in order.
-        retry_queue_nums: queues of its retry topic.
         retry_max_times: deliveries again of a message, before it becomes a dead letter.
         consume_timeout_minute: how long a listener may take for a message.
-        group_sys_flag: flags of the group.
         attributes: such as ``lite.bind.topic``.
     """
 

@@ -41,11 +41,9 @@ _LEVEL = re.compile(r"([0-9]{1,18})([smhd])", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One ConsumeQueue unit: physical offset and size of a record, and its tags code.
+    """One ConsumeQueue unit: physical offset and size of a record, both in bytes, and its tags code.
 
     Attributes:
-        physical_offset: of the record, in bytes.
-        size: of the record, in bytes.
         tags_code: hash of the tags, delivery time of a delayed message, or ConsumeQueueExt address.
     """
 

@@ -34,10 +34,6 @@ def encode_message_id(host: Host, physical_offset: int) -> str:
     A record's 16 bytes of ``::ffff:a.b.c.d`` stay 16 bytes here. (Java's decoder makes IPv4 of them and
     then fills the id with zeros to 56 characters, which it cannot read back.)
 
-    Args:
-        host: the store host.
-        physical_offset: of the record, in bytes.
-
     Raises:
         LengthError: the offset does not fit into 64 bits.
 
@@ -71,7 +67,6 @@ class UniqueId:
     """The parts of a unique id.
 
     Attributes:
-        ip: address of the producer's machine.
         pid: the lower 16 bits of its process id.
         loader: hash of its class loader, which tells two producers of one process.
         month_ms: time since the begin of the month, in ms, modulo 2^32.

@@ -42,7 +42,6 @@ def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:
     """Parse a segment file name to its start offset in bytes; None if it is not a segment's name.
 
     Args:
-        name: of the file.
         size_bytes: of the file: one that would end beyond the largest offset is no segment either.
     """
     if len(name) != SEGMENT_NAME_DIGITS or not _is_digits(name):

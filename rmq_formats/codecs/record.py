@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 from typing import Final
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (
     CRC_PROPERTY_BYTES,
@@ -26,6 +25,7 @@ from rmq_formats.codecs.message_id import encode_message_id
 from rmq_formats.codecs.properties import decode_properties, split_keys
 from rmq_formats.codecs.record_frame import (
     CRC_PROPERTY_START,
+    DamageCode,
     FrameShape,
     body_crc,
     crc_fault,
@@ -44,13 +44,7 @@ from rmq_formats.codecs.record_layout import (
     head_struct,
     host_kind,
 )
-from rmq_formats.errors import (
-    ChecksumError,
-    FormatError,
-    LengthError,
-    MagicError,
-    TruncatedError,
-)
+from rmq_formats.errors import ChecksumError, FormatError, LengthError, MagicError, TruncatedError
 
 RECORD_OVERHEAD_BYTES: Final = MAX_RECORD_BYTES - MAX_BODY_BYTES  # room for all but the body
 
@@ -270,8 +264,6 @@ def encode_record(
     ``append_crc_property`` it stays as it is. Both as in ``CommitLog#asyncPutMessage``.
 
     Args:
-        message: what to store.
-        queue_offset: its offset in its queue.
         physical_offset: where the record will stand in the log, in bytes.
         store_timestamp_ms: the broker's clock.
         append_crc_property: end the properties with the record's own CRC (``enabledAppendPropCRC``).

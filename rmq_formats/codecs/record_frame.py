@@ -1,16 +1,16 @@
-"""Validates one record frame: its lengths, its recorded place and its checksums.
+"""Validates one record frame: its lengths, its recorded place and its checksums; damage is data, with a code.
 
 ``record`` decodes what stands in a sound frame, ``scan.segment`` walks from one to the next; the numba
 kernel ``kernels.scan.check_frame`` follows the same rules.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import Struct
 from typing import Final
 
 from isal import isal_zlib
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
@@ -47,6 +47,56 @@ _LENGTHS_BYTES_V1: Final = RECORD_FIXED_BYTES_V1 - RECORD_HEAD_BYTES  # lengths 
 _FIXED_BYTES: Final = {
     magic: RECORD_HEAD_BYTES + length.size + PROPERTIES_LENGTH.size for magic, length in TOPIC_LENGTH.items()
 }
+
+
+class DamageCode(IntEnum):
+    """Code of the first check that failed where a frame should begin; checks run in this order."""
+
+    TRUNCATED = 1
+    MAGIC = 2
+    SIZE = 3
+    PHYSICAL_OFFSET = 4
+    BODY_LENGTH = 5
+    TOPIC_LENGTH = 6
+    PROPERTIES_LENGTH = 7
+    TOTAL = 8
+    BODY_CRC = 9
+    PROPERTIES_CRC = 10
+
+    @property
+    def text(self) -> str:
+        """The fault in words, for messages and reports."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    DamageCode.TRUNCATED: "fewer bytes left than a record's first eight",
+    DamageCode.MAGIC: "no record's magic number",
+    DamageCode.SIZE: "record size out of bounds",
+    DamageCode.PHYSICAL_OFFSET: "the record names another physical offset than where it stands",
+    DamageCode.BODY_LENGTH: "body length out of bounds",
+    DamageCode.TOPIC_LENGTH: "topic length out of bounds",
+    DamageCode.PROPERTIES_LENGTH: "properties length out of bounds",
+    DamageCode.TOTAL: "lengths do not add up to the record's size",
+    DamageCode.BODY_CRC: "body CRC does not match",
+    DamageCode.PROPERTIES_CRC: "record CRC (__CRC32#) does not match",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damage:
+    """Range of the CommitLog without a sound record.
+
+    Attributes:
+        code: the first check that failed at its first byte.
+    """
+
+    physical_offset: int
+    size: int
+    code: DamageCode
+
+    def __str__(self) -> str:
+        return f"{self.code.text} at offset {self.physical_offset} ({self.size} bytes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +136,6 @@ def frame_shape(view: memoryview, position: int, physical_offset: int | None) ->
 
     Args:
         view: bytes up to where a record may reach, of a segment file its end.
-        position: where to look.
         physical_offset: what the record must say about its own place; None takes what it says.
 
     Source: ``CommitLog#checkMessageAndReturnSize``, which accepts negative lengths of bodies and

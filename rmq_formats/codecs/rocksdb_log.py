@@ -45,7 +45,6 @@ def find_log_end(blocks: Iterable[bytes], number: int, checksum: Checksum) -> Lo
     Args:
         blocks: of the file, each of 32 KiB but for the last one.
         number: of the log, which is its name.
-        checksum: CRC-32C.
     """
     start, batch, is_in_batch = 0, 0, False
     walk = iter(blocks)
@@ -101,11 +100,7 @@ def _unreadable_kind(block: bytes, at: int, later: Iterator[bytes], number: int,
     """Classify bytes that are no record: a cut is followed by nothing, damage by more records.
 
     Args:
-        block: that has them.
-        at: their begin.
         later: the blocks after this one.
-        number: see ``find_log_end``.
-        checksum: see ``find_log_end``.
     """
     rest = block[at:]
     starts = range(at + 1, len(block) - _HEAD.size + 1)

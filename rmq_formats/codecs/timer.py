@@ -162,9 +162,7 @@ class TimerCheckpoint:
         last_timer_log_flush_position: bytes of ``timerlog`` that are on the disk, and in the wheel's file.
         last_timer_queue_offset: messages of the timer topic before this have been enqueued into the wheel.
         master_timer_queue_offset: the same of the master.
-        state_version: of the ``DataVersion``.
-        timestamp_ms: likewise.
-        counter: likewise.
+        state_version, timestamp_ms, counter: of the ``DataVersion``.
     """
 
     last_read_time_ms: int = 0
@@ -213,7 +211,6 @@ def encode_done_offset(checkpoint: bytes, done_offset: int) -> bytes:
 
     Args:
         checkpoint: the file's 4096 bytes.
-        done_offset: physical offset, bytes.
     """
     read_time_ms, _, queue_offset, *_ = _CHECKPOINT.unpack_from(checkpoint)
     note = pack_fields(_DONE, _DONE_MAGIC, done_offset, read_time_ms, queue_offset)

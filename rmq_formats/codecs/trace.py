@@ -55,24 +55,15 @@ class TraceRecord:
     """One trace record. Fields that its type does not have keep their defaults.
 
     Attributes:
-        trace_type: what it tells of.
         msg_id: of the message: its unique key.
         timestamp_ms: when the send or call began; of SUB_AFTER when the listener returned.
-        region_id: the broker's.
         group: of producers or consumers.
-        topic: of the message.
-        tags: its tags.
         keys: its keys, with spaces between them.
         store_host: ``host:port`` of the broker.
         body_bytes: as sent, compressed perhaps.
-        cost_ms: how long it took.
-        message_type: what kind of message.
-        offset_msg_id: its offset message id.
-        is_success: whether the send, or the call, has succeeded.
         request_id: what SUB_BEFORE and SUB_AFTER of one call share.
         retry_times: how often consuming the message had failed.
         context_code: result of a listener call.
-        transaction_id: of a transaction.
         transaction_state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
         is_from_check: whether it answers a broker's transaction check.
     """

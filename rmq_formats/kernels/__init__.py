@@ -12,12 +12,8 @@ from pathlib import Path
 from rmq_formats.kernels import machine_code
 
 _HERE = Path(__file__).parent
-_BELOW = (
-    "layout.py",
-    "record_layout.py",
-    "damage.py",
-    "variants/dledger.py",
-)  # constants that kernels are compiled with
+# Modules with constants that kernels are compiled with.
+_BELOW = ("layout.py", "record_layout.py", "record_frame.py", "variants/dledger.py")
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
@@ -26,7 +22,6 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
     Call it before the package's kernels are imported.
 
     Args:
-        directory: of the package.
         sources: what its kernels are made of; all of this package is taken to be a part of it.
     """
     kernel_sources = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]

@@ -1,9 +1,9 @@
-"""Computes CRC-32 (that of zlib) over a range of bytes, callable from other kernels.
+"""Computes CRC-32 (that of zlib) over a range of bytes, and CRC-32C (Castagnoli), the checksum of RocksDB's records.
 
-Two ways, one result. On x86-64 processors with carry-less multiplication the body of a long stretch
-is folded 64 bytes at a time (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
-PCLMULQDQ", Intel 2009); the folding constants are powers of x modulo the polynomial. Elsewhere, and
-for short stretches and tails, eight tables take eight bytes a step.
+Other kernels call CRC-32. Two ways, one result. On x86-64 processors with carry-less multiplication the body of a long
+stretch is folded 64 bytes at a time (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ",
+Intel 2009); the folding constants are powers of x modulo the polynomial. Elsewhere, and for short stretches and tails,
+eight tables take eight bytes a step.
 """
 
 from typing import Any
@@ -22,6 +22,8 @@ FOLD_BYTES = 64
 # x^(512+64), x^512, x^(128+64), x^128 modulo the polynomial, reflected and shifted by one.
 _FOLD_512 = (0x0154442BD4, 0x01C6E41596)
 _FOLD_128 = (0x01751997D0, 0x00CCAA009E)
+_TWO_WORDS = types.UniTuple(types.uint64, 2)
+_CASTAGNOLI = 0x82F63B78  # reflected
 
 
 def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
@@ -38,7 +40,6 @@ def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 _TABLES = _tables()
-_TWO_WORDS = types.UniTuple(types.uint64, 2)
 
 
 @emitted(_TWO_WORDS(types.uint64, types.int64, types.uint64))
@@ -140,10 +141,35 @@ def crc32(data: Any, start: int, stop: int) -> int:
 
     Args:
         data: uint8[n], C-contiguous, borrowed.
-        start: first byte.
         stop: one past the last byte.
 
     Returns:
         The unsigned CRC-32 as int64, the same as ``zlib.crc32``. RocketMQ stores it & 0x7FFFFFFF.
     """
     return np.int64(_update(data, start, stop, np.uint64(0xFFFFFFFF)) ^ np.uint64(0xFFFFFFFF))
+
+
+def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
+    table = np.zeros(256, dtype=np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_CASTAGNOLI if crc & 1 else 0)
+        table[byte] = crc
+    return table
+
+
+_TABLE = _table()
+
+
+@njit("int64(uint8[::1])", **COMPILED)
+def _crc32c(data: Any) -> int:
+    crc = np.uint32(0xFFFFFFFF)
+    for byte in data:
+        crc = (crc >> np.uint32(8)) ^ _TABLE[(crc ^ byte) & np.uint32(0xFF)]
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+def crc32c(data: bytes) -> int:
+    """Compute the CRC-32C of bytes, unsigned."""
+    return int(_crc32c(np.frombuffer(bytearray(data), np.uint8)))

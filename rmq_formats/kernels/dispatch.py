@@ -36,16 +36,7 @@ from rmq_formats.kernels.light_queues import (
     part_end,
 )
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
-from rmq_formats.kernels.scan import (
-    CODE,
-    POSITION,
-    PROPERTIES_AT,
-    PROPERTIES_BYTES,
-    SIZE,
-    SOUND,
-    TOPIC_AT,
-    TOPIC_BYTES,
-)
+from rmq_formats.kernels.scan import CODE, POSITION, PROPERTIES_AT, PROPERTIES_BYTES, SIZE, SOUND, TOPIC_AT, TOPIC_BYTES
 from rmq_formats.kernels.text import (
     DELAY,
     INNER_BASE,
@@ -134,10 +125,7 @@ def find_queue(
 
     Args:
         data: uint8[n], holds the topic.
-        topic_at: where its name is.
-        topic_bytes: length of the name.
         topic_hash: its ``java_hash``.
-        queue_id: the queue.
         queues: int64[capacity, QUEUE_COLUMNS].
         slots: int32[power of two], open addressing, -1 where empty; at least twice the capacity.
         pool: uint8[n], topic names.
@@ -200,10 +188,7 @@ def _append_light_units(
         data: uint8[n], the window.
         values: int64[PROPERTY_ROWS, 2], its properties, with LIGHT_NAMES and LIGHT_OFFSETS.
         own_queue: row of its own queue.
-        queues: see ``find_queue``, as are the next three.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
+        queues, slots, pool, used: the queue table; see ``find_queue``.
         units: int64[capacity, UNIT_COLUMNS].
         own_row: row of its own unit, the last one written.
 
@@ -269,14 +254,10 @@ def dispatch_frames(
         data: uint8[n], the window.
         physical_offset: of ``data[0]``.
         frames: int64[n, FRAME_COLUMNS]; rows whose CODE is not 0 give nothing.
-        start: first row to take.
         delay_levels_ms: int64[levels], for tags codes of SCHEDULE_TOPIC_XXXX.
         tags_from: physical offset of the first record whose TAGS are a key, too.
         to_light_queues: whether records give units to light queues (LMQ), too.
-        queues: see ``find_queue``, as are the next three.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
+        queues, slots, pool, used: the queue table; see ``find_queue``.
         units: int64[capacity, UNIT_COLUMNS], rows from UNIT_COUNT on are written.
         keys: int64[capacity, KEY_COLUMNS], rows from KEY_COUNT on are written.
         result: int64[RESULT_COLUMNS], updated.

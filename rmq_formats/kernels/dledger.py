@@ -11,16 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.codecs.damage import DamageCode
-from rmq_formats.codecs.layout import (
-    BLANK_BYTES,
-    FLAG_TRANSACTION_COMMIT,
-)
-from rmq_formats.codecs.record_layout import (
-    RECORD_PHYSICAL_OFFSET_AT,
-    RECORD_PREPARED_OFFSET_AT,
-    RECORD_SYS_FLAG_AT,
-)
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_COMMIT
+from rmq_formats.codecs.record_frame import DamageCode
+from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_PREPARED_OFFSET_AT, RECORD_SYS_FLAG_AT
 from rmq_formats.codecs.topics import HALF_TOPIC
 from rmq_formats.codecs.variants.dledger import (
     ENTRY_BODY_BYTES_AT,
@@ -212,7 +205,6 @@ def follow_entries(
         data: uint8[n], the window.
         physical_offset: of ``data[0]``.
         frames: int64[n, FRAME_COLUMNS], of ``walk_entries``.
-        row: to begin with.
         index: of that row's entry; those behind it have the next ones.
         term: of all of them.
         units: uint8[n], a part of DLedger's index.
@@ -262,7 +254,6 @@ def copy_records(
     Args:
         data: uint8[n], the window.
         frames: int64[n, FRAME_COLUMNS], sound ones.
-        first: the row to begin with.
         physical_offset: of ``out[0]`` in the new log.
         room: bytes of records that its file has room for.
         out: uint8[n], has room for all records of the window.

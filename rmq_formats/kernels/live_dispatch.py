@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import (
     INDEX_COUNT_AT,
     UNIT_BYTES,
@@ -21,6 +20,7 @@ from rmq_formats.codecs.layout import (
     UNIT_SIZE_AT,
     UNIT_TAGS_CODE_AT,
 )
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels.bytes import COMPILED, read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,
@@ -104,7 +104,6 @@ def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
 
     Args:
         units: int64[n, UNIT_COLUMNS]; rows ``begin`` to ``end``.
-        begin: first row.
         end: one past the last.
         targets: int64[queues, TARGET_COLUMNS], by UNIT_QUEUE; updated. A row with ROOM has an ADDRESS at
             which as many units may be written.
@@ -156,13 +155,7 @@ def dispatch_log(
         data: uint8[n], the mapped file.
         numbers: int64[RUN_NUMBERS].
         frames: int64[capacity, FRAME_COLUMNS], scratch; at most so many records are taken.
-        delay_levels_ms: see ``dispatch_frames``, as are the next seven.
-        queues: of the queue table.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
-        units: the units found.
-        keys: the keys found.
+        delay_levels_ms, queues, slots, pool, used, units, keys: see ``dispatch_frames``.
         result: int64[RESULT_COLUMNS], scratch.
         targets: see ``place_units``.
         image: uint8[m], the newest IndexFile, mapped; not touched where RUN_INDEX_LIMIT is -1.
@@ -243,7 +236,6 @@ def mark_torn(data: Any, window_at: int, frames: Any, first: int, follows: bool)
         data: uint8[n], the window.
         window_at: where the window starts in its file.
         frames: int64[n, FRAME_COLUMNS]; CODE is updated.
-        first: first row to look at.
         follows: whether the log is a slave's.
     """
     for row in range(first, len(frames)):

@@ -62,7 +62,6 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
     """Delete numba's cached machine code of a package if it was compiled from other sources.
 
     Args:
-        directory: of the package.
         sources: all that its kernels are made of.
     """
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     FLAG_BORN_HOST_V6,
@@ -20,6 +19,7 @@ from rmq_formats.codecs.layout import (
     MAGIC_V2,
     MAX_FRAME_BYTES,
 )
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.codecs.record_layout import (
     HOST_V6_EXTRA_BYTES,
     RECORD_BODY_CRC_AT,
@@ -75,7 +75,6 @@ def check_frame(
         data_bytes: bytes of the window that are filled.
         window_at: where the window starts in its file.
         file_offset: physical offset of the file's first byte.
-        file_bytes: size of the file.
         position: where to look, in the window.
         row: int64[FRAME_COLUMNS], written.
 
@@ -192,14 +191,9 @@ def walk_frames(
     A frame whose checksum fails has its row too, with CODE set: its lengths hold, so the walk goes on.
 
     Args:
-        data: uint8[>= data_bytes], the window; see ``check_frame`` for the next four.
-        data_bytes: bytes of the window that are filled.
-        window_at: where the window starts in its file.
-        file_offset: physical offset of the file's first byte.
-        file_bytes: size of the file.
+        data, data_bytes, window_at, file_offset, file_bytes: see ``check_frame``.
         position: where to start, in the window.
         limit: the walk ends at the first sound frame at or past this position in the window.
-        verify_crc: check the sums.
         frames: int64[capacity, FRAME_COLUMNS], rows from 0 on are written.
         result: int64[2], written: count of rows, position where the walk stopped.
 

@@ -185,7 +185,6 @@ def find_properties(data: Any, start: int, stop: int, values: Any) -> None:
 
     Args:
         data: uint8[n], the window.
-        start: first byte of the block.
         stop: one past its last byte.
         values: int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
     """

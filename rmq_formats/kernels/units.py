@@ -1,4 +1,4 @@
-"""Groups ConsumeQueue units by queue, places them as a broker does, and encodes them."""
+"""Groups ConsumeQueue units by queue, places them as a broker does, encodes them, and compares them with records."""
 
 from typing import Any, Final
 
@@ -86,6 +86,7 @@ SKIPPED: Final = -1  # its queue offset is below the queue's end
 COVERED: Final = -2  # the queue has a unit of a record that ends behind it
 IMPOSSIBLE: Final = -3  # no queue can begin at its queue offset
 NO_FILE: Final = -1  # the end of a queue that has no file
+NO_RECORD: Final = -1  # a unit names none of the records
 
 
 @njit("int64(int64)", **INLINED)
@@ -186,3 +187,63 @@ def decode_units(data: Any, rows: Any) -> None:
         rows[index, PHYSICAL_OFFSET] = read_i64(data, at + UNIT_PHYSICAL_OFFSET_AT)
         rows[index, SIZE] = read_i32(data, at + UNIT_SIZE_AT)
         rows[index, TAGS_CODE] = read_i64(data, at + UNIT_TAGS_CODE_AT)
+
+
+@njit("void(int64[:, ::1], int64[:, ::1], int64[::1])", **COMPILED)
+def name_records(units: Any, rows: Any, names: Any) -> None:
+    """Find the record that each unit names.
+
+    Args:
+        units: int64[m, ROW_COLUMNS].
+        rows: int64[k, ROW_COLUMNS], ascending by physical offset.
+        names: int64[m], written: the row with the unit's physical offset, or NO_RECORD.
+    """
+    following = 0  # nearly all units name the row behind that of the unit before
+    for index in range(len(units)):
+        offset = units[index, PHYSICAL_OFFSET]
+        if following < len(rows) and rows[following, PHYSICAL_OFFSET] == offset:
+            names[index] = following
+            following += 1
+            continue
+        low, high = 0, len(rows)
+        while low < high:
+            middle = (low + high) // 2
+            if rows[middle, PHYSICAL_OFFSET] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(rows) and rows[low, PHYSICAL_OFFSET] == offset:
+            names[index] = low
+            following = low + 1
+        else:
+            names[index] = NO_RECORD
+
+
+@njit("void(int64[::1], boolean[::1])", **ALLOCATING)
+def longest_rise(values: Any, chosen: Any) -> None:
+    """Choose a longest strictly rising subsequence.
+
+    Args:
+        values: int64[n].
+        chosen: bool[n], written.
+    """
+    tails = np.empty(len(values), dtype=np.int64)  # index of the least last value of the rises of each length
+    before = np.empty(len(values), dtype=np.int64)
+    count = 0
+    for index in range(len(values)):
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if values[tails[middle]] < values[index]:
+                low = middle + 1
+            else:
+                high = middle
+        before[index] = tails[low - 1] if low else -1
+        tails[low] = index
+        if low == count:
+            count += 1
+    chosen[:] = False
+    index = tails[count - 1] if count else -1
+    while index >= 0:
+        chosen[index] = True
+        index = before[index]

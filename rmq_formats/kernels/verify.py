@@ -282,7 +282,6 @@ def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
 
     Args:
         data: uint8[n], the file.
-        start: where to begin.
         units: int64[capacity, 3], written: position, tags code, store timestamp in ms. There is room for as
             many of the smallest size as fit.
         result: int64[2], written: units read, position behind them.

@@ -25,7 +25,6 @@ class Cut:
 
     Attributes:
         log_end: physical offset one past the log's last record.
-        last_timestamp_ms: store time of that record.
     """
 
     log_end: int
@@ -38,7 +37,6 @@ def find_cut(store: StoreFiles, segments: Sequence[Segment]) -> Cut | None:
     A unit would name a record that was damaged there, since later records are dispatched.
 
     Args:
-        store: the store's files.
         segments: of its log, by offset, up to the last that has data.
 
     Raises:
@@ -74,7 +72,6 @@ def find_cut_before_end_mark(store: StoreFiles, segment: Segment) -> Cut | None:
     its cut. A unit would name a record that was damaged before the end mark.
 
     Args:
-        store: the store's files.
         segment: the last one of the log that has data.
 
     Raises:

@@ -9,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmq_formats.arrow.batches import index_batch, unit_batch
 from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
-from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import is_end
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.broker_config import stored_batch_topics
-from rmq_formats.read.index_keys import index_paths
-from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.read.query import EVERYTHING, Query, QueueBounds
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
@@ -34,12 +33,7 @@ class UnitRange:
     """Range ``[low, high)`` of units in one file of a queue, or of queue offsets of a queue in RocksDB.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        layout: of the queue.
         path: of the file, or of the database.
-        low: the first unit.
-        high: one past the last.
         base: queue offset of the first place in a ConsumeQueue file.
         bounds: queue offsets that are wanted of a batch queue, whose units do not tell them by their number.
     """

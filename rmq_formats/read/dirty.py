@@ -1,9 +1,15 @@
 """Decides whether a store's ConsumeQueue and Index are complete, so that readers may rely on both."""
 
+from contextlib import suppress
+
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.file_locks import is_locked
+from rmq_formats.storage.segments import opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_lock import is_locked
 
 
 def dirty_reason(store: StoreFiles) -> str | None:
@@ -36,3 +42,10 @@ def broker_runs(store: StoreFiles) -> bool:
     if not store.storage.is_local:
         return False
     return is_locked(paths.lock_file(store.root), 1)
+
+
+def read_checkpoint(store: StoreFiles) -> Checkpoint | None:
+    """Read a store's checkpoint; None without a whole one."""
+    with suppress(StoreError, FormatError, OSError), opened(store.storage, paths.checkpoint_file(store.root)) as file:
+        return Checkpoint.decode(read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES)))
+    return None

@@ -19,9 +19,6 @@ def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: in
     """Fsync the files of a log that have bytes of a range; objects of an object store are durable already.
 
     Args:
-        storage: where the store is.
-        segments: of its log.
-        begin: physical offset where the range begins.
         end: physical offset where it ends; look for it before this is called.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Point look-ups with few small reads: keys in IndexFiles, store times in ConsumeQueues.
+"""Point look-ups with few small reads: keys in IndexFiles, store times in ConsumeQueues; what the Index does not cover.
 
 An IndexFile does not hold its number of slots, a setting of the broker: it is inferred here.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.index import ENTRY_DTYPE, MAX_LONG, IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import (
     INDEX_ENTRIES,
@@ -27,7 +29,9 @@ from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_time
 from rmq_formats.errors import FormatError
 from rmq_formats.read.queue_units import QueueUnit
 from rmq_formats.read.queues import ConsumeQueue
+from rmq_formats.read.ranges import Range
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+from rmq_formats.storage.store_files import StoreFiles
 
 _SLOT = Struct(">i")
 _INT64 = Struct(">q")
@@ -41,7 +45,6 @@ class IndexFile:
     """An open IndexFile.
 
     Attributes:
-        file: its bytes.
         header: as it was when the file was opened.
         slots: ``maxHashSlotNum``; 0 where the file has no entry to infer it from.
         entries: ``maxIndexNum``: the most that fit, entry 0 included.
@@ -150,9 +153,7 @@ class QueueSearch:
         """Create a search of one queue.
 
         Args:
-            storage: where the store is.
             log: files of the CommitLog, by offset; at least one.
-            queue: that is searched.
         """
         self._storage = storage
         self._log = log
@@ -212,3 +213,55 @@ def _containing(segments: Sequence[Segment], offset: int) -> Segment:
     if number < 0 or offset >= segments[number].end_offset:
         raise FormatError("no file contains this offset", offset)
     return segments[number]
+
+
+def index_paths(store: StoreFiles) -> list[str]:
+    """List the IndexFiles, oldest first."""
+    directory = paths.index_dir(store.root)
+    return [
+        f"{directory}/{entry.name}"
+        for entry in store.storage.entries(directory)
+        if paths.is_index_file_name(entry.name)
+    ]
+
+
+def key_places(storage: Storage, files: Sequence[str], topics: Iterable[str], key: str) -> list[int]:
+    """Look up physical offsets, ascending, of the entries with the hash of a key in any of the topics.
+
+    Other keys may share the hash: the caller has to check the records themselves.
+
+    Raises:
+        FormatError: a file that is not an IndexFile.
+    """
+    hashes = sorted({index_key_hash(topic, key) for topic in topics})
+    physical_offsets: set[int] = set()
+    for path in files:
+        with opened(storage, path) as file:
+            index = IndexFile.read(file, path)
+            for key_hash in hashes:
+                physical_offsets.update(index.find(key_hash))
+    return sorted(physical_offsets)
+
+
+def unknown_ranges(storage: Storage, files: Sequence[str], begin: int, end: int) -> list[Range]:
+    """Return the parts of the log ``[begin, end)`` whose keys the Index may lack.
+
+    A file covers all keys from its first entry's record up to its last one's; of that one perhaps not all.
+
+    Raises:
+        FormatError: a file that is not an IndexFile.
+    """
+    covered_ranges = []
+    for path in files:
+        with opened(storage, path) as file:
+            header = IndexFile.read(file, path).header
+        if header.index_count > 1:
+            covered_ranges.append((header.begin_physical_offset, header.end_physical_offset))
+    ranges, at = [], begin
+    for first, last in sorted(covered_ranges):
+        if first > at:
+            ranges.append((at, min(first, end)))
+        at = max(at, last)
+    if at < end:
+        ranges.append((at, end))
+    return [(first, last) for first, last in ranges if first < last]

@@ -25,8 +25,7 @@ from rmq_formats.codecs.variants.index_tags import (
     tagged_messages,
 )
 from rmq_formats.errors import FormatError, StoreError
-from rmq_formats.read.index_keys import index_paths
-from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.index_lookup import IndexFile, index_paths
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import Variant
@@ -46,7 +45,6 @@ def find_index_tags(store: StoreFiles, segments: Sequence[Segment] | None = None
     """Find the physical offset from which the Index of a store has entries for TAGS.
 
     Args:
-        store: the store's files.
         segments: files of its CommitLog, if they are listed already.
     """
     with suppress(StoreError, OSError):

@@ -29,8 +29,8 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAG
 from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.checkpoint import read_checkpoint
 from rmq_formats.read.cut_log import find_cut, find_cut_before_end_mark
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
 from rmq_formats.read.variants.queue_choice import file_queues, open_queue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
@@ -90,10 +90,6 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
     """Find the log's end if records of an earlier recovery follow it; None without such records.
 
     A log whose last record is in its queue costs a read of the log's tail and of a unit.
-
-    Args:
-        store: the store's files.
-        segments: of its log, by offset.
 
     Raises:
         StoreError: a segment that cannot be read.
@@ -199,7 +195,6 @@ class LeftoverCount:
     """Sound records after a log's end.
 
     Attributes:
-        messages: all of them.
         older: those that were not stored after the log's last record.
     """
 
@@ -223,9 +218,7 @@ def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Le
     """Scan the bytes after a log's end for records.
 
     Args:
-        storage: where the segments are.
         segments: of the log, not cut.
-        leftovers: behind it.
 
     Raises:
         StoreError: a file that cannot be read.
@@ -254,12 +247,7 @@ def _find_last_data(storage: Storage, segments: Sequence[Segment]) -> tuple[Segm
 
 
 def dispatched_end(store: StoreFiles, segments: Sequence[Segment]) -> int:
-    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does.
-
-    Args:
-        store: the store's files.
-        segments: of its log, by offset.
-    """
+    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does."""
     last_data = _find_last_data(store.storage, segments)
     end = None if last_data is None else _read_tail(store, *last_data).dispatched_end
     if end is None:
@@ -274,8 +262,6 @@ class _Tail:
 
     Attributes:
         dispatched_end: end of a record that is in its queue, if no break follows; None without such a record.
-        is_broken: whether there is a break in the tail.
-        last_timestamp_ms: store time of the last record.
         is_broken_before_end_mark: whether a break ends at the end mark of the log's last file.
     """
 
@@ -341,9 +327,7 @@ class _LastUnit:
 
     Attributes:
         begin: physical offset of the record that it names.
-        end: one past that record.
         queue: that has the unit; None for a batch queue, and for a RocksDB, which tells the end alone.
-        queue_offset: of the unit.
         is_lost: whether a rebuild wrote the unit for a message that is damaged.
     """
 
@@ -358,7 +342,6 @@ def _last_dispatched(store: StoreFiles, enough: int) -> _LastUnit | None:
     """Find the last record of the log that a queue names; None where no queue names one.
 
     Args:
-        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     last: _LastUnit | None = None
@@ -417,7 +400,6 @@ class _Walk:
 
     Attributes:
         end: physical offset of the break.
-        is_broken: whether the walk found a break.
         dispatched: the record that the walk begins with; None if it begins at the end of one.
         undispatched: the first records after ``dispatched``, up to the break.
         last: the last record before the break.
@@ -482,8 +464,6 @@ def _are_from_earlier_recovery(
     """Return whether records are from before a recovery: the clock steps back, or newer records have a queue offset.
 
     Args:
-        store: the store's files.
-        messages: the records.
         last: the record before them.
         log_end: physical offset where they begin.
     """

@@ -13,7 +13,7 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_struct, store_timestamp_at
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
-from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
+from rmq_formats.read.index_lookup import index_paths, key_places, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
@@ -21,7 +21,7 @@ from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
 from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
-from rmq_formats.read.variants.rocksdb_places import stored_places
+from rmq_formats.read.variants.rocksdb_queues import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
@@ -41,7 +41,6 @@ class ScanTask:
     """Task: scan one split.
 
     Attributes:
-        split: the split.
         begin: file position of its first record, or of damage in its place; None searches for a record.
     """
 
@@ -53,9 +52,6 @@ def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[S
     """Make scan tasks of splits.
 
     Args:
-        storage: where the segments are.
-        segments: of the log.
-        splits: in log order.
         begin: physical offset where the first begins: where an earlier read ended, so that damage that
             begins there is still to be reported.
     """
@@ -93,13 +89,7 @@ Task = ScanTask | PointReadTask | QueuesTask | QueueLogsTask
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Tasks of a query, with the access path that was chosen and why.
-
-    Attributes:
-        access_path: how records are found.
-        reason: why that path, in words.
-        tasks: the tasks; may be empty.
-    """
+    """Tasks of a query, with the access path that was chosen and why."""
 
     access_path: AccessPath
     reason: str
@@ -129,12 +119,9 @@ def plan_read(
     """Plan the read of a store.
 
     Args:
-        store: the store's files.
-        query: which records.
         access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
         split_bytes: bytes of the log that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
-        logs: which logs of the store.
 
     Raises:
         StoreNotFoundError: no such store or log, or an access path was asked for whose files are not there.

@@ -53,10 +53,7 @@ def read_points(
     """Read the records at some points.
 
     Args:
-        storage: where the segments are.
-        segments: of the log.
         points: the offsets and sizes; one without a sound record of that size gives nothing.
-        verify_crc: check the sums.
 
     Yields:
         Batches in log order, each with its segment. Their windows are not one stretch of the log:

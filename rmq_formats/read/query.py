@@ -19,14 +19,7 @@ Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Range of queue offsets of one queue; ends are exclusive.
-
-    Attributes:
-        first_offset: smallest queue offset.
-        end_offset: one past the largest.
-        first_ms: smallest store timestamp.
-        end_ms: one past the largest.
-    """
+    """Range of queue offsets and store timestamps of one queue; ends are exclusive."""
 
     first_offset: int = MIN_LONG
     end_offset: int = MAX_LONG
@@ -192,7 +185,6 @@ class Logs:
     """The logs that are read.
 
     Attributes:
-        kind: which.
         tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
     """
 
@@ -227,11 +219,6 @@ class ReadOptions:
 
     Attributes:
         columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
-        query: which records.
-        mode: what becomes of damaged stretches.
-        verify_crc: check the sums of bodies and records.
-        decompress: inflate bodies that the producer compressed.
-        logs: which logs.
     """
 
     columns: tuple[str, ...]

@@ -46,8 +46,6 @@ class _ReadQueue:
     """Units of a queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         records: physical offsets of the records that units name, int64[n].
         places: the places of these units, int64[n].
         dispatched_up_to: physical offset up to which a record without a unit is in no queue; None until it is read.
@@ -64,12 +62,9 @@ class QueuePlaces:
     """Places of records in their queues, for records that begin in a range of the log."""
 
     def __init__(self, store: StoreFiles, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
-        """Create a look-up.
+        """Create a look-up of the records that begin in ``[begin, end)`` of the log.
 
         Args:
-            store: the store's files.
-            begin: physical offset of the range.
-            end: physical offset, exclusive.
             finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a
                 topic without queues, are among them; else the log alone tells of such a topic.
         """

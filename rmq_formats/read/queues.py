@@ -20,11 +20,7 @@ UNITS_AT_ONCE: Final = 1 << 18
 
 
 class ConsumeQueue:
-    """The units of a queue's ConsumeQueue files; see ``QueueUnits``.
-
-    Attributes:
-        files: of the queue.
-    """
+    """The units of a queue's ConsumeQueue files; see ``QueueUnits``."""
 
     directory = staticmethod(paths.consumequeue_dir)
     unit_bytes = UNIT_BYTES
@@ -94,12 +90,6 @@ class ConsumeQueue:
         self, begin: int, end: int, first_offset: int = MIN_LONG, end_offset: int = MAX_LONG
     ) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Read the units of records that begin in ``[begin, end)`` of the log, in pieces.
-
-        Args:
-            begin: physical offset.
-            end: physical offset, exclusive.
-            first_offset: smallest queue offset that is wanted.
-            end_offset: one past the largest.
 
         Yields:
             Queue offset of the first unit of a piece, and an array of UNIT_DTYPE. Pre-blanks, and units of other

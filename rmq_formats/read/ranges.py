@@ -1,17 +1,18 @@
-"""Cuts ranges of a CommitLog into scan splits, and finds record boundaries in the log."""
+"""Ranges of a CommitLog: its bounds, splits, record boundaries, first and last message, and batches of a stream."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import MAX_FRAME_BYTES
-from rmq_formats.codecs.record import decode_record
-from rmq_formats.codecs.record_frame import frame_shape
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_frame import DamageCode, frame_shape
 from rmq_formats.errors import FormatError, StoreNotFoundError
-from rmq_formats.kernels.scan import POSITION, SIZE
+from rmq_formats.kernels import scan
+from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.scan.splits import Split, split_of, usual_split_bytes
+from rmq_formats.scan.splits import Split, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
 # Bytes before an offset that are searched for the record that ends there: most are small, some huge.
@@ -19,6 +20,7 @@ _LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
 _SIZE = Struct(">i")
 
 Range = tuple[int, int]
+_EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which has little over 4 MiB at most by default
 
 
 def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
@@ -40,9 +42,7 @@ def range_splits(
     """Cut some ranges of the log into splits, in log order.
 
     Args:
-        segments: of the log.
         ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
-        log_end: the log's frozen end.
         split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
     """
@@ -70,11 +70,6 @@ def range_splits(
 
 def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
     """Find the physical offset of the first record, or of damage, for a read that begins at an offset.
-
-    Args:
-        storage: where the segments are.
-        segments: of the log.
-        physical_offset: where the read begins.
 
     Returns:
         The offset itself if a record ends there, or the end of the record that it is in; None if neither: it is
@@ -128,3 +123,74 @@ def segment_timestamp_ms(file: OpenRange, segment: Segment) -> int | None:
         return decode_record(data, verify_crc=False).store_timestamp_ms
     except FormatError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """Maximum of log bytes and of records in one batch; None is no limit.
+
+    Attributes:
+        max_records: records of the log, whether a query selects them or not.
+    """
+
+    max_bytes: int | None = None
+    max_records: int | None = None
+
+
+NO_LIMIT = BatchLimit()
+
+
+def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: int, limit: BatchLimit) -> int:
+    """Find the end of a batch that begins at ``start``, at most ``end``: it has the records that begin between.
+
+    Args:
+        start: physical offset; the batch before ended there.
+        end: physical offset one past the last sound record.
+    """
+    if limit.max_bytes is not None:
+        end = min(end, start + limit.max_bytes)
+    if limit.max_records is None:
+        return end
+    remaining = limit.max_records
+    for split in range_splits(segments, [(start, end)], end, end - start):
+        with opened(storage, split.path) as file:
+            for batch in split_frames(file, split, verify_crc=False):
+                if remaining <= len(batch.frames):
+                    last = batch.frames[remaining - 1]
+                    return batch.physical_offset + int(last[scan.POSITION] + last[scan.SIZE])
+                remaining -= len(batch.frames)
+    return end
+
+
+def missing_ranges(segments: Sequence[Segment], start: int, end: int) -> list[Range]:
+    """Find the ranges of ``[start, end)`` that no segment has: their files were deleted."""
+    missing = []
+    at = start
+    for segment in segments:
+        if at < min(segment.start_offset, end):
+            missing.append((at, min(segment.start_offset, end)))
+        at = max(at, segment.end_offset)
+    if at < end:
+        missing.append((at, end))
+    return missing
+
+
+def edge_message(storage: Storage, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
+    """Decode the first or the last sound record of a log, if it stands near that end of a file."""
+    for segment in reversed(segments) if last else segments:
+        with opened(storage, segment.path) as file:
+            data_end = segment.data_end(file)
+            start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
+            message = None
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
+                head_bytes=segment.head_bytes,
+            ):  # fmt: skip
+                sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
+                if len(sound):
+                    message = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)
+                    if not last:
+                        return message
+            if message is not None:
+                return message
+    return None

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_ROLLBACK,
 )
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select as kernel
@@ -38,7 +38,6 @@ class RowFilter:
         """Create a filter.
 
         Args:
-            query: the conditions.
             places: of records in their queues; None where no store tells them.
         """
         self._query = query
@@ -239,7 +238,6 @@ class _IncludedPlaces:
 
         Args:
             bounds: of the queues: those of which nothing is wanted are not looked at.
-            queues: the table that numbers queues.
             numbers: int64[n], row of each record's queue.
             physical_offsets: int64[n], of the records.
             queue_offsets: int64[n], those that the records state.

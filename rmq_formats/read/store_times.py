@@ -51,10 +51,6 @@ def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes
     """Find the store times of segments; None for the file of an object store, and for an unreadable file.
 
     An object would have to be fetched whole, which is what skipping it is to spare.
-
-    Args:
-        storage: where the segments are.
-        segments: of a log, by offset.
     """
     if not storage.is_local:
         return [None] * len(segments)
@@ -64,12 +60,6 @@ def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes
 
 def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> list[Range]:
     """Find the ranges of a log that may have records of a time range, without the segments that have none.
-
-    Args:
-        storage: where the segments are.
-        segments: of the log, by offset.
-        first_ms: smallest store time.
-        end_ms: one past the largest.
 
     Returns:
         Physical offsets, ascending and disjoint, each end exclusive.

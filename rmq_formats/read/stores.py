@@ -18,6 +18,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -28,7 +29,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.segments import Storage, canonical_path, open_storage, split_query
 from rmq_formats.storage.store_files import open_store
-from rmq_formats.storage.threads import in_threads
+
+_MAX_THREADS: Final = 16  # the stores' threads wait for disks and networks
 
 TOML: Final = ".toml"
 _MEMBER_TOPIC: Final = re.compile(rb'"rmq_sys_SYNC_BROKER_MEMBER_([^"\\]+)"\s*:')
@@ -38,6 +40,8 @@ _FILE_KEYS: Final = ("cluster", "brokers")
 _BROKER_KEYS: Final = ("name", "root", "cluster")
 
 _Plan = TypeVar("_Plan")
+Argument = TypeVar("Argument")
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,14 @@ def plan_stores(
 
 
 # --- what is meant --------------------------------------------------------------------------
+
+
+def in_threads(function: Callable[[Argument], Output], arguments: Sequence[Argument]) -> list[Output]:
+    """Apply a function to each of some stores, which wait for disks and networks more than for a processor."""
+    if len(arguments) <= 1:
+        return [function(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(arguments))) as pool:
+        return list(pool.map(function, arguments))
 
 
 @dataclass(frozen=True, slots=True)

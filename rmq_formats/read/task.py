@@ -1,7 +1,14 @@
-"""Executes one task of a plan: reads bytes, yields Arrow batches."""
+"""Executes the tasks of a plan, one or several by threads: reads bytes, yields Arrow batches in log order.
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+The kernels, the CRCs and the reads hold no interpreter lock, so threads share the work as processes would.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from queue import Queue, SimpleQueue
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +26,7 @@ from rmq_formats.read.queue_places import QueuePlaces
 from rmq_formats.read.queues import ConsumeQueue, message_units
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector, queue_log_query
+from rmq_formats.read.variants.queue_logs import PartSelector, QueueLogsTask, part_frames, queue_log_query
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues
@@ -27,15 +34,14 @@ from rmq_formats.storage.segments import Storage, open_storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 
 _NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+_BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most; the next read waits for their taker
+_TASKS_AHEAD: Final = 1  # beside those that threads work on
+
+_Item: TypeAlias = pa.RecordBatch | BaseException | None
 
 
 def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Read the records of one task, in log order.
-
-    Args:
-        root: of the store, a path or URI.
-        task: of a plan.
-        options: columns and damage mode.
 
     Raises:
         FormatError: in FAILFAST, at the first damage that the task meets.
@@ -60,13 +66,7 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
 
 
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Build a row for a range of the log whose segment was deleted, if damage becomes rows.
-
-    Args:
-        start: physical offset, inclusive.
-        end: physical offset, exclusive.
-        options: columns and damage mode.
-    """
+    """Build a row for a range of the log whose segment was deleted, if damage becomes rows."""
     if options.mode is Mode.PERMISSIVE and options.query.includes_damage:
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
@@ -102,7 +102,7 @@ def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOption
     for part in task.parts:
         for batch in record_batches(
             part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
-            selector=part_selector(part, query), path=part.split.path,
+            selector=PartSelector(part, query), path=part.split.path,
         ):  # fmt: skip
             yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
 
@@ -163,3 +163,92 @@ def _unit_points(store: StoreFiles, task: QueuesTask, query: Query) -> Points:
     if not offsets:
         return _NO_POINTS
     return Points.of(np.concatenate(offsets), np.concatenate(sizes))
+
+
+class _Output:
+    """The batches of one task; None ends them, an exception too."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.items: Queue[_Item] = Queue(_BATCHES_AHEAD)
+
+    def drain(self) -> None:
+        while not self.items.empty():
+            self.items.get_nowait()
+
+
+def read_tasks(root: str, tasks: Sequence[Task], options: ReadOptions, threads: int) -> Iterator[pa.RecordBatch]:
+    """Read the records of tasks, in log order. Closing the iterator stops the work.
+
+    At most ``threads + 1`` tasks are begun and not taken, each with at most four batches of some 8 MiB.
+
+    Args:
+        threads: how many read; with one, or with one task, it is the caller's own.
+
+    Raises:
+        FormatError: in FAILFAST, at the first damage, behind all batches before it.
+        StoreError: a file that cannot be read.
+    """
+    if threads > 1 and len(tasks) > 1:
+        yield from _Reading(root, options).batches(tasks, min(threads, len(tasks)))
+        return
+    for task in tasks:
+        yield from read_task(root, task, options)
+
+
+class _Reading:
+    """One read of tasks by threads of its own."""
+
+    def __init__(self, root: str, options: ReadOptions) -> None:
+        self._root = root
+        self._options = options
+        self._stopped = threading.Event()
+        self._work: SimpleQueue[_Output | None] = SimpleQueue()
+
+    def batches(self, tasks: Sequence[Task], threads: int) -> Iterator[pa.RecordBatch]:
+        # Daemons: a reader that nobody closed must not hold up the interpreter's end.
+        workers = [threading.Thread(target=self._run, name="rmq-read", daemon=True) for _ in range(threads)]
+        outputs = map(_Output, tasks)
+        begun: deque[_Output] = deque()
+        for worker in workers:
+            worker.start()
+        try:
+            for output in islice(outputs, threads + _TASKS_AHEAD):
+                begun.append(output)
+                self._work.put(output)
+            while begun:
+                while (item := begun[0].items.get()) is not None:
+                    if isinstance(item, BaseException):
+                        raise item
+                    yield item
+                begun.popleft()
+                for output in islice(outputs, 1):
+                    begun.append(output)
+                    self._work.put(output)
+        finally:
+            self._stop(workers, begun)
+
+    def _stop(self, workers: Sequence[threading.Thread], begun: Sequence[_Output]) -> None:
+        """End the threads: each at its next batch, for which it then has room."""
+        self._stopped.set()
+        for _ in workers:
+            self._work.put(None)
+        for output in begun:
+            output.drain()
+        for worker in workers:
+            if worker is not threading.current_thread():  # a collection of garbage may close this anywhere
+                worker.join()
+
+    def _run(self) -> None:
+        while (output := self._work.get()) is not None:
+            end: _Item = None
+            try:
+                for batch in read_task(self._root, output.task, self._options):
+                    if self._stopped.is_set():
+                        return
+                    output.items.put(batch)
+            except BaseException as error:  # the reader raises it
+                end = error
+            if self._stopped.is_set():
+                return
+            output.items.put(end)

@@ -14,7 +14,7 @@ from rmq_formats.read.log_end import find_leftovers
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import MAX_LONG, Include, Query, Queue, ReadOptions
 from rmq_formats.read.queue_places import QueuePlaces
-from rmq_formats.read.threads import read_tasks
+from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.store_files import StoreFiles
 
 _COLUMNS = ("topic", "queue_id", "physical_offset", "size", "store_timestamp")
@@ -64,10 +64,6 @@ class UnqueuedSum:
     """Messages of a topic that no queue has for one reason.
 
     Attributes:
-        topic: theirs.
-        reason: why.
-        messages: how many.
-        bytes: of their records.
         first_store_timestamp: the earliest, in ms.
         last_store_timestamp: the latest, in ms.
     """

@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET, PRE_BLANK
 from rmq_formats.codecs.index import IndexBound
-from rmq_formats.codecs.layout import (
-    EXT_END_BYTES,
-    EXT_UNIT_MIN_BYTES,
-    INDEX_ENTRY_BYTES,
-    UNIT_BYTES,
-)
+from rmq_formats.codecs.layout import EXT_END_BYTES, EXT_UNIT_MIN_BYTES, INDEX_ENTRY_BYTES, UNIT_BYTES
 from rmq_formats.kernels import index as index_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
@@ -109,7 +104,6 @@ def closed_gaps(offsets: Rows, places: Rows) -> Rows:
 
     Args:
         offsets: queue offsets of the records of a queue's units, in their order.
-        places: of these units.
     """
     leads = np.maximum(offsets - places, 0)
     missing = np.diff(leads) + np.diff(places) - 1
@@ -234,7 +228,6 @@ class IndexBuilder:
         """Start an empty IndexFile.
 
         Args:
-            slots: size of its slot table.
             previous_end: the last message of the file before; None if first.
         """
         self._slots = np.zeros(slots, dtype=np.int32)

@@ -1,9 +1,10 @@
 """Dispatches scanned records: collects ConsumeQueue units and Index keys, batch by batch.
 
-The broker's dispatch and the rebuild of a store at rest both go through here.
+The broker's dispatch and the rebuild of a store at rest both go through here. Units of light queues (LMQ) are chosen by
+the queues of their records' own units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels.inner_batches import BATCH_COLUMNS, find_inner_batches
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan.segment import FrameBatch
 
 _FIRST_QUEUES = 256
@@ -18,6 +20,7 @@ _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
 _MOST_FIRST_ROWS = 1 << 19  # the log's size may be that of a damaged file
 _USUAL_RECORD_BYTES = 512
+Units = NDArray[np.int64]
 
 
 class QueueTable:
@@ -80,7 +83,6 @@ class Dispatcher(QueueTable):
         """Create a dispatcher with empty tables.
 
         Args:
-            delay_levels_ms: ``messageDelayLevel``.
             log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
                 not copied when they grow, and what they do not use costs nothing.
             tags_from: physical offset of the first record whose TAGS are a key of the Index.
@@ -160,3 +162,39 @@ def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:
     grown = np.empty((2 * len(table), table.shape[1]), dtype=np.int64)
     grown[: len(table)] = table
     return grown
+
+
+def own_queues(units: Units) -> Units:
+    """Return the queue number of each record's own topic, int64[n]: its own unit precedes those of light queues.
+
+    Args:
+        units: int64[n, UNIT_COLUMNS], in log order, with all units of each record.
+    """
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
+    queues: Units = units[is_own, kernel.UNIT_QUEUE][np.cumsum(is_own) - 1]
+    return queues
+
+
+def with_store_times(units: Units) -> Units:
+    """Set the store time of LMQ units to their record's, as units in RocksDB have store times."""
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
+    if is_own.all():
+        return units
+    timed = units.copy()
+    timed[:, kernel.UNIT_STORE_TIMESTAMP] = units[is_own, kernel.UNIT_STORE_TIMESTAMP][np.cumsum(is_own) - 1]
+    return timed
+
+
+def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topics: Collection[str]) -> Units:
+    """Drop the LMQ units of records in batch queues, as only Java's ``ConsumeQueue`` writes LMQ units.
+
+    Args:
+        units: int64[n, UNIT_COLUMNS], as in ``own_queues``.
+        names: topic and queue id of each queue number in them.
+    """
+    if not batch_topics:
+        return units
+    is_batch = np.array([topic in batch_topics for topic, _ in names], dtype=bool)
+    is_light = units[:, kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
+    kept: Units = units[~(is_light & is_batch[own_queues(units)])]
+    return kept

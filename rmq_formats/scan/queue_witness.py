@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import LOST_UNIT_SIZE, MAX_RECORD_BYTES, PRE_BLANK_SIZE
-from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.kernels import witness as kernel
+from rmq_formats.kernels import units as kernel
 from rmq_formats.scan.derived_images import NOTHING_LOST, LostRanges, Rows, place_units
 
 Mask = NDArray[np.bool_]
@@ -77,9 +76,8 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
         units: int64[m, ROW_COLUMNS], what stands in its files, ascending by place in QUEUE_OFFSET; zeros at the end may
             be left out. Addresses in ConsumeQueueExt are resolved; of other units STORE_TIMESTAMP is 0.
         rows: int64[k, ROW_COLUMNS], the queue's records, ascending by physical offset, with their own queue offsets.
-        log: bounds of the log.
     """
-    physical, size = units[:, unit_kernel.PHYSICAL_OFFSET], units[:, unit_kernel.SIZE]
+    physical, size = units[:, kernel.PHYSICAL_OFFSET], units[:, kernel.SIZE]
     names = np.empty(len(units), dtype=np.int64)
     kernel.name_records(units, rows, names)
     is_lost_unit = are_lost_units(units, log.end)
@@ -87,13 +85,13 @@ def merge_queue(first_place: int, units: Rows, rows: Rows, log: LogBounds) -> Me
     names[no_record] = kernel.NO_RECORD
     limit = max(MAX_RECORD_BYTES, log.largest_record_bytes)
     is_old = (names < 0) & (physical >= 0) & (size > 0) & (size <= limit) & (physical + size <= log.start)
-    at = units[:, unit_kernel.QUEUE_OFFSET]
+    at = units[:, kernel.QUEUE_OFFSET]
     is_right = _right_units(units, rows, names, is_old)
     places = np.full(len(rows), NOT_PLACED, dtype=np.int64)
     right = np.flatnonzero(is_right)
     named = right[names[right] >= 0]
     places[names[named]] = at[named]
-    is_blank = (physical == 0) & (size == PRE_BLANK_SIZE) & (units[:, unit_kernel.TAGS_CODE] == 0)
+    is_blank = (physical == 0) & (size == PRE_BLANK_SIZE) & (units[:, kernel.TAGS_CODE] == 0)
     is_left = _left_units(units, names, right, is_old & ~is_right, len(rows))
     is_lost = is_lost_unit | (~is_right & _in_ranges(log.lost, physical) & (size > 0))
     if not len(rows):  # its messages are lost or quarantined: the next ones must not get their offsets
@@ -118,15 +116,15 @@ def lost_units(units: Rows) -> Rows:
     stops in front of one.
     """
     lost = units.copy()
-    lost[:, unit_kernel.SIZE] = LOST_UNIT_SIZE
-    lost[:, unit_kernel.TAGS_CODE] = 0
+    lost[:, kernel.SIZE] = LOST_UNIT_SIZE
+    lost[:, kernel.TAGS_CODE] = 0
     return lost
 
 
 def are_lost_units(units: Rows, log_end: int) -> Mask:
     """Return which units are those of lost messages, as ``lost_units`` makes them."""
-    physical = units[:, unit_kernel.PHYSICAL_OFFSET]
-    is_alike: Mask = (units[:, unit_kernel.SIZE] == LOST_UNIT_SIZE) & (units[:, unit_kernel.TAGS_CODE] == 0)
+    physical = units[:, kernel.PHYSICAL_OFFSET]
+    is_alike: Mask = (units[:, kernel.SIZE] == LOST_UNIT_SIZE) & (units[:, kernel.TAGS_CODE] == 0)
     is_alike &= (physical >= 0) & (physical < log_end)
     return is_alike
 
@@ -148,14 +146,14 @@ def _right_units(units: Rows, rows: Rows, names: Rows, is_old: Mask) -> Mask:
     Old units after a live one are those of ``_left_units``.
     """
     is_right = (names >= 0) | is_old
-    physical = units[:, unit_kernel.PHYSICAL_OFFSET]
+    physical = units[:, kernel.PHYSICAL_OFFSET]
     if is_right.any() and not (np.diff(physical[is_right]) > 0).all():
         is_right = names >= 0
         live = np.flatnonzero(is_right)
         in_order = np.zeros(len(live), dtype=np.bool_)
         kernel.longest_rise(np.ascontiguousarray(physical[live]), in_order)
         is_right[live] = in_order
-        _drop_strays(units[:, unit_kernel.QUEUE_OFFSET], rows, names, is_right)
+        _drop_strays(units[:, kernel.QUEUE_OFFSET], rows, names, is_right)
         first_live = int(is_right.argmax()) if is_right.any() else len(units)
         is_right[:first_live] = is_old[:first_live]  # in any order: what a cut left counts again after newer units
     return is_right
@@ -168,14 +166,12 @@ def _left_units(units: Rows, names: Rows, right: Rows, is_old: Mask, row_count: 
     after the unit of the last record, is that of no other record.
 
     Args:
-        units: of the queue.
         names: the record of each, by number.
         right: numbers of the units that are right.
         is_old: bool[m], the expired units that are not right by their order.
-        row_count: number of the queue's records.
     """
     is_left = np.zeros(len(units), dtype=np.bool_)
-    old = np.flatnonzero(is_old & (units[:, unit_kernel.PHYSICAL_OFFSET] > 0))
+    old = np.flatnonzero(is_old & (units[:, kernel.PHYSICAL_OFFSET] > 0))
     live = right[names[right] >= 0]
     if not len(old) or not len(live):
         return is_left
@@ -195,7 +191,7 @@ def _drop_strays(at: Rows, rows: Rows, names: Rows, is_right: Mask) -> None:
     right = right[names[right] >= 0]
     if not len(right):
         return
-    offsets = rows[names[right], unit_kernel.QUEUE_OFFSET]
+    offsets = rows[names[right], kernel.QUEUE_OFFSET]
     shifts = at[right] - offsets
     cuts = np.flatnonzero(np.diff(shifts) != 0) + 1
     bounds = np.concatenate([[0], cuts, [len(right)]]).tolist()
@@ -220,8 +216,8 @@ def _drop_strays(at: Rows, rows: Rows, names: Rows, is_right: Mask) -> None:
 def _place_alone(rows: Rows, log: LogBounds, places: Rows) -> None:
     """Place all records by the log alone."""
     placement = place_units(rows, log.lost)
-    at = np.searchsorted(rows[:, unit_kernel.PHYSICAL_OFFSET], placement.rows[:, unit_kernel.PHYSICAL_OFFSET])
-    places[at] = placement.rows[:, unit_kernel.QUEUE_OFFSET]
+    at = np.searchsorted(rows[:, kernel.PHYSICAL_OFFSET], placement.rows[:, kernel.PHYSICAL_OFFSET])
+    places[at] = placement.rows[:, kernel.QUEUE_OFFSET]
 
 
 def _fill_front(
@@ -236,7 +232,7 @@ def _fill_front(
     if alone[first] == place:
         places[:first] = alone[:first]
         return
-    offsets = rows[: first + 1, unit_kernel.QUEUE_OFFSET]
+    offsets = rows[: first + 1, kernel.QUEUE_OFFSET]
     steps = offsets - np.arange(first + 1) == offsets[first] - first
     gaps = np.flatnonzero(~steps)
     begin = max(int(gaps[-1]) + 1 if len(gaps) else 0, first - place)
@@ -254,10 +250,10 @@ def _fill_between(at: Rows, right: Rows, names: Rows, rows: Rows, places: Rows) 
         if stop - begin == last - first:
             places[begin:stop] = np.arange(first, last)
             continue
-        offsets = rows[begin:stop, unit_kernel.QUEUE_OFFSET]
-        targets = offsets + last - rows[stop, unit_kernel.QUEUE_OFFSET]
+        offsets = rows[begin:stop, kernel.QUEUE_OFFSET]
+        targets = offsets + last - rows[stop, kernel.QUEUE_OFFSET]
         if begin:
-            by_last = offsets + first - 1 - rows[begin - 1, unit_kernel.QUEUE_OFFSET]
+            by_last = offsets + first - 1 - rows[begin - 1, kernel.QUEUE_OFFSET]
             targets = np.where((by_last >= first) & (by_last < last), by_last, targets)
         targets = np.where((targets >= first) & (targets < last), targets, NOT_PLACED)
         highest = np.maximum.accumulate(np.concatenate([[NOT_PLACED], targets[:-1]]))
@@ -272,17 +268,17 @@ def _append(at: Rows, right: Rows, names: Rows, rows: Rows, log: LogBounds, plac
         end = int(at[last]) + 1
         if names[last] >= 0:
             begin = int(names[last]) + 1
-            end_physical_offset = int(rows[begin - 1, [unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE]].sum())
+            end_physical_offset = int(rows[begin - 1, [kernel.PHYSICAL_OFFSET, kernel.SIZE]].sum())
         if begin and end < kept_end:
-            shift = end - 1 - int(rows[begin - 1, unit_kernel.QUEUE_OFFSET])
-            targets = rows[begin:, unit_kernel.QUEUE_OFFSET] + shift
+            shift = end - 1 - int(rows[begin - 1, kernel.QUEUE_OFFSET])
+            targets = rows[begin:, kernel.QUEUE_OFFSET] + shift
             fits = np.flatnonzero((targets >= end) & (targets < kept_end))
             if len(fits) and (np.diff(targets[fits]) > 0).all():
                 places[begin + fits] = targets[fits]
                 begin += int(fits[-1]) + 1
                 end_physical_offset = -1
     if begin < len(rows):
-        unit_kernel.append_rows(rows[begin:], kept_end, end_physical_offset, *log.lost, places[begin:])
+        kernel.append_rows(rows[begin:], kept_end, end_physical_offset, *log.lost, places[begin:])
         np.maximum(places[begin:], NOT_PLACED, out=places[begin:])
 
 
@@ -291,13 +287,13 @@ def _merged(
 ) -> MergedQueue:  # fmt: skip
     placed = np.flatnonzero(places >= 0)
     merged = rows[placed].copy()
-    merged[:, unit_kernel.QUEUE_OFFSET] = places[placed]
+    merged[:, kernel.QUEUE_OFFSET] = places[placed]
     old = units[is_old].copy()
     merged = np.concatenate([old, merged])
-    merged = np.ascontiguousarray(merged[np.argsort(merged[:, unit_kernel.QUEUE_OFFSET], kind="stable")])
-    end = max(end, int(merged[-1, unit_kernel.QUEUE_OFFSET]) + 1 if len(merged) else end)
+    merged = np.ascontiguousarray(merged[np.argsort(merged[:, kernel.QUEUE_OFFSET], kind="stable")])
+    end = max(end, int(merged[-1, kernel.QUEUE_OFFSET]) + 1 if len(merged) else end)
     is_before = np.arange(len(rows)) < (int(placed[0]) if len(placed) else len(rows))
     first_place = int(places[placed[0]]) if len(placed) else end
-    is_former = is_before & (places < 0) & (not (old[:, unit_kernel.QUEUE_OFFSET] < first_place).any())
-    lost = lost[~np.isin(lost[:, unit_kernel.QUEUE_OFFSET], merged[:, unit_kernel.QUEUE_OFFSET])]
+    is_former = is_before & (places < 0) & (not (old[:, kernel.QUEUE_OFFSET] < first_place).any())
+    lost = lost[~np.isin(lost[:, kernel.QUEUE_OFFSET], merged[:, kernel.QUEUE_OFFSET])]
     return MergedQueue(merged, end, is_right, places, lost, is_former, (places < 0) & ~is_former)

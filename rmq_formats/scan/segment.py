@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
@@ -77,14 +77,10 @@ def scan_segment(
     """Scan the frames that begin in ``[start, limit)`` of a segment.
 
     Args:
-        reader: the segment's bytes.
-        file_offset: physical offset of its first byte.
-        file_bytes: its size.
         start: first byte of the split, in the file; 0 begins there, more searches a sound frame.
         limit: end of the split, in the file; None is the end of the data.
         data_end: bytes of the file from here on are known to be zero, or are not to be read (the
             frozen bound of a live store); None reads all.
-        verify_crc: check body and record sums.
         search: look for the first sound frame from ``start`` on; False where one is known to begin there.
         head_bytes: in front of each record, see ``Segment``.
         window_bytes: memory for a window; a larger record enlarges it.

@@ -22,11 +22,8 @@ class Split:
 
     Attributes:
         number: place in log order, from 0.
-        path: the segment's file.
         file_offset: physical offset of the file's first byte.
         file_bytes: size of the file when it was planned.
-        start: first byte, in the file.
-        limit: one past the last byte, in the file.
         data_end: from here on the file is zero, or not to be read (the bound of a live store).
         head_bytes: in front of each record, see ``Segment``.
     """
@@ -59,10 +56,7 @@ def split_frames(
     """Scan the frames of a split, see ``scan_segment``.
 
     Args:
-        reader: the segment's bytes.
-        split: which of them.
         begin: the file position of its first frame; None searches that from its start on.
-        verify_crc: check body and record sums.
     """
     return scan_segment(
         reader, split.file_offset, split.file_bytes, start=split.start if begin is None else begin, limit=split.limit,
@@ -83,8 +77,6 @@ def plan_splits(
     damage. Otherwise bytes behind the last sound record are a torn tail, and are scanned.
 
     Args:
-        storage: where the segments are.
-        segments: in log order.
         split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
         ends: of the files' data, where they are known.
@@ -108,7 +100,6 @@ def usual_split_bytes(log_bytes: int, split_bytes: int, min_splits: int) -> int:
     """Return the size that splits of a log aim at.
 
     Args:
-        log_bytes: to be cut.
         split_bytes: at most, but for a log of which there would be more than ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
     """
@@ -143,8 +134,6 @@ def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
     """Count the bytes of a torn tail: bytes after the last sound record where no broker is writing.
 
     Args:
-        storage: where the segments are.
-        segments: in log order.
         bound: their ``frozen_end``.
 
     Returns:

@@ -195,7 +195,6 @@ def _start_workers(spark: "SparkSession") -> None:
 
 
 def _jars() -> Path:
-    """Return the directory of Spark's own jars."""
     import pyspark  # noqa: PLC0415
 
     return Path(pyspark.__file__).parent / "jars"

@@ -22,8 +22,6 @@ class Expression:
     """Compiled expression; called with properties, it returns whether they fulfil it.
 
     Attributes:
-        text: the expression as given.
-        names: properties that the expression names.
         evaluate: gives True, False, or None where null values leave it open; raises SqlError where it cannot be
             evaluated for the properties.
     """

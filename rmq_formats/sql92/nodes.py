@@ -13,8 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from rmq_formats.sql92 import values
-from rmq_formats.sql92.tokens import PARSE_EXCEPTION
-from rmq_formats.sql92.values import SqlError, Value
+from rmq_formats.sql92.values import PARSE_EXCEPTION, SqlError, Value
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
@@ -43,11 +42,8 @@ class Node:
     """Node of the syntax tree: a part of an expression.
 
     Attributes:
-        kind: decides where the node may stand.
-        evaluate: computes its value from a message's properties.
         text: the node as Java prints it.
         value: of a literal.
-        depth: levels of nesting.
     """
 
     kind: NodeKind

@@ -21,6 +21,7 @@ class Long(int):
 Value = str | int | float | bool | None
 INT_BITS: Final = 32
 LONG_BITS: Final = 64
+PARSE_EXCEPTION: Final = "org.apache.rocketmq.filter.parser.ParseException"
 _LEAST_DOUBLE: Final = 4.9e-324
 _SPACES: Final = "".join(map(chr, range(0x21)))  # String#trim
 _INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d+)")

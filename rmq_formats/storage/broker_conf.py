@@ -29,7 +29,6 @@ class BrokerConf:
     """The settings of a file that concern a store at rest; None where the file does not have one.
 
     Attributes:
-        path: of the file.
         sizes: sizes, ``delay_levels_ms`` and ``tags_from``, by their names in ``VerifyOptions``.
         root: ``storePathRootDir``.
         commitlog_paths: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, as they are written.

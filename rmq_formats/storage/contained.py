@@ -95,11 +95,6 @@ def _refusal(name: str, parent: int, shown: str | Path, expected: str) -> StoreE
 def parent_directory(root: str | Path, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
     """Open the parent directory of a relative path; yield the descriptor and the path's last name.
 
-    Args:
-        root: of the store.
-        path: below it.
-        create: make the directories that are missing.
-
     Raises:
         StoreError: a path that leaves the root, by its names or by a link on its way.
         FileNotFoundError: a directory is missing.

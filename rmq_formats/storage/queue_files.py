@@ -14,8 +14,6 @@ class QueueFiles:
     """One queue's files.
 
     Attributes:
-        topic: its topic.
-        queue_id: its number in it.
         segments: the files, by offset; at least one.
     """
 

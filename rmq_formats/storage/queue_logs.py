@@ -29,8 +29,6 @@ class QueueLog:
     """The log of one queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         segments: its files, by offset; at least one. Of a compacted log some are gone, with the places that they had.
         units: files of its units, by offset: 20 bytes a unit in tiered storage, 46 in a compacted log, where each file
             has the offset of its log file.
@@ -57,10 +55,6 @@ def compaction_queue_dir(root: str) -> str:
 def compacted_logs(store: StoreFiles, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
     """List the logs of compacted topics of a store, by topic and queue.
 
-    Args:
-        store: the store's files.
-        wants_topic: whether a topic is wanted.
-
     Raises:
         StoreSizeError: files overlap.
     """
@@ -81,7 +75,6 @@ def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
     """List the brokers that have a directory in a tiered storage: by cluster and name, with the directory.
 
     Args:
-        storage: where it is.
         tier: ``tieredStoreFilePath``.
     """
     directories = {}
@@ -98,9 +91,8 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
     """Find the directory of a broker in a tiered storage.
 
     Args:
-        storage: where it is.
         tier: ``tieredStoreFilePath``.
-        cluster: the broker's cluster; None where it is not known.
+        cluster: None where it is not known.
         broker: its name; None where it is not known: then there must be one broker only.
 
     Raises:
@@ -123,11 +115,6 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
 
 def tiered_logs(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
     """List the logs of a broker's queues in tiered storage, by topic and queue.
-
-    Args:
-        storage: where it is.
-        directory: of the broker.
-        wants_topic: whether a topic is wanted.
 
     Raises:
         StoreSizeError: files overlap.

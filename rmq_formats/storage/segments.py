@@ -41,8 +41,6 @@ class Entry:
     """One directory entry.
 
     Attributes:
-        name: of the file or directory.
-        is_directory: whether it is one.
         size_bytes: 0 for a directory.
         version: a number that differs once the file has been changed or replaced: the time of its last change in ns
             (of a local file's inode, which, unlike that of its content, no copy tool sets back); 0 where none is known.
@@ -358,11 +356,8 @@ class Segment:
     """One file of a sequence of files, each named by the offset of its first byte.
 
     Attributes:
-        path: of the file.
         start_offset: of its first byte, in bytes from the begin of the sequence.
-        size_bytes: its size.
         head_bytes: in front of each record: 48 in a DLedger CommitLog, else 0.
-        version: that of ``Entry``.
         log_bytes: bytes from the file's begin that belong to the log, where that is known: leftovers of an earlier
             recovery follow; None where all bytes up to the last that is not zero belong to it.
     """

@@ -70,7 +70,6 @@ class StoreVariants:
 
     Attributes:
         places: file or directory that proves each layout.
-        batch_topics: topics whose queue is a BatchConsumeQueue.
         has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
         unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
     """
@@ -288,7 +287,6 @@ def queue_files_refusal(layouts: StoreVariants, database: str | None) -> str | N
     """Return why a store has no ConsumeQueue files for an access path or a tool that needs them.
 
     Args:
-        layouts: the store's layouts.
         database: the RocksDB with the store's queues; see ``read.variants.queue_choice``.
     """
     if database is None:
@@ -310,12 +308,7 @@ _BY_BROKER: Final = (Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES)
 
 
 def broker_refusal(layouts: StoreVariants, *, light_queues: bool) -> str | None:
-    """Return why a broker may not open the store.
-
-    Args:
-        layouts: of the store.
-        light_queues: whether the broker's settings have light queues (LMQ).
-    """
+    """Return why a broker may not open the store."""
     if Variant.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
         return f"{layouts.places[Variant.LIGHT_QUEUES]}: {what}"
@@ -365,7 +358,6 @@ def records_refusal(root: str, light_topics: Sequence[str], batch_topics: Sequen
     """Return why records of the log prevent a ConsumeQueue rebuild, or an append.
 
     Args:
-        root: of the store.
         light_topics: whose messages were put into light queues.
         batch_topics: that have inner batches, where nothing tells which other topics have batch queues.
     """

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_formats.arrow.pulled import pulled_frames
+from rmq_formats.arrow.batches import pulled_frames
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import ClusterError
 from rmq_lakehouse.live.client import ClusterLink, resolve_access

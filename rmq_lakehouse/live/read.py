@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.arrow.batches import record_batches
-from rmq_formats.arrow.pulled import pulled_frames
+from rmq_formats.arrow.batches import pulled_frames, record_batches
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import ClusterError

@@ -21,8 +21,7 @@ from rmq_formats.read.config_documents import (
     table_of,
     with_light_table,
 )
-from rmq_formats.storage.rocksdb import DEFAULT_FAMILY
-from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
+from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, Pairs, make_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.convert.files import copy_file, refuse_link_out
 

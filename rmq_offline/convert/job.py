@@ -11,10 +11,9 @@ from typing import Any, Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.storage.open_logs import refuse_open_log
 from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
-from rmq_formats.storage.store_lock import directory_lock, store_lock
+from rmq_formats.storage.store_lock import directory_lock, refuse_open_log, store_lock
 from rmq_offline.convert.layouts import Converted, Source, convert_to_classic, convert_to_rocksdb
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.tasks.runner import Runner

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.codecs.record_layout import SIZE_AND_MAGIC
 from rmq_formats.errors import OptionError
 from rmq_formats.kernels import dledger as kernel

@@ -11,7 +11,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
-from rmq_formats.read.checkpoint import read_checkpoint
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.queue_choice import dispatched_end
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range

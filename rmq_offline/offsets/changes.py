@@ -15,9 +15,8 @@ from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import offsets_file, read_config, stored_offsets
 from rmq_formats.read.config_documents import LIGHT_TABLE, OFFSETS
 from rmq_formats.storage.contained import parent_directory, read_file, replace_file
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store, Time

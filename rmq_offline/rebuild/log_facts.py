@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.damage import Damage
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.scan.splits import Split
 from rmq_offline.tasks.waves import Area
 from rmq_offline.tasks.workspace import read_longs, write_longs

@@ -29,10 +29,10 @@ from rmq_formats.codecs.variants.rocksdb_queue import (
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
-from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
-from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
+from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
+from rmq_formats.storage.store_lock import is_locked
 from rmq_formats.storage.store_variants import is_rocksdb
 from rmq_offline.rebuild.standing_database import Units, expired_units, list_database_queues
 

@@ -18,13 +18,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.index import IndexBound, entry_position
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.derived_images import Rows
-from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.light_units import drop_light_units, own_queues
+from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, own_queues
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.rebuild import log_facts

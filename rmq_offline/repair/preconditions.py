@@ -13,10 +13,9 @@ from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.nearby_store import refuse_no_store
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import list_segments, opened
-from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_files import StoreFiles, open_store, refuse_no_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.rebuild.queue_database import refuse_open_database
 from rmq_offline.repair.filler import Fill, LogRange

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as verify_kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment

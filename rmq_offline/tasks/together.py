@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from rmq_formats.errors import RmqError
-from rmq_formats.storage.threads import in_threads
+from rmq_formats.read.stores import in_threads
 from rmq_offline.tasks.runner import Runner
 
 Report = TypeVar("Report")

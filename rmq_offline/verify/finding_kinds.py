@@ -6,7 +6,7 @@
 from dataclasses import replace
 from typing import Final
 
-from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_offline.verify import variant_kinds
 from rmq_offline.verify.findings import Finding, Kind, Severity
 

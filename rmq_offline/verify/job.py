@@ -12,12 +12,11 @@ import numpy as np
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.read.checkpoint import read_checkpoint
+from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.splits import Split, plan_splits
-from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import Segment, opened
-from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import RECORD_VERSIONS
-from rmq_formats.codecs.record_frame import CRC_MASK, FrameShape
+from rmq_formats.codecs.record_frame import CRC_MASK, Damage, DamageCode, FrameShape
 from rmq_formats.codecs.record_layout import HEAD_FIELDS, PORT_BYTES, SYS_FLAG, head_struct, host_kind
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import verify as kernel

@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rmq_formats.arrow.derive import UnitRows, key_table
-from rmq_formats.arrow.encode import check_topic
+from rmq_formats.arrow.encode import UnitRows, check_topic, key_table
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import IndexBound, IndexHeader
 from rmq_formats.codecs.layout import INDEX_HEADER_BYTES, PRE_BLANK_SIZE, UNIT_BYTES

@@ -19,10 +19,10 @@ from rmq_formats.arrow.builder import MAX_ROWS, BatchBuilder
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import COMMITLOG, Mode, schema_of
 from rmq_formats.codecs.compression import Compression, compress
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_PREPARED
 from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_record
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns.gather import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmq_formats.scan.segment import scan_segment

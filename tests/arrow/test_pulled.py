@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_formats.arrow.batches import record_batches
-from rmq_formats.arrow.pulled import pulled_frames
+from rmq_formats.arrow.batches import pulled_frames, record_batches
 from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.compression import Compression, compress
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.record import decode_record, encode_record
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
 from tests.support.stores.record_strategies import plain_message

@@ -13,7 +13,7 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.properties import encode_properties
-from rmq_formats.codecs.variants.inner_batch import inner_messages
+from rmq_formats.codecs.variants.batch_consumequeue import inner_messages
 from tests.broker.conftest import Asker, Clock, messages
 
 FLAGS = 0xC0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_formats.codecs.bloom import BloomFilter
+from rmq_formats.codecs.consumequeue_ext import BloomFilter
 
 
 def test_sizes_are_the_original_s() -> None:

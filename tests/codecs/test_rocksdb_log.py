@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.codecs.rocksdb_log import BLOCK_BYTES, LogEnd, find_log_end
-from rmq_formats.kernels.crc32c import crc32c
+from rmq_formats.kernels.crc import crc32c
 
 NUMBER = 7
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq_core.store.config import StoreConfig
-from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import inner_messages, is_inner_batch
 from tests.interop import peer
 from tests.interop.test_store_handed_over import HandedOver
 from tests.store.derived_from_log import check_derived, records

@@ -5,8 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.damage import Damage
-from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.codecs.record_frame import Damage, FrameShape, frame_shape
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from tests.support.oracles.commitlog_walk import walk

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import MAGIC_BLANK, MAX_FRAME_BYTES
 from rmq_formats.codecs.paths import parse_segment_name
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.scan.segment import scan_segment

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, PRE_BLANK, Unit
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import MAGIC_BLANK, UNIT_BYTES
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import encode_record
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_offline.rebuild.report import RebuildReport
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, Kind

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import MAX_FRAME_BYTES
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from tests.support.oracles.commitlog_walk import Blank, Frame, walk
 from tests.support.stores.record_strategies import encode_segment, messages, plain_message
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreNotFoundError
-from rmq_formats.storage.nearby_store import no_store_error
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_files import open_store
+from rmq_formats.storage.store_files import no_store_error, open_store
 
 
 @pytest.fixture

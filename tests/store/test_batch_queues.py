@@ -14,7 +14,7 @@ from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.results import Boundary, GetStatus, PutResult, PutStatus
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import inner_messages, is_inner_batch
 from rmq_formats.errors import OptionError, StoreLayoutError
 from tests.conftest import VARIANTS
 from tests.store.conftest import Opener

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreLockedError
-from rmq_formats.storage import file_locks, open_logs
+from rmq_formats.storage import store_lock as locks
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.convert.job import convert_store
 from rmq_offline.tasks.runner import ProcessRunner
@@ -67,7 +67,7 @@ def test_a_store_without_its_lock_file_is_refused(
 ) -> None:
     store = small_store(tmp_path / "store", 30)
     if not has_leases:
-        monkeypatch.setattr(open_logs, "is_open_for_writing", lambda _: None)
+        monkeypatch.setattr(locks, "is_open_for_writing", lambda _: None)
     with a_process(hold, store) as pid:
         before = tree(store)
         with pytest.raises(StoreLockedError, match=rf"process {pid} \(.*\) .* without the lock\. Stop it first"):
@@ -105,14 +105,14 @@ def test_who_reads_a_log_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_what_abort_says_of_others_is_no_reason(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = small_store(tmp_path / "store", 30)
     (store / "abort").write_text(content)
-    monkeypatch.setattr(open_logs, "is_open_for_writing", lambda _: None)
+    monkeypatch.setattr(locks, "is_open_for_writing", lambda _: None)
     rebuild(store)
 
 
 def test_what_is_no_file_is_not_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    assert not file_locks.is_locked(str(tmp_path / "pipe"))
-    assert file_locks.is_open_for_writing(str(tmp_path / "pipe")) is False
-    assert file_locks.is_open_for_writing(str(tmp_path / "link")) is None
-    assert file_locks.is_open_for_writing(str(tmp_path / "none")) is None
+    assert not locks.is_locked(str(tmp_path / "pipe"))
+    assert locks.is_open_for_writing(str(tmp_path / "pipe")) is False
+    assert locks.is_open_for_writing(str(tmp_path / "link")) is None
+    assert locks.is_open_for_writing(str(tmp_path / "none")) is None

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
-from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import (
+    BATCH_UNIT_BYTES,
+    BATCH_UNIT_DTYPE,
+    count_messages,
+    inner_messages,
+    is_inner_batch,
+    used_count,
+)
 from rmq_formats.errors import FormatError
 from rmq_formats.store import Store
 from rmq_offline.spark.commitlog_source import CommitLogSource

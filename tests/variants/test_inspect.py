@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
+from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.store_variants import Variant as Layout
 from rmq_formats.store import Store
 from rmq_offline.spark.consumequeue_source import ConsumeQueueSource

@@ -13,8 +13,7 @@ from rmq_formats.errors import FormatError, StoreLayoutError
 from rmq_formats.read import broker_config
 from rmq_formats.read.config_documents import KINDS, stored_document
 from rmq_formats.read.lag import group_queues
-from rmq_formats.storage.rocksdb import opened_rocksdb
-from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
+from rmq_formats.storage.rocksdb import Pairs, make_rocksdb, opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.metadata.sources import GroupsSource, TopicsSource

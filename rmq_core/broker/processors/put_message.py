@@ -49,7 +49,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.topics import LITE_PREFIX
-from rmq_formats.codecs.variants.inner_batch import count_messages
+from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from rmq_core.store.results import split_records
-from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.layout import PROPERTY_SEPARATOR
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.record_frame import crc_fault, frame_shape
+from rmq_formats.codecs.record_frame import DamageCode, crc_fault, frame_shape
 from rmq_formats.codecs.record_layout import HEADS, SYS_FLAG, host_kind
 from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import FormatError

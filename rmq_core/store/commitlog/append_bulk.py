@@ -25,7 +25,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS_BEHIND_MAGIC
-from rmq_formats.codecs.variants.inner_batch import count_messages
+from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 
 _LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__

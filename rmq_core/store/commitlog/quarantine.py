@@ -16,11 +16,11 @@ import msgspec
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.files.disk import Disk
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_ROLLBACK, MAGIC_BLANK
 from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS
 from rmq_formats.codecs.record import MessageToStore, encode_record
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 
 TOMBSTONE_TOPIC: Final = "rmq_sys_QUARANTINE"

@@ -13,8 +13,8 @@ from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels.live_dispatch_tables import (
     BOUND_TO_A_SLAVES,

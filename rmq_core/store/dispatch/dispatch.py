@@ -15,7 +15,7 @@ from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.index import Index
 from rmq_core.store.results import Arrival
-from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.kernels.live_dispatch_tables import (
     RUN_DATA_BYTES,
     RUN_FILE_BYTES,

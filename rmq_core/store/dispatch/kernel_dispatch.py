@@ -13,15 +13,14 @@ from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.commitlog.quarantine import HEAD_BYTES, is_tombstone
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.file import MappedIndexFile
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_SYS_FLAG_AT
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import inner_batches, live_dispatch
 from rmq_formats.kernels import live_dispatch_tables as tables
 from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.light_units import drop_light_units
+from rmq_formats.scan.dispatch import Dispatcher, drop_light_units
 from rmq_formats.scan.segment import FrameBatch
 
 _RECORDS_AT_ONCE: Final = 4096

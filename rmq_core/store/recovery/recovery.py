@@ -18,8 +18,8 @@ from rmq_core.store.commitlog.log import LogFile, list_log_files
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.recovery.plan import RecoveryPlan, RecoveryPlanner
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.paths import abort_file
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.errors import StoreLayoutError, StoreSizeError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
-from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.kernels.live_dispatch import mark_torn
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND, used_bytes
 from rmq_formats.scan.segment import FrameBatch, scan_segment

@@ -43,8 +43,6 @@ class BrokerIdentity:
     """Identity of a broker at a controller.
 
     Attributes:
-        cluster: its cluster's name.
-        broker: its name, that of its group of replicas.
         broker_id: its number in the group; the controller gives it.
     """
 

@@ -58,10 +58,7 @@ class EntryHead:
         index: of the entry, from 0 on.
         term: in which a leader appended it.
         pos: its place in the log, in bytes: the record behind it has the physical offset pos + 48.
-        channel: 0.
-        chain_crc: 0.
-        body_crc: 0.
-        body_bytes: of the record.
+        channel, chain_crc, body_crc: 0.
     """
 
     magic: int

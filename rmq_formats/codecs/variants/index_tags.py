@@ -72,7 +72,6 @@ def read_message(read: Callable[[int, int], bytes], position: int, physical_offs
 
     Args:
         read: gives bytes of the file, by position and count; fewer at its end.
-        position: of the record in the file.
         physical_offset: which the record must state.
     """
     data = read(position, _FIRST_READ_BYTES)

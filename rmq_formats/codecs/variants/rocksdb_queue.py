@@ -122,11 +122,6 @@ def decode_units(
 ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
     """Decode units of one queue.
 
-    Args:
-        prefix: of the queue.
-        keys: that begin with it.
-        values: one for each.
-
     Returns:
         Queue offsets, int64[n], ascending as unsigned numbers, and the units, UNIT_VALUE_DTYPE[n].
 
@@ -149,7 +144,6 @@ def encode_units(prefix: bytes, queue_offsets: NDArray[np.int64], units: NDArray
     """Encode units of one queue: all keys concatenated, and all values concatenated.
 
     Args:
-        prefix: of the queue.
         queue_offsets: int64[n].
         units: UNIT_VALUE_DTYPE[n].
     """

@@ -38,7 +38,6 @@ def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:
     """Parse a file's name to its offset in bytes; None if it is no segment's.
 
     Args:
-        name: of the file.
         size_bytes: of the file: one that would end beyond the largest offset is no segment either.
     """
     base = paths.parse_segment_name(name[HASH_DIGITS:], size_bytes)

@@ -45,11 +45,7 @@ def number_queues(
         data: uint8[n], the window.
         frames: int64[rows, FRAME_COLUMNS].
         queue_ids: int32[rows].
-        start: first row to look at.
-        queues: see ``kernels.dispatch.find_queue``, as are the next three.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
+        queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: int64[rows], written from ``start`` on.
 
     Returns:
@@ -139,8 +135,6 @@ def check_points(
         data_bytes: bytes that are filled.
         points: int64[n, POINT_COLUMNS]: where each stands in ``data`` and in the log, and its size.
         file_offset: physical offset of their segment's first byte.
-        file_bytes: the segment's size.
-        verify_crc: check the sums.
         frames: int64[>= n, FRAME_COLUMNS], written from row 0 on.
 
     Returns:

@@ -51,8 +51,6 @@ def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
 
     Args:
         data: uint8[n], the window.
-        start: first byte of a property block.
-        stop: one past its last byte.
         separators: int32[bytes of the block], written.
 
     Returns:

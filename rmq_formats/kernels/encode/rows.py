@@ -101,6 +101,10 @@ BAD_PROPERTY: Final = 8  # a separator byte in a name or a value
 _NAME_END = np.uint8(1)
 _VALUE_END = np.uint8(2)
 _SPACE = np.uint8(32)
+# TAGS, KEYS and UNIQ_KEY with their separators, and __CRC32#.
+_MOST_ADDED_BYTES = 6 + 6 + 10 + CRC_PROPERTY_BYTES
+TEXT_ROOM = 64  # bytes of scratch that the kernel may write
+_MAX_TEXT_BYTES = 21  # 255.255.255.255:65535
 
 
 def _constant(name: str) -> "np.ndarray[Any, np.dtype[np.uint8]]":
@@ -109,8 +113,6 @@ def _constant(name: str) -> "np.ndarray[Any, np.dtype[np.uint8]]":
 
 _TAGS_NAME, _KEYS_NAME = _constant(PROPERTY_TAGS), _constant(PROPERTY_KEYS)
 _UNIQ_KEY_NAME, _CRC_NAME = _constant(PROPERTY_UNIQ_KEY), _constant(PROPERTY_CRC)
-# TAGS, KEYS and UNIQ_KEY with their separators, and __CRC32#.
-_MOST_ADDED_BYTES = 6 + 6 + 10 + CRC_PROPERTY_BYTES
 
 
 @njit(**INLINED)  # no signature: numba types global arrays as read-only
@@ -256,13 +258,9 @@ def encode_rows(
         entry_offsets: int64[rows + 1], the entries of each row.
         parts: int64[n, 2], texts of the keys of all rows.
         part_offsets: int64[rows + 1], the keys of each row.
-        first: row to begin with.
         crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER.
         max_record_bytes: what a file can hold.
-        queues: int64[capacity, QUEUE_COLUMNS], see ``kernels.dispatch.find_queue``, as are the next three.
-        slots: of the queue table.
-        pool: of the queue table.
-        used: of the queue table.
+        queues, slots, pool, used: the queue table; see ``kernels.dispatch.find_queue``.
         out: uint8[n], written from its start on; the caller owns it.
         encoded: int64[rows, ENCODED_COLUMNS], rows from ``first`` on are written.
         result: int64[3]: row to go on with, bytes written to ``out``, bytes that this row needs at most.
@@ -366,3 +364,50 @@ def encode_rows(
         start = at
     result[0], result[1] = len(numbers), start
     return DONE
+
+
+@njit("int64(int64[:, ::1], int64, int64, uint8[::1], int64[:, ::1])", **COMPILED)
+def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts: Any) -> int:
+    """Parse ``a.b.c.d:port`` into the 8 bytes that a record has of it.
+
+    Args:
+        texts: int64[rows, 2].
+        default: address of the bytes of a host, for null.
+        out: uint8[rows * HOST_V4_BYTES + TEXT_ROOM], written; the last TEXT_ROOM bytes are room for a text.
+        hosts: int64[rows, 2], written: texts of the hosts, length -1 for what is no such text.
+
+    Returns:
+        How many texts are no such ones.
+    """
+    refused = 0
+    scratch = len(texts) * HOST_V4_BYTES
+    for row in range(len(texts)):
+        size = texts[row, 1]
+        if size < 0:
+            hosts[row, 0], hosts[row, 1] = default, default_bytes
+            continue
+        hosts[row, 0], hosts[row, 1] = out.ctypes.data + row * HOST_V4_BYTES, -1
+        refused += 1
+        if size > _MAX_TEXT_BYTES:
+            continue
+        put_text(out, scratch, texts[row, 0], size)
+        at, end, place = scratch, scratch + size, row * HOST_V4_BYTES
+        groups = 0
+        value = digits = 0
+        while at < end:
+            byte = np.int64(out[at])
+            if 48 <= byte <= 57:
+                value = value * 10 + byte - 48
+                digits += 1
+            elif groups < 4 and digits > 0 and value < 256 and byte == (58 if groups == 3 else 46):
+                out[place + groups] = np.uint8(value)
+                groups += 1
+                value = digits = 0
+            else:
+                break
+            at += 1
+        if at == end and groups == 4 and digits > 0 and digits < 6 and value < 65536:
+            write_i32(out, place + 4, value)
+            hosts[row, 1] = HOST_V4_BYTES
+            refused -= 1
+    return refused

@@ -101,12 +101,9 @@ def encode_records(
 
     Args:
         out: uint8[n], receives the records; the caller owns it and has made it large enough.
-        first: number of the first message, from 0.
-        count: messages to encode.
         physical_offset: where ``out[0]`` will be in the log, in bytes.
         epoch_ms: born time of message 0.
         queues: queues a topic.
-        body_bytes: size of each body.
         head: uint8[RECORD_HEAD_BYTES], a record's bytes before the body, varying fields in any state.
         tails: uint8[topics, widest], what follows the body, one row a topic.
         tail_bytes: int64[topics], bytes in use of each row.

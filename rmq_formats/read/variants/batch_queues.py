@@ -35,11 +35,7 @@ def read_batch_units(file: OpenRange, low: int, high: int) -> Iterator[tuple[int
 
 
 class BatchQueue:
-    """The units of a BatchConsumeQueue, of several messages each; see ``QueueUnits``.
-
-    Attributes:
-        files: of the queue.
-    """
+    """The units of a BatchConsumeQueue, of several messages each; see ``QueueUnits``."""
 
     directory = staticmethod(paths.batch_consumequeue_dir)
     unit_bytes = BATCH_UNIT_BYTES

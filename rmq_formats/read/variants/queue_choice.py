@@ -1,28 +1,36 @@
 """Choice of the ConsumeQueue to read in a store that has both queue files and a RocksDB.
 
 A broker may write both, and then each has all that the other has. But ``storeType`` may have been changed as well: the
-layout from before stays in the store, as it was, and its units end somewhere in the middle of the log.
+layout from before stays in the store, as it was, and its units end somewhere in the middle of the log. Queues that the
+bounds of a read name may be in neither: such a read is refused, or warns.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.config_json import StoredTopicConfig
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.errors import FormatError, StoreError, StoreLockedError, StoreNotFoundError
-from rmq_formats.read.broker_config import stored_batch_topics
+from rmq_formats.errors import FormatError, OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError
+from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.read.query import ANY_QUEUE, Queue
 from rmq_formats.read.queue_units import QueueUnits
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.batch_queues import BatchQueue
 from rmq_formats.read.variants.rocksdb_queues import DatabaseQueue, QueueDatabase, opened_queues
 from rmq_formats.storage.queue_files import list_queue, named_topics, topic_queues, walk_queues
-from rmq_formats.storage.store_files import StoreFiles
+from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import Variant
 
 _LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's messages at once, if not the last ones
+FileQueue = ConsumeQueue | BatchQueue
+_Layout = TypeVar("_Layout", bound=FileQueue)
+_LAYOUTS: Final = (ConsumeQueue, BatchQueue)  # of queue files
+_log = logging.getLogger("rmq_formats.read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +52,6 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
 
     Files that go to the log's end lack nothing: then the database is not opened, so that neither its library is needed
     nor that its broker is down, unless light queues are wanted. A store with one of both costs no look into either.
-
-    Args:
-        store: the store's files.
-        wants_light: whether light queues are to be read.
 
     Raises:
         StoreNotFoundError: there are both, and no CommitLog.
@@ -77,11 +81,6 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
     return QueueChoice(light_database=path if dispatched == files_end and asks_for_light else None)
 
 
-FileQueue = ConsumeQueue | BatchQueue
-_Layout = TypeVar("_Layout", bound=FileQueue)
-_LAYOUTS: Final = (ConsumeQueue, BatchQueue)  # of queue files
-
-
 def open_queue(layout: type[_Layout], store: StoreFiles, topic: str, queue_id: int) -> _Layout | None:
     """Return a queue that has files in a layout; None if it has none."""
     files = list_queue(store.storage, layout.directory(store.root), topic, queue_id)
@@ -109,7 +108,6 @@ class StoreQueues:
         """Create the view.
 
         Args:
-            store: the store's files.
             database: that has queues; None where files have them.
             only_light: whether the database has light queues (LMQ) without files, and no others.
         """
@@ -157,7 +155,6 @@ def dispatched_end(store: StoreFiles, enough: int) -> int:
     """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
 
     Args:
-        store: the store's files.
         enough: queues are looked at until one goes so far.
     """
     end = 0
@@ -168,3 +165,52 @@ def dispatched_end(store: StoreFiles, enough: int) -> int:
         if end >= enough:
             break
     return end
+
+
+def absent_queues(store: StoreFiles, queues: Iterable[Queue]) -> frozenset[Queue]:
+    """Return the queues that neither the ConsumeQueues nor the config of a store have.
+
+    A store without both tells no queues, and config in RocksDB of v2 does not tell all: then none is absent.
+    """
+    configs: dict[str, StoredTopicConfig] = {}
+    with suppress(RmqError):  # a damaged table is no reason to refuse a read
+        configs = stored_topics(store) or {}
+    topics = frozenset(named_topics(store))
+    if not (configs or topics) or not lists_all_topics(store):
+        return frozenset()
+    return frozenset(queue for queue in queues if _is_absent(store, configs.get(queue[0]), queue))
+
+
+def _is_absent(store: StoreFiles, config: StoredTopicConfig | None, queue: Queue) -> bool:
+    topic, queue_id = queue
+    if queue_id == ANY_QUEUE or topic.startswith(LIGHT_QUEUE_PREFIX):
+        return False
+    if config is not None and queue_id < max(config.read_queue_nums, config.write_queue_nums):
+        return False
+    return all(queue.files.queue_id != queue_id for queue in file_queues(store, topic))
+
+
+def check_queues(queues_by_store: Mapping[str, Collection[Queue]], *, fails: bool) -> None:
+    """Refuse queues that are in none of the stores for which they are named.
+
+    Args:
+        queues_by_store: paths of stores, with the queues that a read bounds there.
+        fails: whether such a queue is an error; else it is a warning.
+
+    Raises:
+        OptionError: naming the queues.
+    """
+    absent: set[Queue] = set()
+    present: set[Queue] = set()
+    for path, queues in queues_by_store.items():
+        with suppress(StoreNotFoundError):  # which the plan of the read reports
+            absent_here = absent_queues(open_store(path), queues) if queues else frozenset()
+            absent |= absent_here
+            present |= set(queues) - absent_here
+    if not absent - present:
+        return
+    names = ", ".join(f"queue {queue_id} of {topic!r}" for topic, queue_id in sorted(absent - present))
+    problem = f"{', '.join(queues_by_store)}: offsets are given for {names}, which is not there"
+    if fails:
+        raise OptionError(f"{problem}. Leave it out, or give failOnDataLoss=false")
+    _log.warning("%s", problem)

@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from rmq_formats.arrow.batches import RowSelector, fail_at_damage
+from rmq_formats.arrow.batches import fail_at_damage
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_frame import Damage
 from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.kernels import scan
@@ -42,12 +42,7 @@ class QueueLogPart:
     """A split of a queue's log, and the queue offsets that are wanted of it.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        split: of a file of the log.
         begin: file position of its first record; None searches that.
-        first_offset: smallest queue offset.
-        end_offset: one past the largest.
     """
 
     topic: str
@@ -82,8 +77,6 @@ def queue_log_tasks(
     """Plan the read of the logs of single queues.
 
     Args:
-        store: the store's files.
-        query: which records.
         logs: which logs; for JOINED only what the CommitLog has no more.
         split_bytes: bytes that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
@@ -237,7 +230,7 @@ def _cut(part: QueueLogPart, split_bytes: int) -> Iterator[QueueLogPart]:
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _QueueRows:
+class PartSelector:
     """Selector of rows: queue offsets of a part, and the query's other conditions."""
 
     def __init__(self, part: QueueLogPart, query: Query) -> None:
@@ -262,11 +255,6 @@ def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> I
         yield from without_record_sums(batches)
 
 
-def part_selector(part: QueueLogPart, query: Query) -> RowSelector:
-    """Make the selector of a part's rows."""
-    return _QueueRows(part, query)
-
-
 def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterator[StoredMessage]:
     """Decode the messages of a task; damage is left out.
 
@@ -276,7 +264,7 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
     """
     storage, _ = open_storage(task.root)
     for part in task.parts:
-        selector = _QueueRows(part, query)
+        selector = PartSelector(part, query)
         with opened(storage, part.split.path) as file:
             for batch in without_record_sums(split_frames(file, part.split, begin=part.begin)):
                 if mode is Mode.FAILFAST:

@@ -13,6 +13,7 @@ from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import is_rocksdb
 
+_Row = TypeVar("_Row")
 _Rows = TypeVar("_Rows")
 _END: Final = b"\xff"  # behind all keys with a prefix
 
@@ -24,8 +25,6 @@ class StoredTable(Generic[_Rows]):
     """A table of config in RocksDB.
 
     Attributes:
-        path: of its database.
-        rows: by name.
         counter: of its data version, by which a config file beside it is older or newer; None in v2, beside which
             brokers read no files.
     """
@@ -46,24 +45,12 @@ def stored_topics(store: StoreFiles) -> StoredTable[dict[str, StoredTopicConfig]
         StoreError: rocksdict is not installed.
         FormatError: a damaged database.
     """
-    return _table(
-        store, codec.TOPICS_V1,
-        lambda rows: {name: config_json.topic_config(name, text) for name, text in rows},
-        lambda database: {
-            name: config_json.topic_config(name, text) for name, text in named_v2(database, Table.TOPICS)
-        },
-    )  # fmt: skip
+    return _table_by_name(store, codec.TOPICS_V1, Table.TOPICS, config_json.topic_config)
 
 
 def stored_groups(store: StoreFiles) -> StoredTable[dict[str, StoredGroupConfig]] | None:
     """Read the consumer groups, as ``stored_topics``."""
-    return _table(
-        store, codec.GROUPS_V1,
-        lambda rows: {name: config_json.group_config(name, text) for name, text in rows},
-        lambda database: {
-            name: config_json.group_config(name, text) for name, text in named_v2(database, Table.GROUPS)
-        },
-    )  # fmt: skip
+    return _table_by_name(store, codec.GROUPS_V1, Table.GROUPS, config_json.group_config)
 
 
 def stored_offsets(store: StoreFiles) -> StoredTable[Offsets] | None:
@@ -84,7 +71,6 @@ def config_database(store: StoreFiles, name: str) -> str | None:
     """Return the RocksDB in which a store has a table of its config; None where that is in a file.
 
     Args:
-        store: the store's files.
         name: of the table's database in v1.
 
     Raises:
@@ -103,6 +89,15 @@ def config_database(store: StoreFiles, name: str) -> str | None:
             "move the one that the broker does not use out of the store"
         )
     return _directory(store.root, databases[0]) if databases else None
+
+
+def _table_by_name(
+    store: StoreFiles, name: str, table_v2: Table, parse: Callable[[str, str], _Row]
+) -> StoredTable[dict[str, _Row]] | None:
+    def parse_rows(rows: list[tuple[str, str]]) -> dict[str, _Row]:
+        return {key: parse(key, text) for key, text in rows}
+
+    return _table(store, name, parse_rows, lambda database: parse_rows(named_v2(database, table_v2)))
 
 
 def _table(
@@ -141,7 +136,6 @@ def named_v1(database: RocksDb, name: str) -> list[tuple[str, str]]:
     """Read the pairs of a table of v1: a name, and JSON. Raises FormatError.
 
     Args:
-        database: that has the table.
         name: of the database that has it alone.
     """
     pairs = database.pairs(_families_v1(database, name)[0])

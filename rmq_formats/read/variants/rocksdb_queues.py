@@ -1,7 +1,8 @@
-"""Reads a ConsumeQueue that is in RocksDB: its queues, their units, how far they go."""
+"""Reads a ConsumeQueue that is in RocksDB: its queues, their units, how far they go, the records of a query."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.variants import rocksdb_queue as codec
 from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
-from rmq_formats.errors import DecodeError, FormatError
+from rmq_formats.errors import DecodeError, FormatError, StoreError
+from rmq_formats.read.query import Query
 from rmq_formats.read.queue_units import QueueUnit, records_within
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage
@@ -20,11 +22,7 @@ _Value = TypeVar("_Value")
 
 
 class QueueDatabase:
-    """A ConsumeQueue in RocksDB, open for reading.
-
-    Attributes:
-        path: of the database.
-    """
+    """A ConsumeQueue in RocksDB, open for reading."""
 
     def __init__(self, database: RocksDb) -> None:
         self.path = database.path
@@ -60,9 +58,6 @@ class QueueDatabase:
         """Read units of a queue in the order of their queue offsets, some at a time.
 
         Args:
-            topic: the queue's topic.
-            queue_id: its number.
-            first_offset: the first queue offset.
             end_offset: one past the last one; None is the queue's end.
 
         Yields:
@@ -132,9 +127,6 @@ class DatabaseQueue:
         """Create the queue.
 
         Args:
-            database: that has the units.
-            topic: of the queue.
-            queue_id: its number.
             log_end: physical offset one past the log's files: the database keeps units after the end of a cut log.
         """
         self._database = database
@@ -185,3 +177,52 @@ def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
     """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
     with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
         yield QueueDatabase(database)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlaces:
+    """Records that units name.
+
+    Attributes:
+        places: their physical offsets, ascending.
+        dispatched: one past the last record that the database knows of any topic.
+    """
+
+    places: list[int]
+    size_bytes: int
+    dispatched: int
+
+
+def stored_places(storage: Storage, path: str, query: Query, topics: frozenset[str], most: int) -> StoredPlaces | str:
+    """Look up the places of the messages of some topics within a query's queue offsets, or return why not.
+
+    Args:
+        most: units that are looked up at most: for more a scan costs less.
+
+    Returns:
+        The places; or, in words, that there are too many of them, or why the database cannot be read.
+    """
+    try:
+        return _stored_places(storage, path, query, topics, most)
+    except (FormatError, StoreError) as error:
+        return str(error)
+
+
+def _stored_places(storage: Storage, path: str, query: Query, topics: frozenset[str], most: int) -> StoredPlaces | str:
+    offset_arrays = [np.empty(0, dtype=np.int64)]
+    size_bytes = count = 0
+    with opened_queues(storage, path) as database:
+        for topic in sorted(topics):
+            for _, queue_id in database.queues(topic):
+                bounds = query.queue_bounds(topic, queue_id)
+                first, end = max(0, bounds.first_offset), bounds.end_offset
+                if first >= end:
+                    continue
+                for _, units in database.units(topic, queue_id, first, end):
+                    offset_arrays.append(units["physical_offset"].astype(np.int64))
+                    size_bytes += int(units["size"].astype(np.int64).sum())
+                    count += len(units)
+                    if count > most:
+                        return f"more than {most} records by their places cost more than scanning the log"
+        dispatched = database.checkpoint()
+    return StoredPlaces(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)

@@ -169,7 +169,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Raises:
             StoreError: the log ends before ``start``; the checkpoint is another store's, or the log was truncated.
         """
-        from rmq_formats.read.tail import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
+        from rmq_formats.read.ranges import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
 
         log = self._seen = self._look()
         begin = self._begin(log, start)
@@ -199,8 +199,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             StoreError: a part was deleted, or the log ends before ``end``, and the option failOnDataLoss is true.
         """
         from rmq_formats.read.plan import scan_tasks  # noqa: PLC0415
-        from rmq_formats.read.ranges import range_splits  # noqa: PLC0415
-        from rmq_formats.read.tail import missing_ranges  # noqa: PLC0415
+        from rmq_formats.read.ranges import missing_ranges, range_splits  # noqa: PLC0415
 
         log = self._seen or self._look()
         begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])

@@ -66,11 +66,8 @@ class SourceOptions:
         by_broker: queries of the brokers that offsets or queues are given for; that of the others is ``query``.
         missing_are_rows: whether a store that is not there becomes a row, rather than an error.
         columns: names in the wanted order; None is all.
-        read: query, columns and damage mode.
-        access_path: how records are found.
         split_bytes: bytes that a partition reads, about.
         min_partitions: number of partitions at least, about.
-        pushdown: take Spark's filters.
         starting: ``startingOffsets`` where it is one word, EARLIEST or LATEST.
         max_trigger_bytes: log bytes of a stream's micro batch.
         max_trigger_offsets: records of a stream's micro batch.

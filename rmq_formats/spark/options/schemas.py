@@ -1,6 +1,6 @@
 """Spark schemas of the sources, and the projection to the columns of a read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq_formats.arrow import schema as arrow_schema
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, TIMESTAMP
 from rmq_formats.errors import OptionError
 
@@ -26,89 +27,39 @@ if TYPE_CHECKING:
     from rmq_formats.spark.options.read import SourceOptions
 
 _STRING, _INT, _LONG, _TIMESTAMP = StringType(), IntegerType(), LongType(), TimestampType()
-
-
-def _schema(fields: Sequence[tuple[str, DataType]]) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in fields])
-
-
-COMMITLOG: Final = _schema(
-    [
-        ("topic", _STRING),
-        ("queue_id", _INT),
-        ("queue_offset", _LONG),
-        ("physical_offset", _LONG),
-        ("size", _INT),
-        ("tags", _STRING),
-        ("keys", ArrayType(_STRING)),
-        ("uniq_key", _STRING),
-        ("msg_id", _STRING),
-        ("body", BinaryType()),
-        ("properties", MapType(_STRING, _STRING)),
-        ("store_timestamp", _TIMESTAMP),
-        ("born_timestamp", _TIMESTAMP),
-        ("born_host", _STRING),
-        ("store_host", _STRING),
-        ("flag", _INT),
-        ("sys_flag", _INT),
-        ("reconsume_times", _INT),
-        ("prepared_transaction_offset", _LONG),
-        ("body_crc", _INT),
-        ("version", _INT),
-        ("record_error", _STRING),
-    ]
-)
-CONSUMEQUEUE: Final = _schema(
-    [
-        ("topic", _STRING),
-        ("queue_id", _INT),
-        ("queue_offset", _LONG),
-        ("physical_offset", _LONG),
-        ("size", _INT),
-        ("tags_code", _LONG),
-        ("batch_size", _INT),
-    ]
-)
-INDEX: Final = _schema(
-    [
-        ("index_file", _STRING),
-        ("entry", _INT),
-        ("slot", _INT),
-        ("key_hash", _INT),
-        ("physical_offset", _LONG),
-        ("store_timestamp", _TIMESTAMP),
-        ("previous_entry", _INT),
-    ]
-)
-
-_BROKER: Final = _schema([(CLUSTER, _STRING), (BROKER_NAME, _STRING)])
-
-
-def with_brokers(full: StructType) -> StructType:
-    """Append the columns that name a row's cluster and broker to a schema."""
-    return StructType([*full.fields, *_BROKER.fields])
-
-
 _TYPES: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): _STRING,
+    pa.binary(): BinaryType(),
     pa.bool_(): BooleanType(),
     pa.int32(): _INT,
     pa.int64(): _LONG,
     pa.float64(): DoubleType(),
     TIMESTAMP: _TIMESTAMP,
+    pa.list_(pa.field("element", pa.string())): ArrayType(_STRING),
     pa.map_(pa.string(), pa.string()): MapType(_STRING, _STRING),
 }
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
     """Return the Spark schema of an Arrow schema, with the comments of its columns."""
-    comments = [(column.metadata or {}).get(b"comment", b"").decode() for column in schema]
+    metadata = [{name.decode(): text.decode() for name, text in (column.metadata or {}).items()} for column in schema]
     return StructType(
         [
-            StructField(column.name, _TYPES[column.type], metadata={"comment": comment})
-            for column, comment in zip(schema, comments, strict=True)
+            StructField(column.name, _TYPES[column.type], metadata=entries)
+            for column, entries in zip(schema, metadata, strict=True)
         ]
     )
+
+
+COMMITLOG: Final = of_arrow(arrow_schema.COMMITLOG)
+CONSUMEQUEUE: Final = of_arrow(arrow_schema.CONSUMEQUEUE)
+INDEX: Final = of_arrow(arrow_schema.INDEX)
+_BROKER: Final = StructType([StructField(name, _STRING) for name in (CLUSTER, BROKER_NAME)])
+
+
+def with_brokers(full: StructType) -> StructType:
+    """Append the columns that name a row's cluster and broker to a schema."""
+    return StructType([*full.fields, *_BROKER.fields])
 
 
 def of_read(full: StructType, options: "SourceOptions") -> StructType:

@@ -82,7 +82,6 @@ def _text(name: str) -> Column:
 
 
 def _named(name: str, names: list[str]) -> Column:
-    """Map a number to its name."""
     number = _text(name).try_cast("int")
     return F.get(F.array(*map(F.lit, names)), number).alias(name)
 

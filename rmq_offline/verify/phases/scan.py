@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.errors import RmqError
 from rmq_formats.kernels import dispatch as dispatch_kernel
-from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.light_units import drop_light_units, with_store_times
+from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, with_store_times
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.tasks import batch_queues, spill

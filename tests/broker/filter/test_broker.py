@@ -19,13 +19,11 @@ from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
-from rmq_formats.codecs.bloom import BloomFilter
-from rmq_formats.codecs.consumequeue_ext import ExtUnit
-from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.consumequeue_ext import BloomFilter, ExtUnit
 from rmq_formats.codecs.paths import consumequeue_ext_dir, queue_dir
 from rmq_formats.codecs.properties import decode_properties, raw_property
 from rmq_formats.codecs.record import decode_record
-from rmq_formats.codecs.record_frame import frame_shape, record_properties
+from rmq_formats.codecs.record_frame import DamageCode, frame_shape, record_properties
 from rmq_formats.sql92 import SqlError, compile_expression
 from rmq_offline.verify.phases.plan import VerifyOptions
 from tests.broker.conftest import Asker, Clock, messages, small_store

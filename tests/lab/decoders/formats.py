@@ -27,8 +27,12 @@ from rmq_formats.codecs.record import StoredMessage, decode_record, encode_recor
 from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, record_properties
 from rmq_formats.codecs.trace import decode_trace
 from rmq_formats.codecs.variants import controller, dledger
-from rmq_formats.codecs.variants.batch_consumequeue import is_batch_queue_file
-from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import (
+    count_messages,
+    inner_messages,
+    is_batch_queue_file,
+    is_inner_batch,
+)
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage import store_variants

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from rmq_formats.arrow import schema
-from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.record_frame import DamageCode
 from rmq_formats.spark import explain
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.versions import SPARK_VERSION, arrow_schema

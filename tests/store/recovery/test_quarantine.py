@@ -13,8 +13,8 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.watermark import COPIES, SECTOR_BYTES, Marks, Watermark, watermark_file
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.record_frame import Damage, DamageCode
 from tests.store.small_stores import QuickDisk, config_of, opened, put
 from tests.support.oracles.commitlog_walk import Frame, walk
 

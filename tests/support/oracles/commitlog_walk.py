@@ -10,10 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK, RECORD_VERSIONS
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, is_crc_property_valid
+from rmq_formats.codecs.record_frame import (
+    Damage,
+    DamageCode,
+    FrameShape,
+    crc_fault,
+    frame_shape,
+    is_crc_property_valid,
+)
 from rmq_formats.codecs.record_layout import RECORD_MAGIC_AT, SIZE_AND_MAGIC
 
 _ANY_MAGIC = re.compile(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
-from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.paths import is_safe_topic, parse_segment_name
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage
+from rmq_formats.codecs.record_frame import Damage
 from rmq_offline.rebuild.changes import ALL
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
