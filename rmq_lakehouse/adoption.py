@@ -26,13 +26,6 @@ def check_adopted_table(
 ) -> None:
     """Refuse an owner's table with another store's messages, or with columns that an export cannot fill.
 
-    Args:
-        path: path of the table.
-        log: log of the table.
-        selection: selection of the messages to export.
-        schema: columns to write.
-        identity_columns: names of the columns that identify a row.
-
     Raises:
         StoreError: naming the store or the column.
     """
@@ -86,7 +79,6 @@ def with_adopted_columns(frame: DataFrame, table: StructType, *, with_defaults: 
 
     Args:
         frame: rows, under the table's current names.
-        table: columns of the table.
         with_defaults: whether columns that the frame lacks get their defaults; a merge sets them itself.
     """
     names = {name.lower(): name for name in frame.columns}

@@ -24,11 +24,7 @@ class ExportCheckpoint:
         self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def check(self, store_id: str) -> None:
-        """Refuse a directory that is no checkpoint of the store's exports; writes nothing.
-
-        Raises:
-            StoreError: it is another store's, or no export's.
-        """
+        """Refuse a directory that is no checkpoint of the store's exports; writes nothing. Raises StoreError."""
         marker = self._path(_MARKER)
         if not self._files.exists(marker):
             if self._files.exists(self._path(_OFFSETS)):
@@ -42,11 +38,7 @@ class ExportCheckpoint:
             raise StoreError(f"{self.path}: a checkpoint of {owner}, not of {store_id}; give another --checkpoint")
 
     def claim(self, store_id: str) -> None:
-        """Mark a checked directory as the store's, once; the mark is written atomically.
-
-        Raises:
-            StoreError: it cannot be marked.
-        """
+        """Mark a checked directory as the store's, once; the mark is written atomically. Raises StoreError."""
         marker = self._path(_MARKER)
         if self._files.exists(marker):
             return

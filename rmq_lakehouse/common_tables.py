@@ -18,9 +18,6 @@ from rmq_offline.spark.runner import SparkRunner
 def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCounts | RmqError]:
     """Commit the messages of several brokers to their common tables: in one job and one commit if tasks write files.
 
-    Args:
-        parts: export and pending messages of each broker.
-
     Returns:
         For each broker its counts, or the error that failed it: an unreadable log does not stop the other brokers.
 

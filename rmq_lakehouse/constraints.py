@@ -21,12 +21,7 @@ _LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
 
 
 def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:
-    """Map the reason for a dead letter to the condition that each row of a table has to meet.
-
-    Args:
-        schema: of the table.
-        properties: of the table.
-    """
+    """Map the reason for a dead letter to the condition that each row of a table has to meet."""
     checks = {
         f"the table's constraint {name.removeprefix(_CHECK)}, {condition}, is not met": condition
         for name, condition in properties.items()
@@ -59,9 +54,7 @@ def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: 
     Conditions over columns that are not written are left to the table: it may generate them.
 
     Args:
-        frame: rows.
         columns: of the table, by name, over the frame's.
-        constraints: see ``table_constraints``.
     """
     row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
     row = frame.select(row_struct, *(column.alias(name) for name, column in columns.items()))

@@ -16,13 +16,7 @@ from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, MESSAGE_COLUMNS, REASON
 
 
 class DeadLetters:
-    """Table of dead letters, which several exports of a run may have in common.
-
-    Args:
-        path: of the table.
-        log: of the table.
-        selection: selection of the messages of the export.
-    """
+    """Table of dead letters, which several exports of a run may have in common."""
 
     def __init__(self, path: str, log: SparkTableLog, selection: ExportSelection) -> None:
         self.path = path
@@ -37,7 +31,6 @@ class DeadLetters:
         self.table.check(self.columns)
 
     def prepare(self) -> None:
-        """Create the table."""
         self.table.prepare(with_comments(self.columns))
 
     def commit(
@@ -47,7 +40,6 @@ class DeadLetters:
 
         Args:
             messages: all dead letters, with a reason each.
-            start: starts the attempt.
             belongs_to_attempt: returns the condition that a message is pending.
         """
         dead = messages.select(*self.columns.fieldNames())

@@ -57,9 +57,6 @@ def commit_with_retry(path: str, log: TableLog, starts: Sequence[StartAttempt], 
     """Commit the pending rows of several brokers in one transaction, and retry after a lost race (steps 1 and 6).
 
     Args:
-        path: path of the table.
-        log: log of the table.
-        starts: starts the attempt of each broker.
         write: writes and commits the rows; called again after each lost race.
 
     Raises:
@@ -85,15 +82,11 @@ class ExactlyOnceTable:
 
     Args:
         path: path of the table, or its name in a catalog.
-        log: log of the table.
-        selection: selection of the store's messages that the export commits.
-        table_spec: partitions and properties of the table.
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
         order_column: first column by which the later of two rows wins, in a table with a key: ``offset``, or the store
             time with several brokers. Only a later row replaces a row. So unless rows were removed, the table has a
             row as late as the latest row committed.
-        key: names of the key columns, if the table has a key.
     """
 
     def __init__(
@@ -277,7 +270,6 @@ class ExactlyOnceTable:
         """Read the progress of the selection from a snapshot.
 
         Args:
-            snapshot: version of the table.
             app_id: application id of the progress by physical offsets, or by queue offsets.
         """
         recorded = snapshot.transaction_version(app_id)
@@ -317,7 +309,6 @@ def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitA
     """Add the high watermark to the transaction versions of an attempt (step 4).
 
     Args:
-        attempt: attempt whose rows are written.
         last_row: physical offset of its last row; in a table with a key and several brokers the store time of that
             row, in ms. None if there are no rows.
     """
@@ -333,7 +324,6 @@ def commit_files(attempts: Sequence[CommitAttempt], adds: Sequence[WrittenFile] 
     """Commit data files, transaction versions and metadata of attempts of one transaction atomically (step 5).
 
     Args:
-        attempts: attempts whose rows are in the files.
         adds: files to add; None if the attempts have no rows to write.
 
     Raises one of the log's ``conflicts`` if another writer was faster.

@@ -14,11 +14,9 @@ class ExportCounts:
     """Counts of the messages that an export has committed.
 
     Attributes:
-        messages: rows committed.
         bytes: bytes of these messages in the log.
         damaged: ranges of the log without a sound record, and bodies that do not inflate.
         undecoded: messages whose body does not decode by the spec, or which the table refuses.
-        files: files added to the tables.
     """
 
     messages: int = 0

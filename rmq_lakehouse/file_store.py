@@ -42,11 +42,7 @@ class TableFileStore(Protocol):
 
 
 class LocalFileStore:
-    """Directory of a file system. If it does not exist, this is not the file system of the table.
-
-    Args:
-        directory: its path.
-    """
+    """Directory of a file system. If it does not exist, this is not the file system of the table."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -76,11 +72,6 @@ class ObjectFileStore:
     """Object store, in which a closed file exists as a whole.
 
     A killed process leaves parts of an upload that nobody sees. The store's lifecycle rules remove them.
-
-    A process that is killed leaves parts of an upload that nobody sees; the store's rules of life cycle remove them.
-
-    Attributes:
-        connect: see ``Connect``.
     """
 
     connect: Connect = field(repr=False)

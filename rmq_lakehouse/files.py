@@ -17,7 +17,6 @@ def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
     Args:
         topics: number of topics at most.
         span_bytes: bytes of the log to export.
-        tasks: tasks that read them.
     """
     return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
 
@@ -27,10 +26,6 @@ def set_file_sizes(spark: "SparkSession", topics: int) -> None:
 
     Each task writes a file for each topic that it meets. With many topics these files would be many and small:
     Delta then shuffles rows by partition first; for few topics the shuffle is left out.
-
-    Args:
-        spark: the session.
-        topics: number of topics at most.
     """
     spark.conf.set("spark.databricks.delta.optimizeWrite.enabled", str(topics > FEW_TOPICS).lower())
     spark.conf.set("spark.databricks.delta.optimizeWrite.binSize", f"{TARGET_FILE_BYTES >> 20}m")
@@ -42,7 +37,6 @@ def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
 
     Args:
         topics: number of topics at most; the more, the more files a task writes.
-        span_bytes: bytes of the log to export.
         processors: parallelism of the session.
     """
     wanted = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)

@@ -23,7 +23,6 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
 
     Args:
         frame: the rows, with the table's columns or some of them.
-        layout: layout of the files.
 
     Raises:
         StoreError: a file that cannot be written, or was written where the driver does not see it.
@@ -48,12 +47,6 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
 
     Args:
         parts: input of ``read``; each task writes its own files.
-        layout: layout of the files.
-        schema: schema of the rows.
-        read: reads the rows of a task.
-
-    Raises:
-        StoreError: as ``write_frame``.
     """
     SparkRunner(parts.sparkSession).check_shared("--table", layout.table)
 

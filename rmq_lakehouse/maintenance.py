@@ -37,11 +37,7 @@ class Maintenance:
             )
 
     def do(self, open_table: Callable[[str], TableLog], tables: Mapping[str, str]) -> None:
-        """Maintain the tables of an export, given with their columns of store times.
-
-        Raises:
-            StoreError: a table could not be maintained; its rows stay.
-        """
+        """Maintain the tables of an export, given with their columns of store times. Raises StoreError."""
         for table, time_column in tables.items():
             table_log = open_table(table)
             if self.retention_days is not None:

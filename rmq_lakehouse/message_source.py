@@ -21,7 +21,6 @@ class SourceExports(Generic[AnyExport]):
     Attributes:
         exports: exports to the common tables, in the same order for all parts of a source.
         error: error that has ended the exports; None without one.
-        counts: counts by export.
     """
 
     exports: Sequence[AnyExport]
@@ -88,11 +87,7 @@ class MessageSource(Protocol[AnyExport, Pending_co]):
         ...
 
     def end_round(self, added: Sequence[ExportCounts]) -> bool:
-        """Record what the commits of a round have added; return whether more messages are pending.
-
-        Raises:
-            RmqError: the exports of all parts have failed.
-        """
+        """Record what the commits of a round have added; return whether more messages are pending. Raises RmqError."""
         ...
 
 
@@ -100,7 +95,6 @@ class ExportLoop(Generic[AnyExport, Pending]):
     """Export of a source in rounds: each round commits what is pending, table after table.
 
     Args:
-        source: messages and exports.
         commit_all: commits the pending messages of several parts to one table; returns counts or the error of each.
     """
 

@@ -41,8 +41,6 @@ def check_partitions(partitions: Sequence[str], schema: StructType, option: str)
 
     Args:
         partitions: see ``Partition``.
-        schema: columns of the table.
-        option: name of the option, for the error.
 
     Raises:
         OptionError: an unknown column, a column of another type, or two partitions by one thing.

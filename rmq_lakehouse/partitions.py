@@ -21,7 +21,6 @@ class Partition:
     """Column of a table that partitions it, as it is or through a transform of Iceberg.
 
     Attributes:
-        column: name of the column.
         transform: name of the transform; ``identity`` is the column as it is.
         width: number of buckets, or of characters that ``truncate`` leaves; None of other transforms.
     """

@@ -12,8 +12,6 @@ def select_columns(topic: str, columns: StructType, paths: Sequence[str]) -> Str
     """Return the columns that a spec names, with all that is within them; all columns if it names none.
 
     Args:
-        topic: name of the topic.
-        columns: of the schema.
         paths: of columns; members of structs are after dots, elements of arrays ``element``, values of maps ``value``.
 
     Raises:

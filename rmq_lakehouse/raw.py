@@ -115,12 +115,7 @@ class RawExport(RawTable):
     """Export of messages to a raw table, by tasks that write files, or by Spark.
 
     Args:
-        path: path of the table.
-        log: log of the table.
-        selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        table_spec: of the table.
-        decompresses: see ``RawTable``.
         dead_letters: messages that a constraint of the table refuses; None leaves them out.
     """
 
@@ -171,7 +166,6 @@ class RawExport(RawTable):
             self.tables[dead.path] = "store_timestamp"
 
     def prepare(self) -> None:
-        """Create the tables."""
         self.table.prepare(self._schema)
         dead = self._checked_dead_letters()
         if dead is not None:

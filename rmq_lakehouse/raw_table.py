@@ -24,17 +24,11 @@ _STATS: Final[tuple[str, ...]] = ("physical_offset", "store_timestamp", "queue_i
 
 
 class RawTable(ExportTables):
-    """Table of all columns of ``rmq_commitlog``, or of some, with the date of the store time.
+    """Table of all columns of ``rmq_commitlog``, or of some, with the date of the store time. Raises OptionError.
 
     Args:
-        path: path of the table.
-        selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        table_spec: of the table.
         decompresses: whether bodies are written as they were sent, with a ``sys_flag`` that says so.
-
-    Raises:
-        OptionError: unknown columns.
     """
 
     name = "raw"

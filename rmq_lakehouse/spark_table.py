@@ -83,9 +83,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         """Write rows by Spark, and commit them with the transaction versions of the attempt.
 
         Args:
-            attempt: attempt that the rows belong to.
             frame: rows of the attempt, with the table's column of physical offsets; rows before it may be among them.
-            build_columns: builds the table's columns of the rows.
             complete: adds to the attempt what is known after the rows are written.
         """
         pending = self._without_committed_rows(frame, attempt) if attempt.needs_dedup else frame

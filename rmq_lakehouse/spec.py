@@ -15,9 +15,7 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spec of one topic whose bodies become columns.
 
     Attributes:
-        topic: its name.
         table: path of its table; a relative one is beside the spec. Or its name, ``catalog.schema.table``.
-        format: of the bodies.
         schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
         schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
         message: Protobuf: full name of the message.
@@ -81,11 +79,7 @@ _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descr
 
 
 def load_spec(path: str) -> list[TypedTopic]:
-    """Load the topics of a spec, their paths absolute.
-
-    Raises:
-        OptionError: naming the file, and what in it cannot be used.
-    """
+    """Load the topics of a spec, their paths absolute. Raises OptionError."""
     decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
     try:
         spec = decode(read_spec_file(path), type=_Spec)

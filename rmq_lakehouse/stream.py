@@ -36,10 +36,7 @@ def stream_batches(
     The checkpoint may be lost, or differ from the progress in either direction.
 
     Args:
-        spark: the session.
-        loop: loop of the exports.
         source: the log of the loop's one store, which it follows.
-        checkpoint: checkpoint of the query.
         interval: time between micro batches, as ``10 seconds``; None ends the query at the current end of the log.
         limits: options of the source that bound a micro batch.
     """

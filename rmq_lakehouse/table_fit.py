@@ -27,16 +27,7 @@ def owner_property(selection: ExportSelection) -> tuple[str, str]:
 
 
 def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
-    """Refuse a table of another owner.
-
-    Args:
-        path: path of the table.
-        properties: properties of the table.
-        selection: selection of the messages to export.
-
-    Raises:
-        StoreError: the message names the owner.
-    """
+    """Refuse a table of another owner. Raises StoreError."""
     owners = {name: properties[name] for name in _OWNERS if name in properties}
     name, expected = owner_property(selection)
     if not owners:
@@ -76,19 +67,7 @@ def check_fit(
     schema: Any,
     identity_columns: Sequence[str],
 ) -> None:
-    """Refuse a table that an export cannot write.
-
-    Args:
-        path: path of the table.
-        log: log of the table.
-        selection: selection of the messages to export.
-        table_spec: partitions and properties that the table must have.
-        schema: columns to write.
-        identity_columns: names of the columns that identify a row.
-
-    Raises:
-        StoreError: the table has another owner, property, partition column or column type.
-    """
+    """Refuse a table that an export cannot write. Raises StoreError."""
     properties = log.configuration()
     check_owner(path, properties, selection)
     expected_properties = dict(table_spec.properties)

@@ -16,7 +16,6 @@ class TimeColumn:
     """Day or hour of a message's time.
 
     Attributes:
-        source: column of the time.
         unit_us: length of a day or an hour, in microseconds.
     """
 

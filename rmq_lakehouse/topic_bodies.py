@@ -22,16 +22,7 @@ WidenColumns = Callable[[StructType], StructType]
 def build_body_decoder(
     spark: SparkSession, topic: TypedTopic, widen: WidenColumns = lambda columns: columns
 ) -> SparkBodyDecoder:
-    """Build the body decoder from a topic's schema.
-
-    Args:
-        spark: the session.
-        topic: of the spec.
-        widen: see ``WidenColumns``.
-
-    Raises:
-        OptionError: naming the topic and what is wrong with the schema.
-    """
+    """Build the body decoder from a topic's schema. Raises OptionError."""
     try:
         columns = widen(_schema_columns(topic))
         selected_columns = select_columns(topic.topic, columns, topic.columns)

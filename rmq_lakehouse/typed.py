@@ -67,18 +67,12 @@ def _with_types_of(log: SparkTableLog, columns: StructType) -> StructType:
 
 
 class TypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
-        spark: the session.
-        topic: of the spec.
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
-        open_table: gives the log of a table by its path.
         adopts: whether a table that its owner made is accepted.
-
-    Raises:
-        OptionError: a schema that cannot be used.
     """
 
     def __init__(

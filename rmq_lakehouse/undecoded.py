@@ -30,7 +30,6 @@ class Undecoded:
     """Undecoded messages of a selection.
 
     Attributes:
-        count: number of undecoded messages.
         first: physical offset of the first one; 0 without any.
     """
 
@@ -82,9 +81,7 @@ def resolve_undecoded(
     """Return how many messages of a topic are undecoded at the end of a run, and log them.
 
     Args:
-        table: typed table of the topic.
         dead_letters: the dead-letter table; None without one.
-        topic: name of the topic.
         accepted: names of topics whose undecoded messages count no longer.
     """
     has_all = dead_letters is not None and is_as_far_as(dead_letters, table)

@@ -102,11 +102,9 @@ class ClusterQueues(ClusterLink):
         return ()
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
-        """See ``ExportLink``. Raises ClusterError."""
         return first_at(self, bounds, physical_offset)
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
-        """See ``ExportLink``. Raises ClusterError."""
         return physical_offset_of(self, queue, end - 1) + 1
 
 
@@ -115,7 +113,6 @@ class ClusterSource:
     """The queues of a running cluster.
 
     Attributes:
-        namesrv: name servers of the cluster.
         access: credentials and TLS, by the options' names; files are read once.
     """
 
@@ -143,18 +140,12 @@ class ClusterSource:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """Messages of an offset range of a queue, which a task pulls; see ``raw_files.TaskRows``.
-
-    Attributes:
-        span: the range.
-        options: of the read.
-    """
+    """Messages of an offset range of a queue, which a task pulls; see ``raw_files.TaskRows``."""
 
     span: Span
     options: ClusterReadOptions = field(repr=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Pull the messages."""
         from rmq_lakehouse.live.read import read_span  # noqa: PLC0415 # loads the client, where it is used
 
         return read_span(self.span, self.options, columns)
@@ -165,9 +156,7 @@ class PulledSpans:
     """Reads ranges of a running cluster's queues; see ``SpanReader``.
 
     Attributes:
-        options: of the reads.
-        access: credentials and TLS of the tasks.
-        read: the same as options of the source ``rmq``, without topics.
+        read: ``options`` as those of the source ``rmq``, without topics.
     """
 
     options: ClusterReadOptions
@@ -193,7 +182,6 @@ def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], 
     """Find the first message of each queue that begins at a physical offset or after it; else the queue's end.
 
     Args:
-        link: to the cluster.
         bounds: min and max offset of each queue, all of one broker; within a queue physical offsets grow.
         physical_offset: in the broker's log, in bytes.
 

@@ -39,23 +39,18 @@ class ExportOptions:
         cluster: cluster name of stores without one.
         store_id: identifier of the store or of the clusters in the tables; None is made of path or names.
         selection: selection of the messages of the one store, or of the whole cluster.
-        bounds: bounds of the logs of stores.
-        bounded_queues: queues whose messages have bounds.
         max_messages: largest number of messages of a round, of queues; None is no limit.
-        format: table format.
         catalog_options: properties of the catalog that table names refer to.
         table: path of the raw table; None without one.
         columns: columns of the raw table; None is all.
         decompresses: whether bodies are written into the raw table as they were sent.
         table_spec: of the raw table; its comment is empty unless it is given.
-        typed_topics: topics with typed tables.
         dlq_table: path of the dead-letter table; None without one.
         accepted: topics and tables whose undecoded messages are reported no more.
         mode: ``batch``, ``available-now`` or ``stream``.
         checkpoint: checkpoint directory of a stream of one store; None is within the raw table.
         trigger_interval: time between micro batches, as text of Spark; None unless the mode is ``stream``.
         interval_s: the same in seconds.
-        maintenance: of the tables, after the export.
         access: credentials and TLS of a cluster, by the names of options of the source ``rmq``.
     """
 
@@ -119,15 +114,10 @@ class ExportOptions:
 def export_options(
     arguments: argparse.Namespace, access: Mapping[str, str], *, streams_by_checkpoint: bool = True
 ) -> ExportOptions:
-    """Parse the options, and refuse those that cannot be used, or not together.
+    """Parse the options, and refuse those that cannot be used, or not together. Raises OptionError.
 
     Args:
-        arguments: arguments of the job.
-        access: credentials and TLS of a cluster.
         streams_by_checkpoint: whether a stream of one store has a checkpoint, as in Spark.
-
-    Raises:
-        OptionError: naming the option.
     """
     if arguments.table is None and arguments.typed is None:
         raise OptionError("--table or --typed is missing: the tables to export to")

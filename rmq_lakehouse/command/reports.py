@@ -14,10 +14,7 @@ def report_of(
     """Report on an export: its counts, and the counts of missing data, which are findings.
 
     Args:
-        options: options of the export.
-        source: source of the messages, with the results.
         undecoded: number of undecoded messages of all runs.
-        seconds: duration of the export.
     """
     parts = source.parts
     total = sum((part.total for part in parts), ExportCounts())

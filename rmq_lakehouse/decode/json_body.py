@@ -66,7 +66,6 @@ def decoder(
     """Return a function that decodes one body; members that the schema does not name are passed over.
 
     Args:
-        columns: of the body.
         units: of numbers in columns of times.
         zone: of times without one.
         on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.

@@ -32,12 +32,7 @@ _JSON_TYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SparkBodyDecoder:
-    """Decoder of the bodies of a frame.
-
-    Attributes:
-        columns: schema of a decoded body.
-        decoder: decodes the bodies where they are.
-    """
+    """Decoder of the bodies of a frame."""
 
     columns: StructType
     decoder: BodyDecoder

@@ -38,12 +38,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class _Doubts:
-    """Bodies of a batch, and the rows whose meaning is not certain.
-
-    Attributes:
-        bodies: the bodies.
-        rows: rows whose meaning is not certain.
-    """
+    """Bodies of a batch, and the rows whose meaning is not certain."""
 
     def __init__(self, bodies: Sequence[bytes]) -> None:
         self.bodies = bodies
@@ -55,15 +50,11 @@ Build = Callable[[list[Any], Sequence[int], _Doubts], pa.Array]
 
 
 class StructDecoder:
-    """Decoder of the bodies of one schema.
+    """Decoder of the bodies of one schema. Raises ValueError.
 
     Args:
-        columns: columns of the schema.
         units: of numbers in columns of times.
         zone: of times without one.
-
-    Raises:
-        ValueError: msgspec has no struct with these names.
     """
 
     def __init__(self, columns: pa.StructType, units: TimeUnits, zone: str) -> None:
@@ -91,12 +82,9 @@ def bodies_decoder(
     """Return the function that decodes JSON bodies, by structs if msgspec has some for the columns.
 
     Args:
-        columns: columns of the schema.
         units: of numbers in columns of times.
         zone: of times without one.
         decode: decodes one body with its header, see ``json_body``.
-        value_type: see ``decoded_by_structs``.
-        header_bytes: in front of each body.
     """
     try:
         structs = StructDecoder(columns, units, zone)
@@ -115,7 +103,6 @@ def decoded_by_structs(
         structs: decodes the bodies whose meaning is certain.
         decode: decodes the others, with their headers.
         value_type: of the values: the columns, and ``_rescued`` where it is one.
-        header_bytes: in front of each body.
     """
     values, doubtful = structs.certain(_without_headers(bodies, header_bytes))
     rescued = [pa.nulls(len(bodies), field.type) for field in list(value_type)[values.type.num_fields :]]

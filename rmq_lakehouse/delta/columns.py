@@ -47,7 +47,6 @@ def exported_columns(property_: str | None, version: int, lines: Callable[[int],
 
     Args:
         property_: ``COLUMNS_PROPERTY`` of the table; None if it has none.
-        version: of the table.
         lines: gives the actions of a commit; None if it was cleaned up.
     """
     if property_ is not None:

@@ -15,7 +15,6 @@ class DeltaDirectory:
     """Directory of one table.
 
     Attributes:
-        jvm: of the session.
         files: Hadoop's file system of the directory.
         path: of the directory, or its URI.
         local_path: path in this machine's file system; None if Hadoop has it in another one.

@@ -45,7 +45,6 @@ class DeltaFiles:
         return leaf != "body" and not leaf.endswith(MAP_VALUE)
 
     def action(self, file: FinishedFile) -> str:
-        """Build the ``add`` action."""
         bounds = {name: stats.bounds() for name, stats in file.stats.items()}
         stats = {
             "numRecords": file.rows,
@@ -86,7 +85,6 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
 
     Args:
         actions: gives the lines of a commit; None if it was cleaned up.
-        version: of the table.
 
     Returns:
         Their URIs, as the log has them: relative to the table, or absolute; none if none is found.

@@ -17,7 +17,6 @@ class DeltaLocation:
     """Location of one table.
 
     Args:
-        spark: the session.
         table: a path, or ``catalog.schema.table``.
     """
 
@@ -28,7 +27,6 @@ class DeltaLocation:
 
     @property
     def sql(self) -> str:
-        """Name of the table in SQL."""
         return f"delta.{quoted(self.table)}" if self._names is None else ".".join(map(quoted, self._names))
 
     def path(self) -> str | None:
@@ -57,7 +55,6 @@ class DeltaLocation:
         return str(detail["location"])
 
     def open(self) -> DeltaTable:
-        """Open the table with Delta's own API."""
         return DeltaTable.forPath(self._spark, self.directory())
 
     def directory(self) -> str:

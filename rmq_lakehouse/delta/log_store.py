@@ -42,10 +42,6 @@ _log = logging.getLogger("rmq_lakehouse")
 def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
     """Hold the leases of the tables that are safe for one driver only; yield a function that raises if a lease is lost.
 
-    Args:
-        spark: the session.
-        tables: paths of the tables.
-
     Raises:
         StoreLockedError: another export writes to one of the tables.
         StoreError: the object store cannot be read or written.

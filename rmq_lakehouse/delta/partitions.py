@@ -21,9 +21,6 @@ def with_partition_checks(
     """Have Spark's tasks refuse a text that its writer takes for null, or that is too long for a directory's name.
 
     Args:
-        frame: rows to write.
-        partitions: the table's columns of partitions.
-        properties: of the table.
         local_path: its directory in this machine's file system; others have no limit of a name.
     """
     is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"

@@ -144,7 +144,6 @@ class DeltaTableLog:
             stream.close()
 
     def read_commit(self, version: int) -> TableCommit | None:
-        """Read a commit of the log; None if it was cleaned up."""
         lines = self._lines(version)
         return None if lines is None else parse_commit(lines, self._restored_version)
 

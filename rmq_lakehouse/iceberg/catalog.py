@@ -88,11 +88,6 @@ class IcebergLocation:
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Create the table, unless another writer was faster.
 
-        Args:
-            schema: of it.
-            partitions: see ``Partition``.
-            properties: of the table.
-
         Raises:
             StoreError: the catalog cannot be written, or puts tables where no export can write.
         """

@@ -110,11 +110,6 @@ class IcebergFiles:
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
     """Build a data file of ``IcebergFiles.action``.
 
-    Args:
-        action: the JSON.
-        spec: the table's partitions.
-        schema: of the table.
-
     Raises:
         StoreError: the table's partition spec has changed since the file was written.
     """

@@ -58,9 +58,7 @@ def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, r
     """Write the files of a table in which the last message of each key is its row, unless that is a deletion.
 
     Args:
-        spark: the session.
         table: as it was loaded; the files are for a commit to this very snapshot.
-        layout: of its files.
         frame: the new rows, with the table's columns or some of them; else rows keep theirs.
         rows: their key and order; a row gives way only to a later one.
     """

@@ -38,7 +38,6 @@ class FileReader:
 
     Attributes:
         table: its schema, as Iceberg's JSON.
-        files: opens them.
         schema: of the batches; ``FILE`` is the path of their file.
         row_filter: condition of the rows that are read; None is all.
     """
@@ -126,8 +125,6 @@ def rows_of(
     """Read rows of a table's files, without rows hidden by delete files.
 
     Args:
-        spark: the session.
-        table: as it was loaded.
         tasks: the files, of one of the table's snapshots, with their delete files.
         columns: names of the columns wanted; None is all.
         with_file: have ``FILE`` as well.

@@ -62,7 +62,6 @@ class ClusterReader(DataSourceReader):
         return [SpanPartition(span) for span in plan.spans(begins, ends, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Read one offset range as Arrow batches."""
         if not isinstance(partition, SpanPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_lakehouse.live.read import read_span  # noqa: PLC0415

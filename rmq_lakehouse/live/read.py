@@ -27,8 +27,6 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     """Read the messages of an offset range, in queue order.
 
     Args:
-        span: the offset range.
-        options: of the read.
         columns: of the batches, in this order.
 
     Raises:

@@ -27,7 +27,6 @@ class ClusterSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq"
 
     def schema(self) -> StructType:
@@ -36,11 +35,9 @@ class ClusterSource(DataSource):
         return with_options(schemas.project(COLUMNS, columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader."""
         return ClusterReader(batch_only(read_options(table_options(schema, self._given))), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
-        """Create the stream reader."""
         need_spark((4, 2), "a stream of rmq")
         from rmq_lakehouse.live.stream import ClusterStreamReader  # noqa: PLC0415
 
@@ -48,13 +45,11 @@ class ClusterSource(DataSource):
         return ClusterStreamReader(stream_only(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Create the batch writer."""
         from rmq_lakehouse.live.write import ClusterWriter, check_target  # noqa: PLC0415
 
         return ClusterWriter(check_target(write_options(self._given), schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Create the stream writer."""
         need_spark((4, 1), "a stream written to rmq")
         from rmq_lakehouse.live.write import check_target  # noqa: PLC0415
         from rmq_lakehouse.live.write_stream import ClusterStreamWriter  # noqa: PLC0415

@@ -49,11 +49,7 @@ class CommitConflictError(Exception):
 
 
 class DeltaRsTableLog:
-    """Transaction log of one table; each call sees its newest version.
-
-    Args:
-        table: directory of the table.
-    """
+    """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
 
@@ -188,7 +184,6 @@ class DeltaRsTableLog:
             raise StoreError(f"{self._name}: is not empty, and no table: empty it, or give another --table")
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout:
-        """Return how tasks write the files of the table."""
         return Layout(str(self._path), DeltaFiles(), table_spec.partitions, table_spec.stats, codec)
 
     def begin_transaction(self) -> "DeltaRsTransaction":
@@ -205,7 +200,6 @@ class DeltaRsTableLog:
         transactions: list[Transaction],
         metadata: Mapping[str, Any],
     ) -> None:
-        """Commit files and transaction versions. Raises CommitConflictError or StoreError."""
         properties = CommitProperties(
             {**metadata, TRANSACTIONS: len(transactions), "isBlindAppend": True}, app_transactions=transactions
         )

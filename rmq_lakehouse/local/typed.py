@@ -113,17 +113,12 @@ def build_local_decoder(topic: TypedTopic) -> BodyDecoder:
 
 
 class LocalTypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
         topic: of the spec, which ``check_topic`` has accepted.
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
-        open_table: gives the log of a table by its path.
-        runner: runs the tasks.
-
-    Raises:
-        OptionError: a schema that cannot be used.
     """
 
     def __init__(

@@ -62,7 +62,6 @@ class MetadataReader(DataSourceReader):
             self._access = gather_access(options.access)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks."""
         options = self._options
         if options.stores is None:
             from rmq_lakehouse.live.administration import ClusterTables  # noqa: PLC0415
@@ -78,7 +77,6 @@ class MetadataReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Read one task as an Arrow batch."""
         if not isinstance(partition, StorePartition | MasterPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.stores import BrokerStore  # noqa: PLC0415

@@ -43,7 +43,6 @@ class _MetadataSource(DataSource):
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader."""
         options = self._options(table_options(schema, self._given))
         return MetadataReader(self._table(), schemas.of_arrow(self.columns), options, schema)
 
@@ -60,7 +59,6 @@ class OffsetsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_offsets"
 
     def _table(self) -> Table:
@@ -77,7 +75,6 @@ class TopicsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_topics"
 
     def _table(self) -> Table:
@@ -94,7 +91,6 @@ class GroupsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_groups"
 
     def _table(self) -> Table:
@@ -111,7 +107,6 @@ class TimersSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_timers"
 
     def _table(self) -> Table:

@@ -34,8 +34,6 @@ class QueueRanges:
     """Messages of one queue in the CommitLog and in the tier, by queue offsets; ends are exclusive.
 
     Attributes:
-        tier_begin: offset of the tier's first message.
-        tier_end: offset after the tier's last message.
         log_begin: offset of the first message in the CommitLog; ``log_end`` without any.
         log_end: offset after the last message of the ConsumeQueue; 0 without a ConsumeQueue.
     """
@@ -127,7 +125,6 @@ class TierQueues:
         return sorted(self._topics)
 
     def queues(self, topic: str) -> list[ClusterQueue]:
-        """See ``QueueLink``. Raises OptionError."""
         if topic not in self._topics:
             raise OptionError(f"{self.store} and {self.tier}: have no topic {topic!r}")
         return [ClusterQueue(topic, self.broker[1], queue_id) for queue_id in sorted(self._topics[topic])]

@@ -23,12 +23,7 @@ _NO_CLUSTER: Final = {"namesrv": "127.0.0.1:9876"}  # the parser of choices want
 
 @dataclass(frozen=True, slots=True)
 class TierSource:
-    """The queues of a store and its tier; see ``sources.QueueSource``.
-
-    Attributes:
-        store: root of the store, a path or URI.
-        tier: the broker's ``tieredStoreFilePath``.
-    """
+    """The queues of a store and its tier; see ``sources.QueueSource``."""
 
     store: str
     tier: str
@@ -55,8 +50,6 @@ class TieredSpans:
     """Reads ranges of queues of a store and its tier; see ``sources.SpanReader``.
 
     Attributes:
-        store: root of the store.
-        tier: the broker's ``tieredStoreFilePath``.
         read: options of the source ``rmq_commitlog``: columns, and decompression of bodies.
     """
 
@@ -70,7 +63,6 @@ class TieredSpans:
         return False
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
-        """See ``SpanReader``. Raises StoreError."""
         self._force()
         source_options = commitlog_options({**self._options(spans), "path": self.store})
         plan = plans_of(source_options)[0].plan
@@ -78,7 +70,6 @@ class TieredSpans:
         return [StoreRows(source_options.path, source_options.read, task) for task in plan.tasks], plan.scanned_bytes
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
-        """See ``SpanReader``. Raises StoreError."""
         self._force()
         return spark.read.format("rmq_commitlog").options(**self._options(spans)).load(self.store)
 
