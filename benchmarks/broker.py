@@ -48,10 +48,8 @@ class Running:
 
     Attributes:
         namesrv: ``host:port`` of the name server.
-        broker: likewise of the broker.
         start_s: seconds from the start to the answer to the first send; of the original, until it listens.
         idle_bytes: resident memory when that has been consumed.
-        pid: of the broker's process.
     """
 
     namesrv: str

@@ -16,11 +16,7 @@ _RUNS = 3  # the fastest counts
 
 
 def figures(work: Path) -> list[Figure]:
-    """Measure on a store of 20,000 messages of 1 KiB.
-
-    Args:
-        work: directory of the benchmarks' stores.
-    """
+    """Measure on a store of 20,000 messages of 1 KiB."""
     store = work / "small"
     run_rmq("generate", str(store), "--messages", str(MESSAGES), "--body-bytes", "1024", "--keys", "--tags")
     rmq = [str(Path(sys.executable).parent / "rmq"), "export"]

@@ -16,12 +16,7 @@ _RUNS = 3  # the first is the JVM's to compile in; the mean of the others counts
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Measure on the store of the offline part; create a missing store.
-
-    Args:
-        work: directory of the benchmarks' stores.
-        messages: records of the store.
-    """
+    """Measure on the store of the offline part; create a missing store."""
     store = offline.warm_store(work, messages)
     times = json.loads(run("-m", "benchmarks.lakehouse", str(store), str(work / "lake")).splitlines()[-1])
     names = ("rewrite", "batch", "available-now", "iceberg")

@@ -47,10 +47,8 @@ class _Task:
     """Time, memory and requests of one task.
 
     Attributes:
-        result: of the task.
         seconds: of one processor.
         own_bytes: the most memory of its process, which may have had tasks of the same wave before.
-        requests: to the store.
         open_files: of the store, the most at once.
     """
 

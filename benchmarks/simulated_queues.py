@@ -66,14 +66,7 @@ class _Open:
 
 @dataclass
 class ManyQueues(SimulatedStore):
-    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each.
-
-    Attributes:
-        messages: of the log.
-        queue_file_bytes: size of each file of a queue.
-        open_files: of this process.
-        most_open_files: that there were at once.
-    """
+    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each."""
 
     IMAGE: ClassVar[NDArray[np.uint8]]  # of a record
     TOPIC: ClassVar[re.Pattern[str]]  # directories of topics

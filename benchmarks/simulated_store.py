@@ -68,10 +68,7 @@ class SimulatedStore:
     """A store of nothing but a CommitLog, with those methods of a ``pyarrow.fs.FileSystem`` that reads need.
 
     Attributes:
-        segments: its files.
-        segment_bytes: of each.
         round_trip_s: seconds that a request takes; a listing takes one for each page.
-        requests: what was asked.
     """
 
     segments: int

@@ -65,8 +65,6 @@ class SimulatedTarget(SimulatedStore):
     """A target of a rebuild of many queues.
 
     Attributes:
-        queues: of which each has a file.
-        copies: that were asked for.
         manifest_bytes: of the manifest that was put.
         objects: that were put, by path.
     """

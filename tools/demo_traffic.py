@@ -48,11 +48,7 @@ class Traffic:
 
 
 def run_traffic(work: Path) -> tuple[Path, Traffic]:
-    """Start ``rmq standalone``, send, consume, stop it; return the store and what went through.
-
-    Raises:
-        RuntimeError: the broker did not start.
-    """
+    """Start ``rmq standalone``, send, consume, stop it; return the store and what went through. Raises RuntimeError."""
     store = work / "store"
     with standalone(store, BROKER_CONF) as broker:
         return store, asyncio.run(_send_and_consume(broker.namesrv))
