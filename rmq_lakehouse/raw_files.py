@@ -20,9 +20,9 @@ from rmq_lakehouse.exactly_once import commit_files, with_high_watermark
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.file_store import TableFileStore
 from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.partitions import TIME_COLUMNS, time_column
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult
-from rmq_lakehouse.time_columns import TIME_COLUMNS, time_column
 from rmq_offline.tasks.runner import Runner
 
 ERROR: Final = "record_error"

@@ -11,8 +11,7 @@ from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
 from rmq_formats.read.stores import BrokerStore, none_done
 from rmq_formats.storage.threads import in_threads
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import AnyExport, Pending, SourceExports
+from rmq_lakehouse.exports import AnyExport, ExportCounts, Pending, SourceExports
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.store_log import StoreLog, snapshot_log
 

@@ -29,11 +29,12 @@ from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
 from rmq_lakehouse.dead_letters import DeadLetters
 from rmq_lakehouse.decode.bodies import ELEMENT
+from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
-from rmq_lakehouse.partitions import parse_partition, source_columns
+from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
 from rmq_lakehouse.raw import PendingMessages
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
@@ -45,8 +46,6 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.time_columns import TIME_COLUMNS
-from rmq_lakehouse.topic_bodies import build_body_decoder
 from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
 

@@ -9,10 +9,9 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages, QueueProgress, queue_key, queue_progress
 from rmq_lakehouse.cluster.sources import ExportLink, QueueSource
-from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.exports import ExportCounts, SourceExports
 from rmq_lakehouse.live import plan
 from rmq_lakehouse.live.options import ClusterQueue
-from rmq_lakehouse.message_source import SourceExports
 from rmq_lakehouse.raw import Export
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from rmq_lakehouse.command.options import ExportOptions
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import MessageSource
+from rmq_lakehouse.exports import ExportCounts, MessageSource
 from rmq_offline.job_arguments import EXIT_CLEAN, EXIT_FINDINGS
 
 

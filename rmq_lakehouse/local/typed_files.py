@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from rmq_lakehouse.decode.bodies import DECODED, ELEMENT, BodyDecoder
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout, PartitionedFiles
+from rmq_lakehouse.partitions import time_column
 from rmq_lakehouse.raw_files import ERROR, TaskFiles, TaskRows, check_visible
-from rmq_lakehouse.time_columns import time_column
 from rmq_lakehouse.undecoded import REASON, Undecoded
 from rmq_offline.tasks.runner import Runner
 
