@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.file_store import Connect, TableFileStore, file_store_of
-from rmq_lakehouse.files import TARGET_FILE_BYTES
+from rmq_lakehouse.files import TARGET_FILE_BYTES, Connect, TableFileStore, file_store_of
 
 CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",

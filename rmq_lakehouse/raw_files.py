@@ -18,7 +18,7 @@ from rmq_formats.read.task import read_task
 from rmq_formats.spark.options.brokers import interleave_tasks
 from rmq_lakehouse.exactly_once import commit_files, with_high_watermark
 from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.file_store import TableFileStore
+from rmq_lakehouse.files import TableFileStore
 from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_lakehouse.partitions import TIME_COLUMNS, time_column
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics

@@ -26,8 +26,7 @@ from rmq_lakehouse.changes import (
     with_deletions,
 )
 from rmq_lakehouse.comments import with_comments
-from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
-from rmq_lakehouse.dead_letters import DeadLetters
+from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import with_wider_types

@@ -1,4 +1,4 @@
-"""Columns of topics' bodies as Spark has them, and their decoders as Spark runs them: over Arrow batches, in workers."""
+"""Columns of topics' bodies as Spark has them, and their decoders as Spark runs them, over Arrow batches."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence

@@ -34,15 +34,21 @@ from rmq_lakehouse.delta.columns import (
     exported_columns,
     former_columns,
     physical_columns,
+    with_partition_checks,
 )
 from rmq_lakehouse.delta.commit_hook import commit_hook
 from rmq_lakehouse.delta.commit_lock import commit_lock
-from rmq_lakehouse.delta.commits import COLUMNS_PROPERTY, MAPPING_MODE, parse_commit
-from rmq_lakehouse.delta.directory import DeltaDirectory
 from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
-from rmq_lakehouse.delta.files import DeltaFiles, newest_files, set_transaction, write_metrics
-from rmq_lakehouse.delta.location import DeltaLocation
-from rmq_lakehouse.delta.partitions import with_partition_checks
+from rmq_lakehouse.delta.files import (
+    COLUMNS_PROPERTY,
+    MAPPING_MODE,
+    DeltaFiles,
+    newest_files,
+    parse_commit,
+    set_transaction,
+    write_metrics,
+)
+from rmq_lakehouse.delta.location import DeltaDirectory, DeltaLocation
 from rmq_lakehouse.delta.torn_commits import quarantine_torn_commits
 from rmq_lakehouse.evolution import (
     column,

@@ -29,8 +29,7 @@ from pyspark.sql.types import (
 
 from rmq_lakehouse.changes import KeyColumn, MergeRows
 from rmq_lakehouse.evolution import column
-from rmq_lakehouse.frame_files import write_frame
-from rmq_lakehouse.iceberg.rows import FILE, rows_of
+from rmq_lakehouse.iceberg.rows import FILE, rows_of, write_frame
 from rmq_lakehouse.parquet import Layout, WrittenFile
 
 _NEW_ROW: Final = "__rmq_here"  # the new row, in a join with the table's

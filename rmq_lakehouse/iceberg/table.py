@@ -291,7 +291,7 @@ class IcebergTransaction:
         """Do nothing: the commit fails if there was any other commit."""
 
     def write(self, frame: "DataFrame") -> list[WrittenFile]:
-        from rmq_lakehouse.frame_files import write_frame  # noqa: PLC0415
+        from rmq_lakehouse.iceberg.rows import write_frame  # noqa: PLC0415
 
         return write_frame(frame, table_layout(self._table, self._location.table, _CODEC))
 

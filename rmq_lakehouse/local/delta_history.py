@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.commits import parse_commit
+from rmq_lakehouse.delta.files import parse_commit
 from rmq_lakehouse.directories import DELTA_LOG
 from rmq_lakehouse.local.table_log import NeedsSparkError
 from rmq_lakehouse.progress import TableCommit
