@@ -37,7 +37,6 @@ from rmq_lakehouse.delta.columns import (
     with_partition_checks,
 )
 from rmq_lakehouse.delta.commit_hook import commit_hook
-from rmq_lakehouse.delta.commit_lock import commit_lock
 from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
 from rmq_lakehouse.delta.files import (
     COLUMNS_PROPERTY,
@@ -48,8 +47,8 @@ from rmq_lakehouse.delta.files import (
     set_transaction,
     write_metrics,
 )
+from rmq_lakehouse.delta.local_commits import commit_lock, quarantine_torn_commits
 from rmq_lakehouse.delta.location import DeltaDirectory, DeltaLocation
-from rmq_lakehouse.delta.torn_commits import quarantine_torn_commits
 from rmq_lakehouse.evolution import (
     column,
     ddl,
@@ -408,7 +407,7 @@ class DeltaTransaction:
         from_json = getattr(getattr(delta.actions, "Action$"), "MODULE$").fromJson
         written = self._written_actions  # read from JSON, these would get empty tags
         actions = self._jvm.PythonUtils.toSeq([written.get(add.path) or from_json(add.action) for add in adds or ()])
-        for app_id, version in versions.items():  # in front of the files; see ``torn_commits``
+        for app_id, version in versions.items():  # in front of the files; see ``local_commits``
             actions = actions.prepended(set_transaction(self._jvm, app_id, version))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")

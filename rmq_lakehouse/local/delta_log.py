@@ -22,10 +22,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.commit_lock import commit_lock
 from rmq_lakehouse.delta.features import demanding_property, is_plain
 from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, write_metrics
-from rmq_lakehouse.delta.torn_commits import TRANSACTIONS, quarantine_torn_commits
+from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
 from rmq_lakehouse.local.delta_history import DeltaHistory, DeltaRsSnapshot
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from rmq_cli.export_arguments import with_store_option
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse import raw_files
-from rmq_lakehouse.delta.torn_commits import is_whole
+from rmq_lakehouse.delta.local_commits import is_whole
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportLoop
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog, DeltaRsTransaction
