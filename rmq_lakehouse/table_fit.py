@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.spec import TOPIC_PROPERTY
 from rmq_lakehouse.table_log import TableLog, TableSpec
 
 STORE_PROPERTY: Final = "rmq.store"
 CLUSTER_PROPERTY: Final = "rmq.cluster"
 TIER_PROPERTY: Final = "rmq.tier"
-TOPIC_PROPERTY: Final = "rmq.topic"
-"""Property of typed tables and dead-letter tables. Raw tables do not have this property."""
 _OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 

@@ -37,7 +37,7 @@ from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_colum
 from rmq_lakehouse.raw import PendingMessages
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
-from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
     OpenTable,
@@ -45,7 +45,6 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
 
 _OFFSET = "physical_offset"

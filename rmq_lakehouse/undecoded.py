@@ -11,7 +11,7 @@ from typing import Final
 
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_progress, commit_with_retry
 from rmq_lakehouse.progress import last_metadata
-from rmq_lakehouse.table_fit import TOPIC_PROPERTY
+from rmq_lakehouse.spec import TOPIC_PROPERTY
 from rmq_lakehouse.table_log import UNDECODED, CommitAttempt, TableSnapshot, TableSpec, TableTransaction
 
 REASON: Final = "reason"

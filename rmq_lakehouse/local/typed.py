@@ -32,9 +32,8 @@ from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_colum
 from rmq_lakehouse.raw_files import ERROR, commit_task_files
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, TableSpec
-from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
 from rmq_lakehouse.undecoded import (
     DEAD_LETTER_TABLE,
     MESSAGE_COLUMNS,
