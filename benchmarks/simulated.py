@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.measure import Figure, peak_bytes
-from benchmarks.simulated_light_queues import SimulatedLightQueues
-from benchmarks.simulated_queues import ManyQueues, SimulatedQueues
+from benchmarks.simulated_queues import ManyQueues, SimulatedLightQueues, SimulatedQueues
 from benchmarks.simulated_target import SimulatedTarget
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
