@@ -76,13 +76,10 @@ def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named:
 def table_around(directory: Path) -> Path | None:
     """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
     for above in directory.absolute().parents:
-        if (above / DELTA_LOG).is_dir() or any(map(_is_metadata, (above / METADATA).glob("*.json*"))):
+        metadata_names = (path.name for path in (above / METADATA).glob("*.json*"))
+        if (above / DELTA_LOG).is_dir() or any(map(_METADATA_FILE.fullmatch, metadata_names)):
             return above
     return None
-
-
-def _is_metadata(path: Path) -> bool:
-    return _METADATA_FILE.fullmatch(path.name) is not None
 
 
 def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:

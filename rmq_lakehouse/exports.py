@@ -5,7 +5,7 @@ A source of messages is the logs of stores, or the queues of brokers.
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -75,6 +75,17 @@ class ExportTables(Protocol):
     @property
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         """Tables of the export."""
+        ...
+
+    def source_options(self) -> dict[str, str]:
+        """Return options of the source, in addition to the options of the selection."""
+        ...
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        """Return how many messages are undecoded at the end of a run, counting those of former runs.
+
+        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
+        """
         ...
 
 

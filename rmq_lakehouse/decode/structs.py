@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_lakehouse.decode.bodies import Decode, DecodeBodies, decoded
+from rmq_lakehouse.decode.json_body import FLOAT_BOUNDS, INTEGER_BITS
 from rmq_lakehouse.decode.times import TimeUnits, in_range, text_days, text_us
 
-_INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _UNIT_US: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
 _DAY_US: Final = 86_400_000_000
-_FLOAT_BOUNDS: Final = (2.0**-150, (2 - 2.0**-24) * 2.0**127)  # see json_body
 # In a body with a zero: a negative zero, an exponent or so many digits that the number was none.
 _NO_CERTAIN_ZERO: Final = re.compile(rb"[:,\[\s]-0|[eE]-|0{300}")
 _DECIMAL: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,40})(?:\.[0-9]{1,40})?")
@@ -147,8 +146,8 @@ def _column(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> tuple[
         return GenericAlias(dict, (str, value)) | None, None, _map(kind, build)
     if pa.types.is_decimal128(kind):
         return msgspec.Raw, _NULL, _decimals(kind)
-    if kind in _INTEGER_BITS:
-        most = 1 << (_INTEGER_BITS[kind] - 1)
+    if kind in INTEGER_BITS:
+        most = 1 << (INTEGER_BITS[kind] - 1)
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)] | None, None, _plain(kind)
     if kind in (pa.string(), pa.bool_()):
         return (str if kind == pa.string() else bool) | None, None, _plain(kind)
@@ -220,7 +219,7 @@ def _plain(kind: pa.DataType) -> Build:
 
 
 def _floats(kind: pa.DataType) -> Build:
-    least, most = _FLOAT_BOUNDS
+    least, most = FLOAT_BOUNDS
 
     def build(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         numbers = pa.array(values, pa.float64())

@@ -40,19 +40,8 @@ class LocalRunner(ProcessRunner):
 class LocalExport(ExportTables, Protocol):
     """Interface of an export on one machine, which commits a selection of a store's messages to its own tables."""
 
-    def source_options(self) -> dict[str, str]:
-        """Return options of the source, in addition to the options of the selection."""
-        ...
-
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         """Commit the records that the tables lack."""
-        ...
-
-    def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run, counting those of former runs.
-
-        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
-        """
         ...
 
 

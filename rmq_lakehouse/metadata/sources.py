@@ -3,7 +3,6 @@
 ``spark.read.format("rmq_offsets").load(STORE)``, or ``.option("namesrv", …).load()``.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,7 +112,7 @@ class MetadataReader(DataSourceReader):
 
 
 class _MetadataSource(DataSource):
-    """Data source of a table; a subclass defines its columns, its options and its reader."""
+    """Data source of a table; a subclass defines its name, its columns and its options."""
 
     columns: pa.Schema
     known_options: tuple[str, ...]
@@ -131,12 +130,10 @@ class _MetadataSource(DataSource):
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options(table_options(schema, self._given))
-        return MetadataReader(self._table(), schemas.of_arrow(self.columns), options, schema)
+        from rmq_lakehouse.metadata.tables import TABLES  # noqa: PLC0415 # kernels
 
-    @abstractmethod
-    def _table(self) -> Table:
-        """Return how it is read; kernels are imported there."""
+        options = self._options(table_options(schema, self._given))
+        return MetadataReader(TABLES[self.name()], schemas.of_arrow(self.columns), options, schema)
 
 
 class OffsetsSource(_MetadataSource):
@@ -149,11 +146,6 @@ class OffsetsSource(_MetadataSource):
     def name(cls) -> str:
         return "rmq_offsets"
 
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import OFFSETS  # noqa: PLC0415
-
-        return OFFSETS
-
 
 class TopicsSource(_MetadataSource):
     """Data source of topics, a row a topic and broker."""
@@ -164,11 +156,6 @@ class TopicsSource(_MetadataSource):
     @classmethod
     def name(cls) -> str:
         return "rmq_topics"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import TOPICS_TABLE  # noqa: PLC0415
-
-        return TOPICS_TABLE
 
 
 class GroupsSource(_MetadataSource):
@@ -181,11 +168,6 @@ class GroupsSource(_MetadataSource):
     def name(cls) -> str:
         return "rmq_groups"
 
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import GROUPS_TABLE  # noqa: PLC0415
-
-        return GROUPS_TABLE
-
 
 class TimersSource(_MetadataSource):
     """Data source of timer messages that are not delivered yet, of stores on local disks."""
@@ -196,8 +178,3 @@ class TimersSource(_MetadataSource):
     @classmethod
     def name(cls) -> str:
         return "rmq_timers"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import TIMERS_TABLE  # noqa: PLC0415
-
-        return TIMERS_TABLE
