@@ -18,7 +18,6 @@ class Figure:
 
     Attributes:
         value: the figure with its unit.
-        target: what it has to be.
         peer: the peer's figure with its unit, from the same run; empty if there is none.
         ratio: ours by the peer's; None if there is no peer.
     """

@@ -66,7 +66,6 @@ class _Job:
         plan_s: of a processor, in the driver, until the log's scan.
         notes_s: likewise, from there until the tasks over queues.
         driver_bytes: the most memory of the driver.
-        requests: of the driver.
         lists: all tasks that listed queues, without their results.
         scans: those of the scan, likewise.
         tasks: over queues.

@@ -106,7 +106,6 @@ def check_new_table(name: str, around: Path | None, other: str | None) -> None:
 
     Args:
         around: directory of a table above, see ``table_around``.
-        other: description of a table in the directory.
     """
     if around is not None:
         raise StoreError(f"{name}: is within the table {around}; give another --table")

@@ -91,11 +91,7 @@ def is_wider(wide: DataType, narrow: DataType) -> bool:
 def with_wider_types(
     expected: StructType, existing: StructType, former: Mapping[str, str | None] | None = None
 ) -> StructType:
-    """Return columns with the types that a table has for them, where these are wider.
-
-    Args:
-        former: see ``current_columns``.
-    """
+    """Return columns with the types that a table has for them, where these are wider."""
     existing_fields = {field.name.lower(): field for field in existing}
 
     def wider_field(field: StructField) -> StructField:

@@ -14,7 +14,6 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
 
     Args:
         name: ``delta`` or ``iceberg``.
-        options: properties of a catalog that table names refer to.
     """
     if name == "delta":
         # Spark's default, INT96, other engines read in nanoseconds, which end in 2262, or not at all.

@@ -38,9 +38,6 @@ _SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 def check_partitions(partitions: Sequence[str], schema: StructType, option: str) -> None:
     """Refuse partitions that no table can have.
 
-    Args:
-        partitions: see ``Partition``.
-
     Raises:
         OptionError: an unknown column, a column of another type, or two partitions by one thing.
     """

@@ -121,7 +121,6 @@ class StoreLogs(Generic[AnyExport, Pending]):
     """Message source of the CommitLogs of stores; see ``MessageSource``. A broken store never stops the others.
 
     Args:
-        parts: the stores, readable or not.
         pending_records: returns the records of a log that an export lacks and that begin before a physical offset.
         find_new: finds stores outside a list of paths; None for tables of one store.
     """

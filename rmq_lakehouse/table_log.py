@@ -115,7 +115,6 @@ class TableTransaction(Protocol):
 
         Args:
             adds: files to add; None if the commit writes no rows and only sets versions.
-            metadata: metadata of the commit; see ``CommitAttempt``.
 
         Raises:
             one of the log's ``conflicts``: another writer has committed meanwhile; the files belong to no version.
@@ -137,7 +136,6 @@ class CommitAttempt:
     """Attempt to commit the pending rows of one store or broker.
 
     Attributes:
-        transaction: transaction that has read the progress of the export.
         begin: physical offset of the first pending row.
         end: physical offset after the last pending row.
         needs_dedup: whether the table may already contain some of the rows: from the export of another selection, or

@@ -69,7 +69,6 @@ class TypedExport(ExportTables):
     Args:
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
-        adopts: whether a table that its owner made is accepted.
     """
 
     def __init__(

@@ -81,7 +81,6 @@ def resolve_undecoded(
     """Return how many messages of a topic are undecoded at the end of a run, and log them.
 
     Args:
-        dead_letters: the dead-letter table; None without one.
         accepted: names of topics whose undecoded messages count no longer.
     """
     has_all = dead_letters is not None and is_as_far_as(dead_letters, table)

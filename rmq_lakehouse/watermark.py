@@ -29,7 +29,6 @@ class HighWatermark:
     Args:
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
-        order_column: see ``ExactlyOnceTable``.
     """
 
     def __init__(

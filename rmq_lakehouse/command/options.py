@@ -74,16 +74,11 @@ class ExportOptions:
         stores: paths and patterns of the stores; empty for a running cluster.
         namesrv: name servers of the cluster; None for stores.
         tier: the broker's ``tieredStoreFilePath``; None exports the CommitLog alone.
-        cluster: cluster name of stores without one.
         store_id: identifier of the store or of the clusters in the tables; None is made of path or names.
-        selection: selection of the messages of the one store, or of the whole cluster.
         max_messages: largest number of messages of a round, of queues; None is no limit.
-        catalog_options: properties of the catalog that table names refer to.
-        table: path of the raw table; None without one.
         columns: columns of the raw table; None is all.
         decompresses: whether bodies are written into the raw table as they were sent.
         table_spec: of the raw table; its comment is empty unless it is given.
-        dlq_table: path of the dead-letter table; None without one.
         accepted: topics and tables whose undecoded messages are reported no more.
         mode: ``batch``, ``available-now`` or ``stream``.
         checkpoint: checkpoint directory of a stream of one store; None is within the raw table.

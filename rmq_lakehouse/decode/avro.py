@@ -70,9 +70,7 @@ def _times(
     """Return what converts times within a value to microseconds, dates to days, and records to JSON texts; else None.
 
     Args:
-        path: of its column, for errors.
         named: schemas of records by their names, filled by this call.
-        refused: takes what a column cannot hold; see ``null_where_refused``.
         selected: paths of the columns wanted; others are left as they are.
     """
     if isinstance(schema, str):

@@ -49,12 +49,7 @@ Build = Callable[[list[Any], Sequence[int], _Doubts], pa.Array]
 
 
 class StructDecoder:
-    """Decoder of the bodies of one schema. Raises ValueError.
-
-    Args:
-        units: of numbers in columns of times.
-        zone: of times without one.
-    """
+    """Decoder of the bodies of one schema. Raises ValueError."""
 
     def __init__(self, columns: pa.StructType, units: TimeUnits, zone: str) -> None:
         kind, self._build = _struct(columns, "", units, zone)
@@ -81,8 +76,6 @@ def bodies_decoder(
     """Return the function that decodes JSON bodies, by structs if msgspec has some for the columns.
 
     Args:
-        units: of numbers in columns of times.
-        zone: of times without one.
         decode: decodes one body with its header, see ``json_body``.
     """
     try:

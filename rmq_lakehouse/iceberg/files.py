@@ -50,7 +50,6 @@ class IcebergFiles:
     Attributes:
         schema: the table's schema, as Iceberg's JSON.
         spec: the table's partition spec, as Iceberg's JSON.
-        properties: properties of the table that choose metrics.
     """
 
     schema: str

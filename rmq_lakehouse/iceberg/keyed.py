@@ -45,7 +45,6 @@ class MergeResult:
     """Files of a merge, which no version of the table has yet.
 
     Attributes:
-        added: files that tasks have written.
         removed: files whose rows are in ``added``, or were replaced.
     """
 

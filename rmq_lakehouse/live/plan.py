@@ -21,7 +21,6 @@ class Span:
     """Offset range of a queue: one task.
 
     Attributes:
-        begin: the first offset.
         end: one past the last.
     """
 
