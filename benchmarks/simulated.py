@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from benchmarks.measure import Figure, peak_bytes
 from benchmarks.simulated_queues import ManyQueues, SimulatedLightQueues, SimulatedQueues
-from benchmarks.simulated_target import SimulatedTarget
+from benchmarks.simulated_store import SimulatedTarget
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_offline.rebuild.job import rebuild_steps
