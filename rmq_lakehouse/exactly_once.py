@@ -31,7 +31,7 @@ from rmq_lakehouse.parquet import WrittenFile
 from rmq_lakehouse.progress import ExportProgress, last_metadata, read_progress
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_log, fingerprint_end, snapshot_log
-from rmq_lakehouse.table_fit import check_files, check_fit, create_or_evolve
+from rmq_lakehouse.table_fit import check_files, check_fit, owner_property
 from rmq_lakehouse.table_log import (
     UNDECODED,
     CommitAttempt,
@@ -144,12 +144,21 @@ class ExactlyOnceTable:
     def check(self, schema: Any) -> None:
         """Refuse a table of another store or of another layout, or a table with missing files. Raises StoreError."""
         if self.log.exists():
-            check_fit(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+            self._check_fit(schema)
             check_files(self.path, self.log)
 
     def prepare(self, schema: Any) -> None:
         """Create the table if it does not exist, and add the columns that it lacks. Raises StoreError."""
-        create_or_evolve(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+        log, table_spec = self.log, self._table_spec
+        if not log.exists():
+            owner = owner_property(self.selection)
+            log.create(schema, table_spec, dict([*table_spec.initial_properties, *table_spec.properties, owner]))
+        self._check_fit(schema)
+        log.add_missing_columns(self.path, schema)
+
+    def _check_fit(self, schema: Any) -> None:
+        check_fit(self.path, self.log, self.selection, self._table_spec)
+        self.log.check_columns(self.path, schema, self._identity_columns)
 
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log other than the one that the table was exported from, unless the export is a backfill.

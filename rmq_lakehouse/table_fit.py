@@ -1,10 +1,10 @@
-"""Checks that a table fits an export: its owner, properties, partitions and columns. Creates and evolves the table.
+"""Checks that a table fits an export: its owner, properties, partitions and files.
 
 The owner of a table is one store, the brokers of clusters, or a store with its tier.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.selection import ExportSelection
@@ -58,15 +58,8 @@ def has_owner(properties: Mapping[str, str]) -> bool:
     return any(name in properties for name in _OWNERS)
 
 
-def check_fit(
-    path: str,
-    log: TableLog,
-    selection: ExportSelection,
-    table_spec: TableSpec,
-    schema: Any,
-    identity_columns: Sequence[str],
-) -> None:
-    """Refuse a table that an export cannot write. Raises StoreError."""
+def check_fit(path: str, log: TableLog, selection: ExportSelection, table_spec: TableSpec) -> None:
+    """Refuse a table of another owner, or with other properties or partitions than an export has. Raises StoreError."""
     properties = log.configuration()
     check_owner(path, properties, selection)
     expected_properties = dict(table_spec.properties)
@@ -77,7 +70,6 @@ def check_fit(
     partitions, expected_partitions = ",".join(log.partition_columns()), ",".join(table_spec.partitions)
     if partitions != expected_partitions:
         raise StoreError(f"{path}: is partitioned by {partitions or 'nothing'}, not {expected_partitions or 'nothing'}")
-    log.check_columns(path, schema, identity_columns)
 
 
 def check_files(path: str, log: TableLog) -> None:
@@ -88,19 +80,3 @@ def check_files(path: str, log: TableLog) -> None:
     missing_path = log.missing_file()
     if missing_path is not None:
         raise StoreError(f"{path}: its data file {missing_path} is gone: put it back, or give another --table")
-
-
-def create_or_evolve(
-    path: str,
-    log: TableLog,
-    selection: ExportSelection,
-    table_spec: TableSpec,
-    schema: Any,
-    identity_columns: Sequence[str],
-) -> None:
-    """Create the table if it does not exist, and add the columns that it lacks; arguments as of ``check_fit``."""
-    if not log.exists():
-        owner = dict([owner_property(selection)])
-        log.create(schema, table_spec, {**dict(table_spec.initial_properties), **dict(table_spec.properties), **owner})
-    check_fit(path, log, selection, table_spec, schema, identity_columns)
-    log.add_missing_columns(path, schema)
