@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import psutil
 import uvloop
@@ -20,6 +22,8 @@ import uvloop
 from benchmarks.client import consume
 from benchmarks.measure import Figure
 from rmq_core.client import Admin, Message, Producer
+from rmq_core.remoting.bodies import MessageRequestMode, SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.codes import RequestCode
 from tools.processes import free_ports, standalone
 
 PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
@@ -40,6 +44,9 @@ listenPort={port}
 namesrvAddr={namesrv}
 diskMaxUsedSpaceRatio=99
 {more}"""
+POP_TOPIC: Final = "LoadPop"
+POPPED: Final = 20_000
+POP_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +55,8 @@ class Running:
 
     Attributes:
         namesrv: ``host:port`` of the name server.
-        broker: likewise of the broker.
         start_s: seconds from the start to the answer to the first send; of the original, until it listens.
         idle_bytes: resident memory when that has been consumed.
-        pid: of the broker's process.
     """
 
     namesrv: str
@@ -271,3 +276,31 @@ def _wait_for(address: str) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
+
+
+def pop_figures(work: Path) -> list[Figure]:
+    """Measure pops and acknowledgements of Java's push consumer at both brokers in turn, each time with a new group."""
+    build_peer()
+    rates = {"ours": Rates(), "java": Rates()}
+    with our_broker(work / "pop-ours", "ASYNC_FLUSH") as ours, java_broker(work / "pop-java", "ASYNC_FLUSH") as java:
+        brokers = {"ours": ours, "java": java}
+        for broker in brokers.values():
+            load(broker.namesrv, "batch", POP_TOPIC, 4)
+        for number in range(POP_ROUNDS + 1):
+            for name, broker in brokers.items():
+                group = f"load-pop-{number}"
+                uvloop.run(_set_pop_mode(broker, group))
+                run = partial(loaded, broker.namesrv, "pop", POP_TOPIC, POPPED, group)
+                if number:
+                    rates[name].measure(broker.pid, run)
+                else:  # for warming up: Java compiles meanwhile
+                    run()
+    return [beside_java_in_turn("consumption by POP, Java's push consumer", rates["ours"], rates["java"])]
+
+
+async def _set_pop_mode(broker: Running, group: str) -> None:
+    """Set the group's request mode for the topic to POP."""
+    mode = MessageRequestMode(topic=POP_TOPIC, consumer_group=group, mode="POP", pop_share_queue_num=-1)
+    async with Admin(broker.namesrv) as admin:
+        await admin.create_group(SubscriptionGroupConfig(group_name=group))
+        await admin._cluster.request(broker.broker, RequestCode.SET_MESSAGE_REQUEST_MODE, None, encode_body(mode))

@@ -1,14 +1,18 @@
-"""Benchmarks our own producer and push consumer at our broker, each in a process of its own."""
+"""Benchmarks our own producer and push consumer at our broker, and what TLS and signed requests (ACL) cost."""
 
 import asyncio
+import json
+import statistics
+import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from benchmarks.measure import Figure
-from rmq_core.client import Credentials, Message, Producer, ProducerOptions, ReceivedMessage
+from rmq_core.client import Credentials, Message, Producer, ProducerOptions, ReceivedMessage, Tls
 from tools.consuming import consume_until
 from tools.processes import standalone
 
@@ -16,6 +20,10 @@ TOPIC: Final = "ClientLoad"
 SECONDS: Final = 5.0
 BODY: Final = b"x" * 1024
 CONCURRENT: Final = 256
+ACCESS_ROUNDS: Final = 12  # short ones in turn: what else the machine does meanwhile meets all three
+ACCESS_SECONDS: Final = 2.0
+_USER: Final = {"username": "admin", "password": "benchmark"}
+_ACL: Final = f"authenticationEnabled=true\nauthorizationEnabled=true\ninitAuthenticationUser={json.dumps(_USER)}\n"
 
 
 def figures(work: Path) -> list[Figure]:
@@ -65,3 +73,52 @@ async def consume(namesrv: str, topic: str, count: int) -> float:
 
     await consume_until(namesrv, "client-load", [topic], on_messages, batch_size=32)
     return consumed / (last - first)
+
+
+def access_figures(work: Path) -> list[Figure]:
+    """Measure sends by a super user who signs, and sends over TLS, as shares of plain ones, at three brokers in turn.
+
+    Signing and encryption on the producer's side count, too; both share the processors with the broker.
+    """
+    directory = work / "access"
+    directory.mkdir()
+    cert, key = _certificate(directory)
+    settings = directory / "tls.properties"
+    settings.write_text(f"tls.server.certPath={cert}\ntls.server.keyPath={key}\n")
+    kinds = {
+        "plain": ("", ProducerOptions(), None),
+        "signed": (_ACL, ProducerOptions(), Credentials(_USER["username"], _USER["password"])),
+        "TLS": (
+            f"tls.server.mode=permissive\ntls.config.file={settings}\n",
+            ProducerOptions(tls=Tls(trust_cert_path=str(cert))),
+            None,
+        ),
+    }
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with ExitStack() as stack:
+        brokers = {
+            kind: stack.enter_context(standalone(directory / kind, conf)) for kind, (conf, _, _) in kinds.items()
+        }
+        for number in range(ACCESS_ROUNDS + 1):
+            for kind, (_, options, credentials) in kinds.items():
+                _, per_second = uvloop.run(send(brokers[kind].namesrv, ACCESS_SECONDS, options, credentials))
+                if number:  # the first is for warming up
+                    rates[kind].append(per_second)
+            time.sleep(0.1)
+    return [_access_figure(kind, rates, most) for kind, most in (("signed", 0.9), ("TLS", 0.75))]
+
+
+def _access_figure(kind: str, rates: dict[str, list[float]], least: float) -> Figure:
+    share = statistics.median(secured / plain for secured, plain in zip(rates[kind], rates["plain"], strict=True))
+    rate, plain = statistics.median(rates[kind]), statistics.median(rates["plain"])
+    name = f"single sends of 1 KiB, {kind}, of plain ones (median of {ACCESS_ROUNDS})"
+    return Figure(name, f"{share:.0%} ({rate:,.0f}/s of {plain:,.0f}/s)", f"{least:.0%}", share >= least)
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    """Make a certificate for this machine, and its key."""
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    arguments = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert}"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    subprocess.run(["openssl", *arguments.split(), *names], check=True, capture_output=True)
+    return cert, key

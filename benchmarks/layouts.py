@@ -46,7 +46,6 @@ def figures(work: Path, messages: int) -> list[Figure]:
     """Measure on a separate store; Java's rebuild of that store lasts a minute.
 
     Args:
-        work: directory of the benchmarks' stores.
         messages: records of the store, at most.
     """
     directory = work / "layouts"

@@ -17,10 +17,7 @@ class Figure:
     """One row of the table.
 
     Attributes:
-        name: what was done.
         value: the figure with its unit.
-        target: what it has to be.
-        met: whether it is.
         peer: the peer's figure with its unit, from the same run; empty if there is none.
         ratio: ours by the peer's; None if there is no peer.
     """

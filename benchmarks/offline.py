@@ -4,14 +4,27 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
 from benchmarks.broker import PEER, build_peer
-from benchmarks.measure import Figure, peak_worker_memory, run, run_rmq, warm_page_cache
+from benchmarks.measure import Figure, peak_worker_memory, run, run_rmq, seconds, warm_page_cache
+from rmq_formats.spark import session
+from rmq_formats.spark.commitlog.batch import CommitLogReader
+from rmq_formats.storage.store_files import open_store
+from rmq_offline.spark.commitlog_source import CommitLogSource
 
 ROOT = Path(__file__).parents[1]
 CEILING_SHARE = 0.8
 DISPATCH_COLUMNS = "topic,queue_id,queue_offset,physical_offset,size,tags,store_timestamp"
+_ROUNDS = 3
+_ROWS = "ceilingRows"  # of a task
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
@@ -81,7 +94,7 @@ def _rebuild(store: Path, work: Path) -> list[Figure]:
 
 def _scans(store: Path, messages: int) -> list[Figure]:
     arguments = [str(store), DISPATCH_COLUMNS, str(messages)]
-    report = json.loads(run("-m", "benchmarks.spark_scan", *arguments).splitlines()[-1])
+    report = json.loads(run("-m", "benchmarks.offline", *arguments).splitlines()[-1])
     few, everything = report["dispatch_s"], report["all_s"]
     rows, most_rows = (messages / statistics.mean(few[name][1:]) for name in ("ours", "ceiling"))
     rate, most = (report["bytes"] / statistics.mean(everything[name][1:]) for name in ("ours", "ceiling"))
@@ -104,3 +117,75 @@ def _scans(store: Path, messages: int) -> list[Figure]:
             rate / most,
         ),
     ]
+
+
+class CeilingReader(CommitLogReader):
+    """Reader that reads the first batch of a task, and repeats the batch up to the task's number of rows."""
+
+    rows = 0
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one batch many times."""
+        batch, remaining = next(super().read(partition)), self.rows
+        while remaining:
+            piece = batch.slice(0, remaining)
+            yield piece
+            remaining -= piece.num_rows
+
+
+class CeilingSource(CommitLogSource):
+    """The source ``ceiling``, of the same schema and tasks as ``rmq_commitlog``, which repeats one batch a task.
+
+    What is left is Spark's own work, the most that any Python source can reach.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._rows = int(options[_ROWS])
+        super().__init__({name: value for name, value in options.items() if name.lower() != _ROWS.lower()})
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "ceiling"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Create the reader."""
+        reader = CeilingReader(self._options(schema), schema)
+        reader.rows = self._rows
+        return reader
+
+
+def main(store: str, dispatch_columns: str, messages: str) -> None:
+    """Scan few columns, then all columns, each by both sources; print one JSON object."""
+    spark = session("bench", master="local[2]")
+    spark.dataSource.register(CeilingSource)
+    few = scans_s(spark, store, int(messages), {"columns": dispatch_columns})
+    everything = scans_s(spark, store, int(messages), {})
+    spark.stop()
+    segments = open_store(store).segments
+    size = sum(segment.size_bytes for segment in segments)
+    print(json.dumps({"dispatch_s": few, "all_s": everything, "bytes": size}))
+
+
+def scans_s(spark: SparkSession, store: str, messages: int, options: dict[str, str]) -> dict[str, list[float]]:
+    """Return the seconds of three scans by each source, in turns: the first, then the others, whose mean counts.
+
+    During the first, the JVM compiles what Spark generated for it, which costs five to ten seconds of processor time
+    however long the log is.
+    """
+    ours = spark.read.format("rmq_commitlog").options(**options).load(store)
+    tasks = ours.rdd.getNumPartitions()
+    ceiling = spark.read.format("ceiling").options(**options).option(_ROWS, -(-messages // tasks)).load(store)
+    seconds_by_source: dict[str, list[float]] = {"ours": [], "ceiling": []}
+    for _ in range(_ROUNDS):
+        seconds_by_source["ours"].append(_scan_s(ours))
+        seconds_by_source["ceiling"].append(_scan_s(ceiling))
+    return seconds_by_source
+
+
+def _scan_s(frame: DataFrame) -> float:
+    return seconds(lambda: frame.write.format("noop").mode("overwrite").save())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -46,8 +46,6 @@ class _Measured:
     """Time, memory and results of both jobs.
 
     Attributes:
-        rebuild_s: seconds.
-        verify_s: likewise.
         queues: that the verification has compared.
         index_files: that there are.
         findings: codes of what it has found, but for information.

@@ -17,9 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.measure import Figure, peak_bytes
-from benchmarks.simulated_light_queues import SimulatedLightQueues
-from benchmarks.simulated_queues import ManyQueues, SimulatedQueues
-from benchmarks.simulated_target import SimulatedTarget
+from benchmarks.simulated_queues import ManyQueues, SimulatedLightQueues, SimulatedQueues
+from benchmarks.simulated_store import SimulatedTarget
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_offline.rebuild.job import rebuild_steps
@@ -47,10 +46,8 @@ class _Task:
     """Time, memory and requests of one task.
 
     Attributes:
-        result: of the task.
         seconds: of one processor.
         own_bytes: the most memory of its process, which may have had tasks of the same wave before.
-        requests: to the store.
         open_files: of the store, the most at once.
     """
 
@@ -69,7 +66,6 @@ class _Job:
         plan_s: of a processor, in the driver, until the log's scan.
         notes_s: likewise, from there until the tasks over queues.
         driver_bytes: the most memory of the driver.
-        requests: of the driver.
         lists: all tasks that listed queues, without their results.
         scans: those of the scan, likewise.
         tasks: over queues.

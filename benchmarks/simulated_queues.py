@@ -1,6 +1,7 @@
-"""A simulated object store of ten million queues, each with one message: listings, log and queue files are computed.
+"""Simulated object stores of ten million queues with one message each, and of a million light queues (LMQ).
 
-``ArrowStorage`` and all above it are the product's own; no request takes time, they are counted.
+Listings, log and queue files are computed. ``ArrowStorage`` and all above it are the product's own; no request takes
+time, they are counted.
 """
 
 import re
@@ -15,11 +16,13 @@ from benchmarks.simulated_store import LOG, ROOT, SimulatedStore
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.codecs.record_layout import (
     RECORD_PHYSICAL_OFFSET_AT,
     RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
 )
 
 TOPICS: Final = 1000
@@ -31,6 +34,15 @@ _END_BYTES: Final = 1 << 20  # of zeros behind the last record
 _TOPIC: Final = re.compile(rf"{QUEUES}/Topic(\d{{{_DIGITS}}})")
 _QUEUE: Final = re.compile(rf"{_TOPIC.pattern}/(\d+)")
 _FILE: Final = re.compile(rf"{_QUEUE.pattern}/{FILE}")
+OWN_QUEUES: Final = 1000  # of the topic that the messages are sent to
+_LIGHT_TOPIC: Final = "Devices"
+_LIGHT_DIGITS: Final = 7
+_LIGHT_NAME: Final = "%LMQ%device"
+_LIGHT_FIRST: Final = f"{_LIGHT_NAME}{0:0{_LIGHT_DIGITS}}"
+_LIGHT_DIRECTORY: Final = re.compile(rf"{QUEUES}/(?:{_LIGHT_NAME}(\d{{{_LIGHT_DIGITS}}})|{_LIGHT_TOPIC})")
+_LIGHT_QUEUE: Final = re.compile(rf"{QUEUES}/(?:{_LIGHT_NAME}(\d{{{_LIGHT_DIGITS}}})/0|{_LIGHT_TOPIC}/(\d+))")
+_LIGHT_FILE: Final = re.compile(rf"{_LIGHT_QUEUE.pattern}/{FILE}")
+_LIGHT_PROPERTIES: Final = {"INNER_MULTI_DISPATCH": f"{_LIGHT_FIRST},{_LIGHT_FIRST}", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
 
 
 def record_image(topic: str, properties: dict[str, str]) -> bytes:
@@ -66,14 +78,7 @@ class _Open:
 
 @dataclass
 class ManyQueues(SimulatedStore):
-    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each.
-
-    Attributes:
-        messages: of the log.
-        queue_file_bytes: size of each file of a queue.
-        open_files: of this process.
-        most_open_files: that there were at once.
-    """
+    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each."""
 
     IMAGE: ClassVar[NDArray[np.uint8]]  # of a record
     TOPIC: ClassVar[re.Pattern[str]]  # directories of topics
@@ -173,3 +178,49 @@ def put_number(rows: NDArray[np.uint8], at: int, values: NDArray[np.int64], widt
     """Write numbers, int64[n], into rows, uint8[n, size]."""
     swapped = values.astype(width)
     rows[:, at : at + swapped.itemsize] = swapped.view(np.uint8).reshape(len(values), swapped.itemsize)
+
+
+@dataclass
+class SimulatedLightQueues(ManyQueues):
+    """A store of a light queue for each of its messages: number n is in those of n and n + 1, and in queue n % 1000.
+
+    Each light queue has a topic's directory of its own, as in the store that ``shapes`` makes of a tenth of them.
+    """
+
+    IMAGE = np.frombuffer(record_image(_LIGHT_TOPIC, _LIGHT_PROPERTIES), dtype=np.uint8)
+    TOPIC, QUEUE = _LIGHT_DIRECTORY, _LIGHT_QUEUE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.queue_file_bytes = self.messages // OWN_QUEUES * UNIT_BYTES
+
+    def names(self, directory: str) -> list[str]:
+        """Return the entries of a directory."""
+        if directory == ROOT:
+            return ["commitlog", "consumequeue"]
+        if directory == QUEUES:
+            return [_LIGHT_TOPIC, *(f"{_LIGHT_NAME}{number:0{_LIGHT_DIGITS}}" for number in range(self.messages))]
+        if match := _LIGHT_DIRECTORY.fullmatch(directory):
+            return ["0"] if match[1] else [str(number) for number in range(OWN_QUEUES)]
+        return [FILE] if directory == LOG or _LIGHT_QUEUE.fullmatch(directory) else []
+
+    def queue(self, path: str) -> bytes:
+        """Return a queue's file."""
+        light, own_queue = _LIGHT_FILE.fullmatch(path).groups()  # type: ignore[union-attr] # it was opened
+        if light is None:
+            return self.file_of(list(range(int(own_queue), self.messages, OWN_QUEUES)))
+        number = int(light)
+        return self.file_of(sorted([number, (number or self.messages) - 1]))
+
+    def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
+        """Write the queues and queue offsets of records."""
+        image, last = self.IMAGE.tobytes(), self.messages - 1
+        places_at = image.index(b"0,0")
+        put_number(rows, RECORD_QUEUE_ID_AT, numbers % OWN_QUEUES, ">i4")
+        put_number(rows, RECORD_QUEUE_OFFSET_AT, numbers // OWN_QUEUES, ">i8")
+        put_digits(rows, image.index(_LIGHT_NAME.encode()) + len(_LIGHT_NAME), numbers, _LIGHT_DIGITS)
+        put_digits(
+            rows, image.rindex(_LIGHT_NAME.encode()) + len(_LIGHT_NAME), (numbers + 1) % self.messages, _LIGHT_DIGITS
+        )
+        put_digits(rows, places_at, (numbers > 0).astype(np.int64), 1)
+        put_digits(rows, places_at + len("0,"), (numbers == last).astype(np.int64), 1)

@@ -64,7 +64,6 @@ def pending(store: Path, count: int, due_count: int) -> list[Figure]:
     """Measure the cost of waiting timer messages.
 
     Args:
-        store: directory of a new store.
         count: so many, due in the seconds of a day.
         due_count: so many more, due in one second soon after a start.
     """

@@ -16,12 +16,7 @@ QUARTER: Final = 4  # of the store's files: the small one of two logs whose time
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Measure on the store of the offline part, which is made where it is not there.
-
-    Args:
-        work: directory of the benchmarks' stores.
-        messages: records of the store.
-    """
+    """Measure on the store of the offline part, which is made where it is not there."""
     store = offline.warm_store(work, messages)
     return [*_verify(store), _growth(store, work)]
 

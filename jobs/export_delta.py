@@ -19,27 +19,24 @@ from rmq_cli.export_arguments import parser as parser  # noqa: PLC0414 # a part 
 from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import find_stores
 from rmq_formats.storage.store_files import open_store
-from rmq_lakehouse.checkpoint import ExportCheckpoint
 from rmq_lakehouse.cluster.brokers import BrokerQueues, ClusterExportOptions, check_queue_options
 from rmq_lakehouse.cluster.sources import ClusterSource, QueueSource
 from rmq_lakehouse.command.arguments import QUEUE_BOUNDS
 from rmq_lakehouse.command.options import ExportOptions, export_options
 from rmq_lakehouse.command.reports import report_of
-from rmq_lakehouse.common_tables import commit_all
 from rmq_lakehouse.dead_letters import DeadLetters
 from rmq_lakehouse.delta.location import DeltaLocation
 from rmq_lakehouse.delta.log_store import writer_lease
+from rmq_lakehouse.exports import ExportLoop, MessageSource, commit_each
 from rmq_lakehouse.files import set_file_sizes
 from rmq_lakehouse.formats import table_format
-from rmq_lakehouse.message_source import ExportLoop, MessageSource, commit_each
-from rmq_lakehouse.raw import Export, PendingMessages, RawExport
+from rmq_lakehouse.raw import Export, PendingMessages, RawExport, commit_all
 from rmq_lakehouse.records import SparkPendingRecords
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics_by_spark, snapshot_log
 from rmq_lakehouse.stores import StoreExports, StoreLogs, name_brokers, snapshot_logs
-from rmq_lakehouse.stream import stream_batches
-from rmq_lakehouse.tier.queues import TierQueues
-from rmq_lakehouse.tier.source import TierSource
+from rmq_lakehouse.stream import ExportCheckpoint, stream_batches
+from rmq_lakehouse.tier import TierQueues, TierSource
 from rmq_lakehouse.typed import TypedExport
 from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
 from rmq_offline.spark.job import run_job

@@ -27,9 +27,7 @@ class KeyColumn:
     """Part of a table's key.
 
     Attributes:
-        name: as the spec has it.
         paths: into a row; the first that is not null has the value.
-        kind: type of the value.
     """
 
     name: str

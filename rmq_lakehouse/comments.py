@@ -44,7 +44,6 @@ def with_comments(schema: "StructType", prefix: str = "") -> "StructType":
 
     Args:
         schema: the columns; columns outside ``COMMENTS`` stay unchanged.
-        prefix: prefix of the names of columns.
     """
     from pyspark.sql.types import StructType  # noqa: PLC0415 # a second to load
 

@@ -1,28 +1,38 @@
-"""Dead letters of an export: messages that its table cannot have, with the reason, each once."""
+"""Dead letters of an export: messages that its table cannot have, with the reason, each once.
 
-from collections.abc import Callable, Mapping
+A reason may be a condition of the table beyond its columns' types: a CHECK constraint, NOT NULL, the length of a text.
+"""
 
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
+from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.exactly_once import commit_with_retry
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, SparkTableLog, StartAttempt
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, MESSAGE_COLUMNS, REASON
 
+REFUSED: Final = "__rmq_refused"
+_ROW: Final = "__rmq_row"
+_CHECK: Final = "delta.constraints."  # of a table's properties; the rest is the constraint's name
+_INVARIANT: Final = "delta.invariants"
+_LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
+
 
 class DeadLetters:
-    """Table of dead letters, which several exports of a run may have in common.
-
-    Args:
-        path: of the table.
-        log: of the table.
-        selection: selection of the messages of the export.
-    """
+    """Table of dead letters, which several exports of a run may have in common."""
 
     def __init__(self, path: str, log: SparkTableLog, selection: ExportSelection) -> None:
         self.path = path
@@ -37,7 +47,6 @@ class DeadLetters:
         self.table.check(self.columns)
 
     def prepare(self) -> None:
-        """Create the table."""
         self.table.prepare(with_comments(self.columns))
 
     def commit(
@@ -47,7 +56,6 @@ class DeadLetters:
 
         Args:
             messages: all dead letters, with a reason each.
-            start: starts the attempt.
             belongs_to_attempt: returns the condition that a message is pending.
         """
         dead = messages.select(*self.columns.fieldNames())
@@ -56,3 +64,54 @@ class DeadLetters:
             return self.table.append(attempts[0], dead.where(belongs_to_attempt(attempts[0])))
 
         return commit_with_retry(self.path, self.table.log, [start], write).files
+
+
+def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:
+    """Map the reason for a dead letter to the condition that each row of a table has to meet."""
+    checks = {
+        f"the table's constraint {name.removeprefix(_CHECK)}, {condition}, is not met": condition
+        for name, condition in properties.items()
+        if name.startswith(_CHECK)
+    }
+    return {**checks, **dict(_of_columns(schema, (), ""))}
+
+
+def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Iterator[tuple[str, str]]:
+    """List the conditions of columns; conditions of members apply if the struct around them is not null."""
+    for field in schema:
+        path = (*around, field.name)
+        name, column, metadata = ".".join(path), ".".join(map(quoted, path)), field.metadata or {}
+        if not field.nullable:
+            yield f"column {name}: null, wanted NOT NULL", f"{unless}{column} IS NOT NULL"
+        length = _LENGTH_TEXT.fullmatch(str(metadata.get(_LENGTH, "")))
+        if length is not None:
+            reason = f"column {name}: a longer text, wanted {length[0].upper()}"
+            yield reason, f"{column} IS NULL OR char_length({column}) <= {length[1]}"
+        if _INVARIANT in metadata:
+            condition = json.loads(metadata[_INVARIANT])["expression"]["expression"]
+            yield f"column {name}: the table's {condition} is not met", condition
+        if isinstance(field.dataType, StructType):
+            yield from _of_columns(field.dataType, path, f"{column} IS NULL OR ")
+
+
+def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: Mapping[str, str]) -> DataFrame:
+    """Add a column ``REFUSED``: the reason of the first condition that a row does not meet, else null.
+
+    Conditions over columns that are not written are left to the table: it may generate them.
+
+    Args:
+        columns: of the table, by name, over the frame's.
+    """
+    row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
+    row = frame.select(row_struct, *(column.alias(name) for name, column in columns.items()))
+    reasons: list[Column] = []
+    for reason, condition in constraints.items():
+        fulfils = F.coalesce(F.expr(condition), F.lit(False))  # Delta takes null for not met, too
+        refused = F.when(~fulfils, F.lit(reason))
+        try:
+            row.select(refused)
+        except PySparkException:
+            continue
+        reasons.append(refused)
+    first = F.coalesce(*reasons) if reasons else F.lit(None).cast("string")
+    return row.select(f"{_ROW}.*", first.alias(REFUSED))

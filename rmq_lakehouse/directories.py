@@ -42,7 +42,6 @@ def other_iceberg_table(
     """Describe the first Iceberg table of another uuid among metadata files; None if there is no such table.
 
     Args:
-        files: file system of the paths.
         paths: of files, of which those that are no metadata are passed over.
         uuid: of the table that may be there; None if no table may.
         named: names of the metadata files that this table names.
@@ -63,14 +62,7 @@ def other_iceberg_table(
 
 
 def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named: Collection[str] = ()) -> str | None:
-    """Describe the table in a directory that is not the Iceberg table of a uuid; None if there is no such table.
-
-    Args:
-        files: file system of the directory.
-        directory: its path.
-        uuid: see ``other_iceberg_table``.
-        named: see ``other_iceberg_table``.
-    """
+    """Describe the table in a directory that is not the Iceberg table of a uuid; None if there is no such table."""
     log = f"{directory}/{DELTA_LOG}"
     if files.get_file_info(log).type == pafs.FileType.Directory:
         return f"a Delta table ({log})"
@@ -84,13 +76,10 @@ def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named:
 def table_around(directory: Path) -> Path | None:
     """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
     for above in directory.absolute().parents:
-        if (above / DELTA_LOG).is_dir() or any(map(_is_metadata, (above / METADATA).glob("*.json*"))):
+        metadata_names = (path.name for path in (above / METADATA).glob("*.json*"))
+        if (above / DELTA_LOG).is_dir() or any(map(_METADATA_FILE.fullmatch, metadata_names)):
             return above
     return None
-
-
-def _is_metadata(path: Path) -> bool:
-    return _METADATA_FILE.fullmatch(path.name) is not None
 
 
 def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
@@ -99,7 +88,6 @@ def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
     A VACUUM passes over names that begin with ``_`` or ``.``.
 
     Args:
-        directory: of the Delta table.
         ignored: names in this directory that are passed over as well.
     """
     for path, names, files in os.walk(directory):
@@ -114,15 +102,10 @@ def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
 
 
 def check_new_table(name: str, around: Path | None, other: str | None) -> None:
-    """Refuse a directory for a new table if another table has it, or is around it.
+    """Refuse a directory for a new table if another table has it, or is around it. Raises StoreError.
 
     Args:
-        name: name of the new table.
         around: directory of a table above, see ``table_around``.
-        other: description of a table in the directory.
-
-    Raises:
-        StoreError: naming the other table.
     """
     if around is not None:
         raise StoreError(f"{name}: is within the table {around}; give another --table")

@@ -28,15 +28,10 @@ Path = tuple[str, ...]
 
 
 def check_columns(table: str, existing: StructType, expected: StructType) -> None:
-    """Refuse columns of a table that cannot be written.
+    """Refuse columns of a table that cannot be written. Raises StoreError.
 
     Args:
-        table: its name.
-        existing: its columns.
         expected: columns to be written; the table may lack some, or have more.
-
-    Raises:
-        StoreError: naming what does not fit.
     """
     for path, actual_type, expected_type in type_mismatches(existing, expected):
         if not is_wider(expected_type, actual_type):
@@ -50,8 +45,6 @@ def current_columns(table: str, expected: StructType, former: Mapping[str, str |
     """Rename columns to their current names in a table, and leave out columns that the table's owner has dropped.
 
     Args:
-        table: its name.
-        expected: columns to be written.
         former: paths that columns of the table had: the path of each now, None if it was dropped.
 
     Raises:
@@ -79,7 +72,6 @@ def type_mismatches(existing: StructType, expected: StructType) -> Iterator[tupl
     """List the columns that a table has with another type than is wanted: path and both types.
 
     Args:
-        existing: the table's columns.
         expected: columns to be written; the table may lack some, or have more.
     """
     for path, actual_type, expected_type in _pairs(existing, expected, ()):
@@ -99,13 +91,7 @@ def is_wider(wide: DataType, narrow: DataType) -> bool:
 def with_wider_types(
     expected: StructType, existing: StructType, former: Mapping[str, str | None] | None = None
 ) -> StructType:
-    """Return columns with the types that a table has for them, where these are wider.
-
-    Args:
-        expected: columns to be written.
-        existing: the table's columns.
-        former: see ``current_columns``.
-    """
+    """Return columns with the types that a table has for them, where these are wider."""
     existing_fields = {field.name.lower(): field for field in existing}
 
     def wider_field(field: StructField) -> StructField:

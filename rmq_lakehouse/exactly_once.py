@@ -31,7 +31,7 @@ from rmq_lakehouse.parquet import WrittenFile
 from rmq_lakehouse.progress import ExportProgress, last_metadata, read_progress
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_log, fingerprint_end, snapshot_log
-from rmq_lakehouse.table_fit import check_files, check_fit, create_or_evolve
+from rmq_lakehouse.table_fit import check_files, check_fit, owner_property
 from rmq_lakehouse.table_log import (
     UNDECODED,
     CommitAttempt,
@@ -57,9 +57,6 @@ def commit_with_retry(path: str, log: TableLog, starts: Sequence[StartAttempt], 
     """Commit the pending rows of several brokers in one transaction, and retry after a lost race (steps 1 and 6).
 
     Args:
-        path: path of the table.
-        log: log of the table.
-        starts: starts the attempt of each broker.
         write: writes and commits the rows; called again after each lost race.
 
     Raises:
@@ -85,15 +82,11 @@ class ExactlyOnceTable:
 
     Args:
         path: path of the table, or its name in a catalog.
-        log: log of the table.
-        selection: selection of the store's messages that the export commits.
-        table_spec: partitions and properties of the table.
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
         order_column: first column by which the later of two rows wins, in a table with a key: ``offset``, or the store
             time with several brokers. Only a later row replaces a row. So unless rows were removed, the table has a
             row as late as the latest row committed.
-        key: names of the key columns, if the table has a key.
     """
 
     def __init__(
@@ -151,12 +144,21 @@ class ExactlyOnceTable:
     def check(self, schema: Any) -> None:
         """Refuse a table of another store or of another layout, or a table with missing files. Raises StoreError."""
         if self.log.exists():
-            check_fit(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+            self._check_fit(schema)
             check_files(self.path, self.log)
 
     def prepare(self, schema: Any) -> None:
         """Create the table if it does not exist, and add the columns that it lacks. Raises StoreError."""
-        create_or_evolve(self.path, self.log, self.selection, self._table_spec, schema, self._identity_columns)
+        log, table_spec = self.log, self._table_spec
+        if not log.exists():
+            owner = owner_property(self.selection)
+            log.create(schema, table_spec, dict([*table_spec.initial_properties, *table_spec.properties, owner]))
+        self._check_fit(schema)
+        log.add_missing_columns(self.path, schema)
+
+    def _check_fit(self, schema: Any) -> None:
+        check_fit(self.path, self.log, self.selection, self._table_spec)
+        self.log.check_columns(self.path, schema, self._identity_columns)
 
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log other than the one that the table was exported from, unless the export is a backfill.
@@ -277,7 +279,6 @@ class ExactlyOnceTable:
         """Read the progress of the selection from a snapshot.
 
         Args:
-            snapshot: version of the table.
             app_id: application id of the progress by physical offsets, or by queue offsets.
         """
         recorded = snapshot.transaction_version(app_id)
@@ -317,7 +318,6 @@ def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitA
     """Add the high watermark to the transaction versions of an attempt (step 4).
 
     Args:
-        attempt: attempt whose rows are written.
         last_row: physical offset of its last row; in a table with a key and several brokers the store time of that
             row, in ms. None if there are no rows.
     """
@@ -333,7 +333,6 @@ def commit_files(attempts: Sequence[CommitAttempt], adds: Sequence[WrittenFile] 
     """Commit data files, transaction versions and metadata of attempts of one transaction atomically (step 5).
 
     Args:
-        attempts: attempts whose rows are in the files.
         adds: files to add; None if the attempts have no rows to write.
 
     Raises one of the log's ``conflicts`` if another writer was faster.

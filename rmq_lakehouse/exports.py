@@ -1,12 +1,21 @@
-"""Exports and their counts, without the way they read messages: by Spark, or on one machine without."""
+"""Exports and their counts, what they read, and the loop that commits it: with Spark, or on one machine without.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Protocol
+A source of messages is the logs of stores, or the queues of brokers.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog
+
+Pending = TypeVar("Pending")
+Pending_co = TypeVar("Pending_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +23,9 @@ class ExportCounts:
     """Counts of the messages that an export has committed.
 
     Attributes:
-        messages: rows committed.
         bytes: bytes of these messages in the log.
         damaged: ranges of the log without a sound record, and bodies that do not inflate.
         undecoded: messages whose body does not decode by the spec, or which the table refuses.
-        files: files added to the tables.
     """
 
     messages: int = 0
@@ -69,3 +76,167 @@ class ExportTables(Protocol):
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         """Tables of the export."""
         ...
+
+    def source_options(self) -> dict[str, str]:
+        """Return options of the source, in addition to the options of the selection."""
+        ...
+
+    def resolve_undecoded(self, accepted: Collection[str]) -> int:
+        """Return how many messages are undecoded at the end of a run, counting those of former runs.
+
+        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
+        """
+        ...
+
+
+AnyExport = TypeVar("AnyExport", bound=ExportTables)
+
+
+@dataclass
+class SourceExports(Generic[AnyExport]):
+    """Exports of one store or broker of a source, and their results.
+
+    Attributes:
+        exports: exports to the common tables, in the same order for all parts of a source.
+        error: error that has ended the exports; None without one.
+    """
+
+    exports: Sequence[AnyExport]
+    error: Exception | None = None
+    counts: dict[str, ExportCounts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counts = {export.name: ExportCounts() for export in self.exports}
+
+    @property
+    def total(self) -> ExportCounts:
+        """Counts of all exports together."""
+        return sum(self.counts.values(), ExportCounts())
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Offsets of the exports, as members of the JSON report."""
+        return {}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Counts of the messages or bytes that the exports lack, as members of the JSON report."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of the broker, as members of the JSON report."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the broker's part of the JSON report."""
+        failure = {} if self.error is None else {"error": str(self.error)}
+        return self.names | failure | self.position | self.total.to_dict() | self.lost
+
+
+class MessageSource(Protocol[AnyExport, Pending_co]):
+    """Messages that an export reads, of one store or broker or of several; one store is a list of one."""
+
+    rounds: int
+    """Number of rounds that have committed messages."""
+
+    @property
+    def parts(self) -> Sequence[SourceExports[AnyExport]]:
+        """The stores or brokers of the source, with their exports."""
+        ...
+
+    def check(self) -> None:
+        """Refuse tables and messages that do not fit, before anything is written. Raises RmqError."""
+        ...
+
+    def prepare(self) -> None:
+        """Create the tables. Raises StoreError."""
+        ...
+
+    def begin_round(self) -> None:
+        """Fix where the next round ends. Raises RmqError if no part can be read."""
+        ...
+
+    def pending(self, number: int) -> Sequence[tuple[SourceExports[AnyExport], Pending_co]]:
+        """Return the messages that the exports of one number lack, by part; the messages are durable.
+
+        A part that cannot be exported gets its error. Raises RmqError if the error ends the exports of all parts.
+        """
+        ...
+
+    def end_round(self, added: Sequence[ExportCounts]) -> bool:
+        """Record what the commits of a round have added; return whether more messages are pending. Raises RmqError."""
+        ...
+
+
+class ExportLoop(Generic[AnyExport, Pending]):
+    """Export of a source in rounds: each round commits what is pending, table after table.
+
+    Args:
+        commit_all: commits the pending messages of several parts to one table; returns counts or the error of each.
+    """
+
+    def __init__(
+        self,
+        source: MessageSource[AnyExport, Pending],
+        commit_all: Callable[[Sequence[tuple[AnyExport, Pending]]], Sequence[ExportCounts | Exception]],
+    ) -> None:
+        self.source, self._commit_all = source, commit_all
+        self.check_lease: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+
+    def export_round(self) -> tuple[ExportCounts, bool]:
+        """Commit the messages that the tables lack; return their counts, and whether more are pending.
+
+        Raises:
+            RmqError: a table cannot be written, or the exports of all parts have failed.
+        """
+        self.source.begin_round()
+        added: list[ExportCounts] = []
+        for number in range(len(self.source.parts[0].exports)):
+            self.check_lease()
+            pending = self.source.pending(number)
+            outcomes = self._commit_all([(part.exports[number], messages) for part, messages in pending])
+            for (part, _), outcome in zip(pending, outcomes, strict=True):
+                if isinstance(outcome, ExportCounts):
+                    part.counts[part.exports[number].name] += outcome
+                    added.append(outcome)
+                else:
+                    part.error = outcome
+        is_more = self.source.end_round(added)
+        return sum(added, ExportCounts()), is_more
+
+    def run(self, interval_s: float | None) -> None:
+        """Export round after round.
+
+        Args:
+            interval_s: time between rounds that leave nothing pending, until a signal; None ends with the first such
+                round.
+        """
+        if interval_s is None:
+            while self.export_round()[1]:
+                pass
+            return
+        with stopping() as stopped:
+            while not stopped.is_set():
+                if not self.export_round()[1]:
+                    stopped.wait(interval_s)
+
+
+def commit_each(parts: Sequence[tuple[Any, Any]]) -> list[ExportCounts]:
+    """Commit the pending messages of the exports one by one; an error ends the exports."""
+    return [export.commit_pending(pending) for export, pending in parts]
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Return an event that SIGINT and SIGTERM set, instead of ending the process."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,14 +1,34 @@
-"""File sizes of exported Delta tables: split sizes of the log and Delta's optimized writes."""
+"""Files of tables: their sizes, by splits of the log and Delta's optimized writes, and the stores that have them.
+
+A file store is a directory of a file system that all machines share, or an object store.
+"""
 
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from rmq_formats.errors import StoreError
 
 TARGET_FILE_BYTES: Final = 128 << 20
 FEW_TOPICS: Final = 8  # with so few topics each task writes files of the target size without a shuffle
 _LEAST_APART_BYTES: Final = 16 << 20
 _LEAST_SPLIT_BYTES: Final = 8 << 20  # smaller splits make small files for nothing: a task costs some 100 ms
+Connect = Callable[[], pafs.FileSystem]
+"""Opens an object store's file system. Tasks get it pickled, with its credentials, so its ``repr`` must not have them;
+hashable."""
+OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 
 
 def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
@@ -17,7 +37,6 @@ def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
     Args:
         topics: number of topics at most.
         span_bytes: bytes of the log to export.
-        tasks: tasks that read them.
     """
     return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
 
@@ -27,10 +46,6 @@ def set_file_sizes(spark: "SparkSession", topics: int) -> None:
 
     Each task writes a file for each topic that it meets. With many topics these files would be many and small:
     Delta then shuffles rows by partition first; for few topics the shuffle is left out.
-
-    Args:
-        spark: the session.
-        topics: number of topics at most.
     """
     spark.conf.set("spark.databricks.delta.optimizeWrite.enabled", str(topics > FEW_TOPICS).lower())
     spark.conf.set("spark.databricks.delta.optimizeWrite.binSize", f"{TARGET_FILE_BYTES >> 20}m")
@@ -42,8 +57,95 @@ def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
 
     Args:
         topics: number of topics at most; the more, the more files a task writes.
-        span_bytes: bytes of the log to export.
         processors: parallelism of the session.
     """
     wanted = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
     return max(_LEAST_SPLIT_BYTES, min(wanted, -(-span_bytes // max(1, processors))))
+
+
+class TableFileStore(Protocol):
+    """File store of a table; paths are absolute, below the table's directory."""
+
+    def open(self, path: str) -> Any:
+        """Open a new file for writing, an Arrow stream. Raises OSError."""
+        ...
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:
+        """Close a file and make it durable; return its size in bytes and its time in ms. Raises OSError."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes. Raises OSError."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file. Raises OSError."""
+        ...
+
+
+class LocalFileStore:
+    """Directory of a file system. If it does not exist, this is not the file system of the table."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def open(self, path: str) -> Any:
+        """See ``TableFileStore``. Raises StoreError where there is no directory."""
+        if not self._directory.is_dir():
+            raise StoreError(f"{self._directory}: the table's directory does not exist on {socket.gethostname()}")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(path, "wb")
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:
+        os.fsync(sink.fileno())  # on a machine of its own no one else does
+        sink.close()
+        status = Path(path).stat()
+        return status.st_size, status.st_mtime_ns // 1_000_000
+
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def delete(self, path: str) -> None:
+        Path(path).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFileStore:
+    """Object store, in which a closed file exists as a whole.
+
+    A killed process leaves parts of an upload that nobody sees. The store's lifecycle rules remove them.
+    """
+
+    connect: Connect = field(repr=False)
+
+    def open(self, path: str) -> Any:
+        return _file_system(self.connect).open_output_stream(_inner(path))
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:  # noqa: ARG002 # closed, an object lasts
+        size = int(sink.tell())
+        sink.close()
+        return size, time.time_ns() // 1_000_000
+
+    def size(self, path: str) -> int:
+        info: Any = _file_system(self.connect).get_file_info(_inner(path))
+        if info.type != pafs.FileType.File:
+            raise FileNotFoundError("No such object")
+        return int(info.size)
+
+    def delete(self, path: str) -> None:
+        _file_system(self.connect).delete_file(_inner(path))
+
+
+def file_store_of(directory: str, connect: Connect | None) -> TableFileStore:
+    """Return the file store of a directory; ``connect`` is None for a directory of a file system."""
+    return LocalFileStore(directory) if connect is None else ObjectFileStore(connect)
+
+
+@lru_cache(maxsize=8)  # connections are kept; a run has a few tables
+def _file_system(connect: Connect) -> pafs.FileSystem:
+    return connect()
+
+
+def _inner(path: str) -> str:
+    """Return bucket and key of a URI, as ``pyarrow.fs`` has them."""
+    return path.partition("://")[2]

@@ -10,15 +10,10 @@ from rmq_lakehouse.table_log import OpenTable, SparkTableLog
 
 
 def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> OpenTable:
-    """Return the function that opens tables of a format.
+    """Return the function that opens tables of a format. Raises OptionError.
 
     Args:
-        spark: the session.
         name: ``delta`` or ``iceberg``.
-        options: properties of a catalog that table names refer to.
-
-    Raises:
-        OptionError: pyiceberg is not installed.
     """
     if name == "delta":
         # Spark's default, INT96, other engines read in nanoseconds, which end in 2262, or not at all.

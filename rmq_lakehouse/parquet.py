@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.file_store import Connect, TableFileStore, file_store_of
-from rmq_lakehouse.files import TARGET_FILE_BYTES
+from rmq_lakehouse.files import TARGET_FILE_BYTES, Connect, TableFileStore, file_store_of
 
 CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
@@ -38,11 +37,7 @@ Key = tuple[str | None, ...]
 
 
 class ColumnStats:
-    """Statistics of one column in one file.
-
-    Attributes:
-        nulls: how many values are null.
-    """
+    """Statistics of one column in one file."""
 
     def __init__(self) -> None:
         self.nulls = 0
@@ -50,7 +45,6 @@ class ColumnStats:
         self._bounds: list[pa.Scalar] = []
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Add values of the column."""
         self.nulls += values.null_count
         self._kind = values.type
         min_max = pc.min_max(values)
@@ -83,11 +77,6 @@ class FinishedFile:
         path: of the file, or its URI.
         relative: the same, below the layout's directory.
         partitions: text of each partition's value.
-        rows: in it.
-        bytes: its size.
-        modified_ms: when it was written.
-        stats: of the layout's columns.
-        footer: of the file.
     """
 
     path: str
@@ -134,7 +123,6 @@ class Layout:
 
     Attributes:
         table: directory of the files, or its URI.
-        files: rules of the table format.
         partitions: names of the partitions, which become directories.
         stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
@@ -163,9 +151,6 @@ class WrittenFile:
 
     Attributes:
         action: description for the table's log, as JSON.
-        path: of the file.
-        rows: in it.
-        bytes: its size.
     """
 
     action: str
@@ -175,12 +160,7 @@ class WrittenFile:
 
 
 class PartitionedFiles:
-    """Writes batches of one schema to one open file a partition. Rows of a partition keep their order.
-
-    Args:
-        layout: see ``Layout``.
-        schema: of the batches.
-    """
+    """Writes batches of one schema to one open file a partition. Rows of a partition keep their order."""
 
     def __init__(self, layout: Layout, schema: pa.Schema) -> None:
         self._layout = layout
@@ -192,11 +172,7 @@ class PartitionedFiles:
         self._paths: list[str] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Buffer the rows of a batch, and write the partitions whose buffers are full.
-
-        Raises:
-            StoreError: a file cannot be written.
-        """
+        """Buffer the rows of a batch, and write the partitions whose buffers are full. Raises StoreError."""
         for key, rows in _split(batch, self._layout):
             try:
                 converted = rows.select(self._schema.names).cast(self._schema)
@@ -260,7 +236,6 @@ class _ParquetFile:
         self._footer: list[pq.FileMetaData] = []
 
     def open(self) -> None:
-        """Create the file."""
         schema, layout = self._schema, self._layout
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         try:
@@ -283,7 +258,6 @@ class _ParquetFile:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Write a row group."""
         for name, stats in self._stats.items():
             stats.add(rows.column(name))
         self._rows += rows.num_rows

@@ -23,8 +23,7 @@ from pyspark.sql.types import (
 
 from rmq_formats.errors import OptionError
 from rmq_lakehouse.evolution import column
-from rmq_lakehouse.partitions import TIME_TRANSFORMS, parse_partition
-from rmq_lakehouse.time_columns import TIME_COLUMNS
+from rmq_lakehouse.partitions import TIME_COLUMNS, TIME_TRANSFORMS, parse_partition
 
 _NESTED: Final = (ArrayType, MapType, StructType)
 _SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -38,11 +37,6 @@ _SOURCES: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 
 def check_partitions(partitions: Sequence[str], schema: StructType, option: str) -> None:
     """Refuse partitions that no table can have.
-
-    Args:
-        partitions: see ``Partition``.
-        schema: columns of the table.
-        option: name of the option, for the error.
 
     Raises:
         OptionError: an unknown column, a column of another type, or two partitions by one thing.

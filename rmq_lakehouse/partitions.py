@@ -5,9 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_formats.errors import OptionError
-from rmq_lakehouse.time_columns import TIME_COLUMNS
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from rmq_formats.errors import OptionError
+
+DATE: Final = "date"
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
 _PART: Final = re.compile(r"[^,()]*(?:\([^()]*\))?[^,()]*")
 _TRANSFORM: Final = re.compile(
     r"(identity|years?|months?|days?|hours?)\(\s*([^,()]+?)\s*\)|(bucket|truncate)\(\s*([1-9][0-9]{0,8})\s*,\s*([^,()]+?)\s*\)",
@@ -17,11 +22,48 @@ TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
 
 
 @dataclass(frozen=True, slots=True)
+class TimeColumn:
+    """Day or hour of a message's time.
+
+    Attributes:
+        unit_us: length of a day or an hour, in microseconds.
+    """
+
+    source: str
+    unit_us: int
+
+    @property
+    def is_day(self) -> bool:
+        """Whether values are dates; an hour is the time at which it begins."""
+        return self.unit_us == _DAY_US
+
+
+TIME_COLUMNS: Final = {
+    DATE: TimeColumn("store_timestamp", _DAY_US),
+    "hour": TimeColumn("store_timestamp", _HOUR_US),
+    "born_date": TimeColumn("born_timestamp", _DAY_US),
+    "born_hour": TimeColumn("born_timestamp", _HOUR_US),
+}
+"""Columns of days and hours that tables have beside the times of messages, by name; all in UTC."""
+
+
+def time_column(name: str, rows: pa.RecordBatch) -> pa.Array:
+    """Compute a column of days or hours of a batch of messages."""
+    column = TIME_COLUMNS[name]
+    times = rows.column(column.source)
+    return times.cast(pa.date32()) if column.is_day else pc.floor_temporal(times, unit="hour")
+
+
+def time_column_type(name: str) -> pa.DataType:
+    """Return the type of a column of days or hours."""
+    return pa.date32() if TIME_COLUMNS[name].is_day else pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """Column of a table that partitions it, as it is or through a transform of Iceberg.
 
     Attributes:
-        column: name of the column.
         transform: name of the transform; ``identity`` is the column as it is.
         width: number of buckets, or of characters that ``truncate`` leaves; None of other transforms.
     """

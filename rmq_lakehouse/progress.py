@@ -23,7 +23,6 @@ class TableCommit:
         operation: Delta's name of the operation, such as ``RESTORE``.
         restored_version: table version that a RESTORE restored; None for other operations, or if it is unknown.
         versions: transaction versions that the commit sets, by application id.
-        metadata: user metadata of the commit.
     """
 
     operation: str
@@ -69,9 +68,6 @@ def read_progress(
     """Read the progress of a selection from one version of a table.
 
     Args:
-        commits: commits of the table.
-        version: version of the table.
-        app_id: application id of the selection.
         transaction_version: transaction version of this id in the table version, a physical offset; -1 if it has none.
         find_lost_row: returns where the watermark row of an application id was, if the table lacks it now; else None.
         is_complete: whether the table cannot have lost a transaction version.
@@ -118,8 +114,6 @@ def last_metadata(commits: CommitHistory, version: int, prefix: str) -> str | No
     """Return the metadata of the last commit of any selection of one store that made the content of a table version.
 
     Args:
-        commits: commits of the table.
-        version: version of the table.
         prefix: prefix of the application ids of the store.
     """
     while version >= 0:

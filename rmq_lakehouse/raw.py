@@ -1,9 +1,13 @@
-"""Export of messages to a raw table by Spark: the columns of ``rmq_commitlog`` unchanged, and days and hours."""
+"""Export of messages to a raw table by Spark: the columns of ``rmq_commitlog`` unchanged, and days and hours.
+
+The messages of several brokers are committed to their common tables by ``commit_all``.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -15,9 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq_formats.errors import RmqError, StoreError
 from rmq_lakehouse.comments import with_comments
-from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
-from rmq_lakehouse.dead_letters import DeadLetters
+from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
@@ -27,7 +31,15 @@ from rmq_lakehouse.partition_columns import (
     check_partitions,
     with_time_columns,
 )
-from rmq_lakehouse.raw_files import ERROR, TaskRows, write_and_commit
+from rmq_lakehouse.raw_files import (
+    ERROR,
+    FilesTask,
+    TaskRows,
+    commit_task_files,
+    count_files,
+    write_and_commit,
+    write_files_of_brokers,
+)
 from rmq_lakehouse.raw_table import RawTable
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
@@ -37,6 +49,7 @@ from rmq_lakehouse.table_log import (
     SparkTableLog,
     StartAttempt,
     TableSpec,
+    TableTransaction,
 )
 from rmq_lakehouse.undecoded import (
     MESSAGE_COLUMNS,
@@ -46,6 +59,7 @@ from rmq_lakehouse.undecoded import (
     resolve_refused,
     with_undecoded,
 )
+from rmq_offline.spark.job import spark_cause
 from rmq_offline.spark.runner import SparkRunner
 
 # Types whose text in Delta's log tasks write as Spark does.
@@ -95,19 +109,8 @@ class PendingMessages(Protocol):
 class Export(ExportTables, Protocol):
     """Interface of an export, which commits a selection of a store's messages to its own tables."""
 
-    def source_options(self) -> dict[str, str]:
-        """Return options of the source, in addition to the options of the selection."""
-        ...
-
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """Commit the messages that the tables lack."""
-        ...
-
-    def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run, counting those of former runs.
-
-        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
-        """
         ...
 
 
@@ -115,12 +118,7 @@ class RawExport(RawTable):
     """Export of messages to a raw table, by tasks that write files, or by Spark.
 
     Args:
-        path: path of the table.
-        log: log of the table.
-        selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        table_spec: of the table.
-        decompresses: see ``RawTable``.
         dead_letters: messages that a constraint of the table refuses; None leaves them out.
     """
 
@@ -171,7 +169,6 @@ class RawExport(RawTable):
             self.tables[dead.path] = "store_timestamp"
 
     def prepare(self) -> None:
-        """Create the tables."""
         self.table.prepare(self._schema)
         dead = self._checked_dead_letters()
         if dead is not None:
@@ -264,3 +261,71 @@ class RawExport(RawTable):
             damaged=int(observation.get["damaged"]),
             undecoded=int(observation.get["refused"]),
         )
+
+
+def commit_all(parts: Sequence[tuple[Export, PendingMessages]]) -> list[ExportCounts | RmqError]:
+    """Commit the messages of several brokers to their common tables: in one job and one commit if tasks write files.
+
+    Returns:
+        For each broker its counts, or the error that failed it: an unreadable log does not stop the other brokers.
+
+    Raises:
+        StoreError: the table cannot be written, or lacks rows that were committed.
+    """
+    raw = [(export, pending) for export, pending in parts if isinstance(export, RawExport)]
+    outcomes = _commit_files(raw) if raw else {}
+    return [outcomes[number] if number in outcomes else _attempt(*part) for number, part in enumerate(parts)]
+
+
+def _attempt(export: Export, pending: PendingMessages) -> ExportCounts | RmqError:
+    """Commit the messages of one broker; return an error of its tasks, so that the other brokers go on."""
+    try:
+        return export.commit_pending(pending)
+    except PySparkException as error:
+        return StoreError(spark_cause(error))
+
+
+def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[int, ExportCounts | RmqError]:
+    """Commit the rows that tasks may write, in one job and one commit; skip brokers whose rows Spark has to write."""
+    first, first_pending = parts[0]
+    spark, layout = first_pending.spark, first.layout(first_pending.spark)
+    outcomes: dict[int, ExportCounts | RmqError] = {}
+    if layout is None:
+        return outcomes
+
+    def start_without_dedup(export: RawExport, pending: PendingMessages) -> StartAttempt:
+        start = pending.start_attempt(export.table)
+
+        def start_if_no_dedup(transaction: TableTransaction) -> CommitAttempt | None:
+            attempt = start(transaction)
+            return None if attempt is None or attempt.needs_dedup else attempt
+
+        return start_if_no_dedup
+
+    def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+        counts: dict[int, ExportCounts | RmqError] = {}
+        planned: dict[int, list[FilesTask]] = {}
+        for number, attempt in attempts.items():
+            export, pending = parts[number]
+            try:
+                rows, scanned_bytes = pending.tasks(attempt)
+            except RmqError as error:
+                counts[number] = error
+                continue
+            if may_write_apart(pending.topics, scanned_bytes, len(rows)):
+                planned[number] = export.files_tasks(rows, layout)
+        written = dict(
+            zip(planned, write_files_of_brokers(SparkRunner(spark), list(planned.values()), layout), strict=True)
+        )
+        written_files = {number: files for number, files in written.items() if not isinstance(files, RmqError)}
+        for number, files in written.items():
+            expected = parts[number][1].expected_messages(attempts[number])
+            counts[number] = (
+                files if isinstance(files, RmqError) else count_files(files).with_missing_as_damaged(expected)
+            )
+        result = commit_task_files(attempts, written_files) if written_files else CommitResult()
+        outcomes.update(counts)  # not of an attempt that has lost a race
+        return result
+
+    commit_with_retry(first.table.path, first.table.log, [start_without_dedup(*part) for part in parts], write)
+    return outcomes

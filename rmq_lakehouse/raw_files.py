@@ -18,11 +18,11 @@ from rmq_formats.read.task import read_task
 from rmq_formats.spark.options.brokers import interleave_tasks
 from rmq_lakehouse.exactly_once import commit_files, with_high_watermark
 from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.file_store import TableFileStore
+from rmq_lakehouse.files import TableFileStore
 from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.partitions import TIME_COLUMNS, time_column
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult
-from rmq_lakehouse.time_columns import TIME_COLUMNS, time_column
 from rmq_offline.tasks.runner import Runner
 
 ERROR: Final = "record_error"
@@ -47,13 +47,7 @@ class FilesRunner(Runner, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """Rows of a split of a store's log.
-
-    Attributes:
-        store: root of the store.
-        read: options of the read.
-        task: the split.
-    """
+    """Rows of a split of a store's log."""
 
     store: str
     read: ReadOptions
@@ -68,12 +62,9 @@ class FilesTask:
     """Task that writes files.
 
     Attributes:
-        rows: rows to read.
         columns: columns of the rows, as their source names them.
         schema: columns of the files, days and hours among them.
         broker: broker of the rows, in a table of several brokers; else None.
-        excluded_topics: topics that are not exported.
-        layout: layout of the files.
     """
 
     rows: TaskRows
@@ -117,11 +108,6 @@ def write_files_of_brokers(
     runner: FilesRunner, tasks: Sequence[Sequence[FilesTask]], layout: Layout
 ) -> list[list[TaskFiles] | RmqError]:
     """Run the interleaved tasks of several brokers as one job; a failed task fails its own broker only.
-
-    Args:
-        runner: runs the tasks.
-        tasks: tasks of each broker.
-        layout: layout of all files.
 
     Returns:
         For each broker the files of its tasks, or the error of one task, whose broker's files are deleted.

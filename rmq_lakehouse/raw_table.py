@@ -12,11 +12,10 @@ from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportTables
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partitions import source_columns
+from rmq_lakehouse.partitions import DATE, TIME_COLUMNS, source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, FilesTask, TaskRows
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.table_log import TableSpec
-from rmq_lakehouse.time_columns import DATE, TIME_COLUMNS, time_column_type
 
 _NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
 # Columns with statistics, which cost a look at each value: those that rows are looked up by.
@@ -24,17 +23,11 @@ _STATS: Final[tuple[str, ...]] = ("physical_offset", "store_timestamp", "queue_i
 
 
 class RawTable(ExportTables):
-    """Table of all columns of ``rmq_commitlog``, or of some, with the date of the store time.
+    """Table of all columns of ``rmq_commitlog``, or of some, with the date of the store time. Raises OptionError.
 
     Args:
-        path: path of the table.
-        selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        table_spec: of the table.
         decompresses: whether bodies are written as they were sent, with a ``sys_flag`` that says so.
-
-    Raises:
-        OptionError: unknown columns.
     """
 
     name = "raw"

@@ -23,10 +23,7 @@ class PendingRecords:
     """Records of a selection that begin before a physical offset.
 
     Attributes:
-        selection: selection of the messages.
         options: options of the source, in addition to those of the selection.
-        log: log of the records.
-        end: physical offset before which the records begin.
         topics: largest possible number of topics, which decides the size of files.
         parallelism: number of tasks that run at a time.
     """
@@ -48,7 +45,6 @@ class PendingRecords:
         """Plan the rows of an attempt as tasks; also return the bytes that the tasks read.
 
         Args:
-            attempt: the attempt.
             split: bytes of the log that a task reads, about; None makes files of the target size.
         """
         more = self._more_options(attempt.begin, split)
@@ -66,11 +62,7 @@ class PendingRecords:
 
 @dataclass(frozen=True, slots=True)
 class SparkPendingRecords(PendingRecords):
-    """Records that Spark reads, too; see ``raw.PendingMessages``.
-
-    Attributes:
-        spark: the session.
-    """
+    """Records that Spark reads, too; see ``raw.PendingMessages``."""
 
     spark: "SparkSession"
 

@@ -25,7 +25,6 @@ class ExcludedTopics:
     """Topics that are not exported, such as system topics.
 
     Attributes:
-        names: names of topics.
         prefix: prefix of the names of further topics.
     """
 
@@ -40,7 +39,6 @@ class ExcludedTopics:
         return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
 
     def excludes(self, topic: str) -> bool:
-        """Return whether a topic is excluded."""
         return topic in self.names or topic.startswith(self.prefix)
 
     def included_mask(self, topics: pa.Array) -> pa.Array:
@@ -56,8 +54,6 @@ class BrokerKey:
     """Broker of one of several stores, or of a running cluster, in a table of several brokers.
 
     Attributes:
-        cluster: name of its cluster.
-        name: name of the broker.
         table_id: identifier of the clusters in the table.
     """
 
@@ -80,14 +76,12 @@ class ExportSelection:
     """Selected messages of one store.
 
     Attributes:
-        store: root of the store.
         store_id: identifier of the store in application ids: the offsets of two stores must not be confused.
         topics: names of topics; None is all topics that are not excluded.
         excluded_topics: RocketMQ's own topics; None if system topics are exported.
         include: which records of the log, as the source's option; None is its default.
         starting_timestamp: smallest store time, as the source's option; None is any.
         ending_timestamp: one past the largest; None is any.
-        starting_physical_offset: of the first record.
         queue_bounds: the source's options that bound queues, by name, each JSON by topic and queue.
         from_offset: physical offset from which missing rows are exported again (backfill); None resumes.
         broker: broker of the messages, in a table of several brokers; None in a table of one store.

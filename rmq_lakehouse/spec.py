@@ -1,5 +1,9 @@
-"""Spec file of typed tables: topics, body formats and table paths. TOML, or JSON by its name."""
+"""Spec file of typed tables: topics, body formats and table paths. TOML, or JSON by its name.
 
+What follows of it for each table, by Spark or without: columns of the message, comment and properties.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -9,15 +13,18 @@ from rmq_formats.errors import OptionError
 from rmq_lakehouse.table_name import placed
 
 Unit = Literal["s", "ms", "us", "ns"]
+TOPIC_PROPERTY: Final = "rmq.topic"
+"""Property of typed tables and dead-letter tables. Raw tables do not have this property."""
+_REGISTRY_HEADER_BYTES: Final = 5
+_MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
+METADATA: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 
 
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spec of one topic whose bodies become columns.
 
     Attributes:
-        topic: its name.
         table: path of its table; a relative one is beside the spec. Or its name, ``catalog.schema.table``.
-        format: of the bodies.
         schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
         schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
         message: Protobuf: full name of the message.
@@ -76,16 +83,8 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     timestamp_unit: Unit | dict[str, Unit] | None = None
 
 
-_REGISTRY_HEADER_BYTES: Final = 5
-_MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
-
-
 def load_spec(path: str) -> list[TypedTopic]:
-    """Load the topics of a spec, their paths absolute.
-
-    Raises:
-        OptionError: naming the file, and what in it cannot be used.
-    """
+    """Load the topics of a spec, their paths absolute. Raises OptionError."""
     decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
     try:
         spec = decode(read_spec_file(path), type=_Spec)
@@ -185,3 +184,25 @@ def read_spec_file(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def table_comment(topic: TypedTopic) -> str:
+    """Return the comment of a new table."""
+    return topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
+
+
+def table_properties(topic: TypedTopic) -> tuple[tuple[str, str], ...]:
+    """Return the properties by which later exports know the table."""
+    return (TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none")
+
+
+def check_column_names(topic: TypedTopic, metadata: Iterable[str], body: Iterable[str]) -> None:
+    """Refuse a column of the body whose name the table has already, in any case. Raises OptionError."""
+    names = {name.lower() for name in metadata}
+    for name in body:
+        if name.lower() in names:
+            raise OptionError(
+                f"topic {topic.topic!r}: column {name!r} of the schema is a column of the message or comes twice; "
+                "metadata_prefix names those of the message"
+            )
+        names.add(name.lower())

@@ -30,8 +30,6 @@ class StoreLog:
     """CommitLog of a store, as it was at one moment.
 
     Attributes:
-        store: root of the store.
-        files: files of the store.
         segments: segments in log order.
         end: physical offset after the last sound record.
         torn: number of bytes after ``end`` that no broker is writing.
@@ -99,14 +97,7 @@ def fingerprint_end(fingerprint: str | None) -> int:
 
 
 def snapshot_log(store: str) -> StoreLog:
-    """Take a snapshot of a store's log.
-
-    Args:
-        store: root of the store.
-
-    Raises:
-        StoreNotFoundError: there is none.
-    """
+    """Take a snapshot of a store's log. Raises StoreNotFoundError."""
     files = open_store(store)
     leftovers = find_leftovers(files, files.segments)
     segments = cut_segments(files.segments, leftovers)
@@ -125,10 +116,7 @@ def check_topics(
     """Refuse topics that no store has; a topic that neither queues nor configuration name is searched in the logs.
 
     Args:
-        find_topics: scans a log.
-        logs: logs of the stores.
         known_topics: of the stores, which are computed at each call.
-        topics: topics to export.
 
     Raises:
         OptionError: naming them.
@@ -152,16 +140,11 @@ def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:
-    """Refuse a log that is not the exported one, or that ends before the exported offset.
+    """Refuse a log that is not the exported one, or that ends before the exported offset. Raises StoreError.
 
     Args:
-        log: current log.
         exported_end: physical offset up to which the table contains the log; -1 if it contains nothing.
         fingerprint: fingerprint of the log when it was exported; None if it is unknown.
-        table: path of the table.
-
-    Raises:
-        StoreError: it was cut off, or is another store's.
     """
     log = log.reread_if_shorter(exported_end)  # another exporter may have committed records written since
     if exported_end > log.end + log.torn:

@@ -10,8 +10,7 @@ from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
 from rmq_formats.read.stores import BrokerStore, in_threads, none_done
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import AnyExport, Pending, SourceExports
+from rmq_lakehouse.exports import AnyExport, ExportCounts, Pending, SourceExports
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.store_log import StoreLog, snapshot_log
 
@@ -49,7 +48,6 @@ class StoreExports(SourceExports[AnyExport]):
     """Exports of one store, and their results.
 
     Attributes:
-        store: the store.
         broker: broker of the store; None in tables of one store.
         log: newest snapshot of the log; None if the log could not be read.
         torn_bytes: bytes after the log's end that no broker is writing.
@@ -122,8 +120,6 @@ class StoreLogs(Generic[AnyExport, Pending]):
     """Message source of the CommitLogs of stores; see ``MessageSource``. A broken store never stops the others.
 
     Args:
-        parts: the stores, readable or not.
-        bounds: bounds of the exports of all logs.
         pending_records: returns the records of a log that an export lacks and that begin before a physical offset.
         find_new: finds stores outside a list of paths; None for tables of one store.
     """
@@ -201,7 +197,6 @@ class StoreLogs(Generic[AnyExport, Pending]):
             raise none_done("export", [part.store for part in self.parts], str(first))
 
     def prepare(self) -> None:
-        """Create the tables. Raises StoreError."""
         for export in self._running[0].exports:
             export.prepare()
 
@@ -241,7 +236,6 @@ class StoreLogs(Generic[AnyExport, Pending]):
         self.parts += new_parts
 
     def pending(self, number: int) -> list[tuple[StoreExports[AnyExport], Pending]]:
-        """Return the records that the exports of one number lack, by store; their bytes are durable."""
         pending = []
         for part in self._running:
             export = part.exports[number]
@@ -255,11 +249,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         return pending
 
     def _has_pending(self, part: StoreExports[AnyExport], export: AnyExport) -> bool:
-        """Return whether an export lacks records of the round, and make these durable.
-
-        Raises:
-            StoreError: the log ends before, or is not the one that was exported.
-        """
+        """Return whether an export lacks records of the round, and make these durable. Raises StoreError."""
         log, end = part.snapshot, part.round_end
         export.check_log(log)
         begin = part.begin_of(export)
@@ -298,15 +288,12 @@ def _report_leftovers(part: StoreExports[AnyExport]) -> None:
 
 
 def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[BrokerKey]:
-    """Name the brokers of stores that are exported into one table.
+    """Name the brokers of stores that are exported into one table. Raises OptionError.
 
     Args:
         stores: stores, as ``find_stores`` returns them.
         cluster: cluster name of stores without one; None is the name that all other stores have.
         table_id: identifier of the clusters in the table; None is made of their names.
-
-    Raises:
-        OptionError: the cluster of a store is unknown.
     """
     clusters = {store.cluster for store in stores if store.cluster}
     default_cluster = cluster or (next(iter(clusters)) if len(clusters) == 1 else None)
@@ -321,11 +308,7 @@ def name_brokers(stores: Sequence[BrokerStore], cluster: str | None, table_id: s
 
 
 def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | Exception]:
-    """Take snapshots of the logs of several stores; an unreadable log gives its error.
-
-    Raises:
-        StoreError: none of them can be read.
-    """
+    """Take snapshots of the logs of several stores; an unreadable log gives its error. Raises StoreError."""
 
     def attempt(store: BrokerStore) -> StoreLog | Exception:
         try:

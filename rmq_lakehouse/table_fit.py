@@ -1,20 +1,19 @@
-"""Checks that a table fits an export: its owner, properties, partitions and columns. Creates and evolves the table.
+"""Checks that a table fits an export: its owner, properties, partitions and files.
 
 The owner of a table is one store, the brokers of clusters, or a store with its tier.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.selection import ExportSelection
+from rmq_lakehouse.spec import TOPIC_PROPERTY
 from rmq_lakehouse.table_log import TableLog, TableSpec
 
 STORE_PROPERTY: Final = "rmq.store"
 CLUSTER_PROPERTY: Final = "rmq.cluster"
 TIER_PROPERTY: Final = "rmq.tier"
-TOPIC_PROPERTY: Final = "rmq.topic"
-"""Property of typed tables and dead-letter tables. Raw tables do not have this property."""
 _OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 
@@ -27,16 +26,7 @@ def owner_property(selection: ExportSelection) -> tuple[str, str]:
 
 
 def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
-    """Refuse a table of another owner.
-
-    Args:
-        path: path of the table.
-        properties: properties of the table.
-        selection: selection of the messages to export.
-
-    Raises:
-        StoreError: the message names the owner.
-    """
+    """Refuse a table of another owner. Raises StoreError."""
     owners = {name: properties[name] for name in _OWNERS if name in properties}
     name, expected = owner_property(selection)
     if not owners:
@@ -68,27 +58,8 @@ def has_owner(properties: Mapping[str, str]) -> bool:
     return any(name in properties for name in _OWNERS)
 
 
-def check_fit(
-    path: str,
-    log: TableLog,
-    selection: ExportSelection,
-    table_spec: TableSpec,
-    schema: Any,
-    identity_columns: Sequence[str],
-) -> None:
-    """Refuse a table that an export cannot write.
-
-    Args:
-        path: path of the table.
-        log: log of the table.
-        selection: selection of the messages to export.
-        table_spec: partitions and properties that the table must have.
-        schema: columns to write.
-        identity_columns: names of the columns that identify a row.
-
-    Raises:
-        StoreError: the table has another owner, property, partition column or column type.
-    """
+def check_fit(path: str, log: TableLog, selection: ExportSelection, table_spec: TableSpec) -> None:
+    """Refuse a table of another owner, or with other properties or partitions than an export has. Raises StoreError."""
     properties = log.configuration()
     check_owner(path, properties, selection)
     expected_properties = dict(table_spec.properties)
@@ -99,7 +70,6 @@ def check_fit(
     partitions, expected_partitions = ",".join(log.partition_columns()), ",".join(table_spec.partitions)
     if partitions != expected_partitions:
         raise StoreError(f"{path}: is partitioned by {partitions or 'nothing'}, not {expected_partitions or 'nothing'}")
-    log.check_columns(path, schema, identity_columns)
 
 
 def check_files(path: str, log: TableLog) -> None:
@@ -110,19 +80,3 @@ def check_files(path: str, log: TableLog) -> None:
     missing_path = log.missing_file()
     if missing_path is not None:
         raise StoreError(f"{path}: its data file {missing_path} is gone: put it back, or give another --table")
-
-
-def create_or_evolve(
-    path: str,
-    log: TableLog,
-    selection: ExportSelection,
-    table_spec: TableSpec,
-    schema: Any,
-    identity_columns: Sequence[str],
-) -> None:
-    """Create the table if it does not exist, and add the columns that it lacks; arguments as of ``check_fit``."""
-    if not log.exists():
-        owner = dict([owner_property(selection)])
-        log.create(schema, table_spec, {**dict(table_spec.initial_properties), **dict(table_spec.properties), **owner})
-    check_fit(path, log, selection, table_spec, schema, identity_columns)
-    log.add_missing_columns(path, schema)

@@ -27,11 +27,9 @@ class TableSpec:
     """Partitions, clustering and properties of a table when it is created.
 
     Attributes:
-        partitions: partition columns.
         clusters: columns that OPTIMIZE clusters the table by; a clustered table has no partitions.
         properties: table properties, beyond the owner's; an existing table must have these values.
         initial_properties: further properties of a new table; an existing table may have others.
-        comment: comment of a new table.
         adopts: whether a table that no export made is accepted with its owner's columns, partitions and properties.
         stats: columns whose minimum and maximum in each file are in Delta's log.
     """
@@ -50,8 +48,6 @@ class CommitResult:
     """Rows and files that a transaction has added.
 
     Attributes:
-        rows: rows added to the table.
-        files: files added to the table.
         committed: False if nothing was pending.
     """
 
@@ -65,10 +61,8 @@ class RowRange:
     """Range of a column's values, and texts of other columns.
 
     Attributes:
-        column: name of the column.
         first: smallest value; of a column of times in ms.
         last: largest value; None is no bound.
-        is_time: whether the column has times.
         texts: values of other columns.
     """
 
@@ -121,8 +115,6 @@ class TableTransaction(Protocol):
 
         Args:
             adds: files to add; None if the commit writes no rows and only sets versions.
-            versions: transaction versions by application id.
-            metadata: metadata of the commit; see ``CommitAttempt``.
 
         Raises:
             one of the log's ``conflicts``: another writer has committed meanwhile; the files belong to no version.
@@ -144,7 +136,6 @@ class CommitAttempt:
     """Attempt to commit the pending rows of one store or broker.
 
     Attributes:
-        transaction: transaction that has read the progress of the export.
         begin: physical offset of the first pending row.
         end: physical offset after the last pending row.
         needs_dedup: whether the table may already contain some of the rows: from the export of another selection, or
@@ -220,9 +211,7 @@ class TableLog(Protocol):
         """Refuse columns that the table cannot take, see ``evolution``. Raises StoreError.
 
         Args:
-            path: path of the table.
             schema: columns to write, as the exports of this log have them: Spark's or Arrow's.
-            identity_columns: names of the columns that identify a row.
         """
         ...
 
@@ -310,7 +299,6 @@ class SparkTableLog(TableLog, Protocol):
         """Merge the pending rows of one store or broker, and commit its progress in the same transaction.
 
         Args:
-            start: starts an attempt.
             rows: returns the rows of an attempt, with the table's columns or some of them.
             merge: key and order of the rows; a row replaces only an earlier row of its key.
             last_row: position of the last of all rows; see ``exactly_once.with_high_watermark``.
@@ -327,17 +315,9 @@ OpenTable = Callable[[str], SparkTableLog]
 
 
 def check_identity_columns(path: str, names: Iterable[str], identity_columns: Iterable[str]) -> None:
-    """Refuse a table without a column that identifies its rows.
+    """Refuse a table without a column that identifies its rows. Raises StoreError.
 
     Such a column that was renamed or dropped must not be added again: it would not identify the existing rows.
-
-    Args:
-        path: path of the table.
-        names: names of the table's columns.
-        identity_columns: names of the columns that identify a row.
-
-    Raises:
-        StoreError: naming the column.
     """
     existing_names = {name.lower() for name in names}
     for name in identity_columns:

@@ -26,18 +26,18 @@ from rmq_lakehouse.changes import (
     with_deletions,
 )
 from rmq_lakehouse.comments import with_comments
-from rmq_lakehouse.constraints import REFUSED, table_constraints, with_refusals
-from rmq_lakehouse.dead_letters import DeadLetters
+from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
+from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
-from rmq_lakehouse.partitions import parse_partition, source_columns
+from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
 from rmq_lakehouse.raw import PendingMessages
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
-from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
     OpenTable,
@@ -45,9 +45,6 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.time_columns import TIME_COLUMNS
-from rmq_lakehouse.topic_bodies import build_body_decoder
-from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
 
 _OFFSET = "physical_offset"
@@ -67,18 +64,11 @@ def _with_types_of(log: SparkTableLog, columns: StructType) -> StructType:
 
 
 class TypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
-        spark: the session.
-        topic: of the spec.
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
-        open_table: gives the log of a table by its path.
-        adopts: whether a table that its owner made is accepted.
-
-    Raises:
-        OptionError: a schema that cannot be used.
     """
 
     def __init__(

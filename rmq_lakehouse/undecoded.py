@@ -11,7 +11,7 @@ from typing import Final
 
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_progress, commit_with_retry
 from rmq_lakehouse.progress import last_metadata
-from rmq_lakehouse.table_fit import TOPIC_PROPERTY
+from rmq_lakehouse.spec import TOPIC_PROPERTY
 from rmq_lakehouse.table_log import UNDECODED, CommitAttempt, TableSnapshot, TableSpec, TableTransaction
 
 REASON: Final = "reason"
@@ -30,7 +30,6 @@ class Undecoded:
     """Undecoded messages of a selection.
 
     Attributes:
-        count: number of undecoded messages.
         first: physical offset of the first one; 0 without any.
     """
 
@@ -82,9 +81,6 @@ def resolve_undecoded(
     """Return how many messages of a topic are undecoded at the end of a run, and log them.
 
     Args:
-        table: typed table of the topic.
-        dead_letters: the dead-letter table; None without one.
-        topic: name of the topic.
         accepted: names of topics whose undecoded messages count no longer.
     """
     has_all = dead_letters is not None and is_as_far_as(dead_letters, table)

@@ -27,11 +27,8 @@ class HighWatermark:
     """High watermarks of the selections of one store in a table.
 
     Args:
-        log: log of the table.
-        selection: selection of the store's messages.
         offset: name of the column of physical offsets.
         broker_columns: names of the columns of cluster and broker, in a table of several brokers.
-        order_column: see ``ExactlyOnceTable``.
     """
 
     def __init__(
@@ -62,7 +59,6 @@ class HighWatermark:
         """Return the transaction versions that record the missing watermark rows of other selections.
 
         Args:
-            snapshot: table version that a transaction reads.
             app_ids: application ids of the other selections, with ``WATERMARK_SUFFIX``.
             begin: physical offset of the first row that the transaction may commit.
             end: physical offset after the last such row.

@@ -16,17 +16,12 @@ async def consume_until(
     *,
     batch_size: int = 1,
 ) -> None:
-    """Consume topics from their first messages on, with a new group.
+    """Consume topics from their first messages on, with a new group. Raises TimeoutError.
 
     Args:
         namesrv: ``host:port`` of the name server.
-        group: name of the group.
-        topics: what to consume.
         take: is given messages as they come; True if these are the last that are wanted.
         batch_size: at most so many are given at once.
-
-    Raises:
-        TimeoutError: they do not come.
     """
     complete = asyncio.Event()
 

@@ -26,8 +26,7 @@ from rmq_formats.storage.segments import open_storage
 from rmq_formats.storage.store_files import open_store
 from rmq_offline.spark.job import spark_cause
 from rmq_offline.tasks.log_format import log_on_stderr
-from tools.demo_messaging import DELAY_S, run_messaging
-from tools.demo_traffic import REBUILD_SIZES, run_traffic
+from tools.demo_traffic import DELAY_S, REBUILD_SIZES, run_messaging, run_traffic
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / ".demo"

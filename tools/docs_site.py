@@ -60,7 +60,6 @@ def rewrite_links(line: str, source: str, page: str) -> str:
     """Rewrite the links of a line.
 
     Args:
-        line: of Markdown.
         source: the page's path in the repository.
         page: the page's path in the site.
     """

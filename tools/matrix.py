@@ -32,7 +32,6 @@ class Version:
     """A version of Spark, with what fits it.
 
     Attributes:
-        pyspark: of the package.
         delta: of delta-spark, the package and the jars.
     """
 
@@ -93,9 +92,6 @@ class Outcome:
     """Result of one test file in one environment.
 
     Attributes:
-        commit: of the project.
-        spark, delta, python: versions.
-        file: of tests.
         code: pytest's exit code; 5 is that there were none to run.
         passed, failed, skipped: tests; errors of fixtures and of imports count as failed.
         ended: pytest's last line.

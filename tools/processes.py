@@ -14,9 +14,7 @@ class Standalone:
     """A name server and a broker that serve.
 
     Attributes:
-        pid: of their process.
         namesrv: ``host:port`` of the name server.
-        broker: of the broker.
     """
 
     pid: int
@@ -30,7 +28,6 @@ def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["
 
     Args:
         log: a file for what it says.
-        arguments: of the command line.
         stdout: where its standard output goes; into the log by default.
     """
     with log.open("wb") as file:

@@ -9,10 +9,9 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages, QueueProgress, queue_key, queue_progress
 from rmq_lakehouse.cluster.sources import ExportLink, QueueSource
-from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.exports import ExportCounts, SourceExports
 from rmq_lakehouse.live import plan
 from rmq_lakehouse.live.options import ClusterQueue
-from rmq_lakehouse.message_source import SourceExports
 from rmq_lakehouse.raw import Export
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection
 
@@ -24,7 +23,6 @@ class ClusterExportOptions:
     """Options of an export by queue offsets.
 
     Attributes:
-        source: queues to export.
         topics: topics of all exports together; None is all topics that are not excluded.
         excluded_topics: RocketMQ's own topics; None if system topics are exported.
         options: options of the source ``rmq``, in addition to those of the exports.
@@ -47,7 +45,6 @@ class BrokerExports(SourceExports[Export]):
     """Exports of one broker, and their results.
 
     Attributes:
-        broker: the broker.
         missing: offset ranges that the broker had deleted before they were exported: queue, begin, end.
     """
 
@@ -64,13 +61,7 @@ class BrokerExports(SourceExports[Export]):
 
 
 class BrokerQueues:
-    """Message source of the queues of brokers; see ``MessageSource``. Each round ends at the queues' current ends.
-
-    Args:
-        spark: the session.
-        options: options of the export.
-        make_exports: makes the exports of a broker.
-    """
+    """Message source of the queues of brokers; see ``MessageSource``. Each round ends at the queues' current ends."""
 
     def __init__(
         self, spark: SparkSession, options: ClusterExportOptions, make_exports: Callable[[BrokerKey], Sequence[Export]]
@@ -104,7 +95,6 @@ class BrokerQueues:
                     queue_progress(table)
 
     def prepare(self) -> None:
-        """Create the tables. Raises StoreError."""
         for export in self.parts[0].exports:
             export.prepare()
 
@@ -164,11 +154,7 @@ class BrokerQueues:
             self._brokers[name] = BrokerExports(self._make_exports(broker), broker=broker)
 
     def _plan(self, link: ExportLink, number: int) -> tuple[dict[str, PendingQueueMessages], bool]:
-        """Plan a round of one export: the pending messages of each broker, and whether the limit leaves some for later.
-
-        Raises:
-            ClusterError: messages were deleted before they were exported, or a topic was recreated.
-        """
+        """Plan the pending messages of each broker for one export, and whether the limit leaves some for later."""
         export = self.parts[0].exports[number]
         topics = self._topics(link, export.selection)
         read = {**self._options.options, **export.source_options()}
@@ -235,11 +221,7 @@ class BrokerQueues:
         bounds: Mapping[ClusterQueue, tuple[int, int]],
         progress: QueueProgress,
     ) -> plan.Offsets:
-        """Find the first pending offset of each queue: the committed offset, or else where the store's export ended.
-
-        Raises:
-            ClusterError: messages were deleted before they were exported, or a topic was recreated.
-        """
+        """Find the first pending offset of each queue: the committed offset, or else where the store's export ended."""
         committed_offsets = {queue: progress.offsets.get(queue_key(queue), 0) for queue in queues}
         for queue, offset in committed_offsets.items():
             if offset > bounds[queue][1]:

@@ -93,9 +93,6 @@ class PendingQueueMessages:
     """Pending messages of a broker's queues; see ``raw.PendingMessages``.
 
     Attributes:
-        spark: the session.
-        broker: broker of the queues.
-        reader: reads the messages.
         begins: first pending offset of each queue, by the path of the table.
         ends: offset after the last pending message of each queue.
         planned_progress: progress by which ``begins`` were found, by the path of the table.

@@ -35,7 +35,7 @@ class ExportLink(QueueLink, Protocol):
         ...
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
-        """Find the first message of each queue that begins at a physical offset or after it."""
+        """Find the first message of each queue that begins at a physical offset or after it; else the queue's end."""
         ...
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
@@ -102,12 +102,30 @@ class ClusterQueues(ClusterLink):
         return ()
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
-        """See ``ExportLink``. Raises ClusterError."""
-        return first_at(self, bounds, physical_offset)
+        """See ``ExportLink``; the queues are of one broker, and within a queue physical offsets grow."""
+        offsets: Offsets = {}
+        for queue in bounds:
+            low, high = bounds[queue]
+            middle = low  # most often it is the first: one pull
+            while low < high:
+                if self._physical_offset_of(queue, middle) < physical_offset:
+                    low = middle + 1
+                else:
+                    high = middle
+                middle = (low + high) // 2
+            offsets[queue] = low
+        return offsets
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:
-        """See ``ExportLink``. Raises ClusterError."""
-        return physical_offset_of(self, queue, end - 1) + 1
+        return self._physical_offset_of(queue, end - 1) + 1
+
+    def _physical_offset_of(self, queue: ClusterQueue, offset: int) -> int:
+        """Pull one message, and return where it begins in its broker's log, in bytes. Raises ClusterError."""
+        for records, _ in self.read(queue, offset, offset + 1, ALL_TAGS, None):
+            frames = pulled_frames(records, offset, offset + 1, verify_crc=False)
+            if len(frames.frames):
+                return int(FrameRows(frames.data, frames.frames).physical_offsets[0])
+        raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)}: deleted while they were read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,6 @@ class ClusterSource:
     """The queues of a running cluster.
 
     Attributes:
-        namesrv: name servers of the cluster.
         access: credentials and TLS, by the options' names; files are read once.
     """
 
@@ -143,18 +160,12 @@ class ClusterSource:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """Messages of an offset range of a queue, which a task pulls; see ``raw_files.TaskRows``.
-
-    Attributes:
-        span: the range.
-        options: of the read.
-    """
+    """Messages of an offset range of a queue, which a task pulls; see ``raw_files.TaskRows``."""
 
     span: Span
     options: ClusterReadOptions = field(repr=False)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Pull the messages."""
         from rmq_lakehouse.live.read import read_span  # noqa: PLC0415 # loads the client, where it is used
 
         return read_span(self.span, self.options, columns)
@@ -165,9 +176,7 @@ class PulledSpans:
     """Reads ranges of a running cluster's queues; see ``SpanReader``.
 
     Attributes:
-        options: of the reads.
-        access: credentials and TLS of the tasks.
-        read: the same as options of the source ``rmq``, without topics.
+        read: ``options`` as those of the source ``rmq``, without topics.
     """
 
     options: ClusterReadOptions
@@ -187,37 +196,3 @@ class PulledSpans:
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
         queue_options = span_options(spans, lambda queue: queue.name)
         return spark.read.format("rmq").options(**self.read, **queue_options).load()
-
-
-def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], physical_offset: int) -> Offsets:
-    """Find the first message of each queue that begins at a physical offset or after it; else the queue's end.
-
-    Args:
-        link: to the cluster.
-        bounds: min and max offset of each queue, all of one broker; within a queue physical offsets grow.
-        physical_offset: in the broker's log, in bytes.
-
-    Raises:
-        ClusterError: a message cannot be pulled.
-    """
-    offsets: Offsets = {}
-    for queue in bounds:
-        low, high = bounds[queue]
-        middle = low  # most often it is the first: one pull
-        while low < high:
-            if physical_offset_of(link, queue, middle) < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        offsets[queue] = low
-    return offsets
-
-
-def physical_offset_of(link: ClusterLink, queue: ClusterQueue, offset: int) -> int:
-    """Pull one message, and return where it begins in its broker's log, in bytes. Raises ClusterError."""
-    for records, _ in link.read(queue, offset, offset + 1, ALL_TAGS, None):
-        frames = pulled_frames(records, offset, offset + 1, verify_crc=False)
-        if len(frames.frames):
-            return int(FrameRows(frames.data, frames.frames).physical_offsets[0])
-    raise ClusterError(f"{deleted_offsets_message(queue, offset, offset + 1)}: deleted while they were read")

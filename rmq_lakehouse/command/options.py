@@ -1,8 +1,8 @@
-"""Options of an export, parsed and checked once from the arguments of ``jobs/export_delta.py``."""
+"""Options of an export and of the maintenance after it, parsed and checked once from the job's arguments."""
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,20 +12,58 @@ from rmq_formats.read.query import Include, Queue
 from rmq_formats.read.variants.queue_choice import check_queues as check_stored_queues
 from rmq_formats.spark.options import values
 from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS
-from rmq_lakehouse.maintenance import Maintenance
 from rmq_lakehouse.partitions import check_plain, partition_texts
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, store_identifier
 from rmq_lakehouse.spec import TypedTopic, load_spec
 from rmq_lakehouse.stores import LogBounds
-from rmq_lakehouse.table_log import TableSpec
+from rmq_lakehouse.table_log import TableLog, TableSpec
 from rmq_lakehouse.table_name import in_catalog
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
 
+_SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
 _INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
 _SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _RAW_OPTIONS: Final = (
     "topics", "system_topics", "columns", "partition_by", "cluster_by", "table_comment", "table_property", "decompress",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """Maintenance of each table of a run.
+
+    Attributes:
+        optimize: compact files to the target size of ``files``, and cluster a table with clustering columns.
+        retention_days: delete rows of messages that were stored longer ago; None deletes none.
+        vacuum_hours: delete files that no version has had for so long; None deletes none.
+
+    Raises:
+        OptionError: files in use would be deleted; the message names the option.
+    """
+
+    optimize: bool
+    retention_days: int | None
+    vacuum_hours: int | None
+
+    def __post_init__(self) -> None:
+        if self.retention_days is not None and self.retention_days < 1:
+            raise OptionError(f"--retention {self.retention_days}: expected a number of days, 1 or more")
+        if self.vacuum_hours is not None and self.vacuum_hours < _SAFE_VACUUM_HOURS:
+            raise OptionError(
+                f"--vacuum {self.vacuum_hours}: at least {_SAFE_VACUUM_HOURS} hours; younger files may be in use by "
+                "a reader"
+            )
+
+    def do(self, open_table: Callable[[str], TableLog], tables: Mapping[str, str]) -> None:
+        """Maintain the tables of an export, given with their columns of store times. Raises StoreError."""
+        for table, time_column in tables.items():
+            table_log = open_table(table)
+            if self.retention_days is not None:
+                table_log.delete_older(time_column, self.retention_days)
+            if self.optimize:
+                table_log.compact(time_column)
+            if self.vacuum_hours is not None:
+                table_log.vacuum(self.vacuum_hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +74,16 @@ class ExportOptions:
         stores: paths and patterns of the stores; empty for a running cluster.
         namesrv: name servers of the cluster; None for stores.
         tier: the broker's ``tieredStoreFilePath``; None exports the CommitLog alone.
-        cluster: cluster name of stores without one.
         store_id: identifier of the store or of the clusters in the tables; None is made of path or names.
-        selection: selection of the messages of the one store, or of the whole cluster.
-        bounds: bounds of the logs of stores.
-        bounded_queues: queues whose messages have bounds.
         max_messages: largest number of messages of a round, of queues; None is no limit.
-        format: table format.
-        catalog_options: properties of the catalog that table names refer to.
-        table: path of the raw table; None without one.
         columns: columns of the raw table; None is all.
         decompresses: whether bodies are written into the raw table as they were sent.
         table_spec: of the raw table; its comment is empty unless it is given.
-        typed_topics: topics with typed tables.
-        dlq_table: path of the dead-letter table; None without one.
         accepted: topics and tables whose undecoded messages are reported no more.
         mode: ``batch``, ``available-now`` or ``stream``.
         checkpoint: checkpoint directory of a stream of one store; None is within the raw table.
         trigger_interval: time between micro batches, as text of Spark; None unless the mode is ``stream``.
         interval_s: the same in seconds.
-        maintenance: of the tables, after the export.
         access: credentials and TLS of a cluster, by the names of options of the source ``rmq``.
     """
 
@@ -119,15 +147,10 @@ class ExportOptions:
 def export_options(
     arguments: argparse.Namespace, access: Mapping[str, str], *, streams_by_checkpoint: bool = True
 ) -> ExportOptions:
-    """Parse the options, and refuse those that cannot be used, or not together.
+    """Parse the options, and refuse those that cannot be used, or not together. Raises OptionError.
 
     Args:
-        arguments: arguments of the job.
-        access: credentials and TLS of a cluster.
         streams_by_checkpoint: whether a stream of one store has a checkpoint, as in Spark.
-
-    Raises:
-        OptionError: naming the option.
     """
     if arguments.table is None and arguments.typed is None:
         raise OptionError("--table or --typed is missing: the tables to export to")

@@ -3,8 +3,7 @@
 from typing import Any
 
 from rmq_lakehouse.command.options import ExportOptions
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import MessageSource
+from rmq_lakehouse.exports import ExportCounts, MessageSource
 from rmq_offline.job_arguments import EXIT_CLEAN, EXIT_FINDINGS
 
 
@@ -14,10 +13,7 @@ def report_of(
     """Report on an export: its counts, and the counts of missing data, which are findings.
 
     Args:
-        options: options of the export.
-        source: source of the messages, with the results.
         undecoded: number of undecoded messages of all runs.
-        seconds: duration of the export.
     """
     parts = source.parts
     total = sum((part.total for part in parts), ExportCounts())

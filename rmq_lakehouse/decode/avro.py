@@ -70,10 +70,7 @@ def _times(
     """Return what converts times within a value to microseconds, dates to days, and records to JSON texts; else None.
 
     Args:
-        schema: of the value.
-        path: of its column, for errors.
         named: schemas of records by their names, filled by this call.
-        refused: takes what a column cannot hold; see ``null_where_refused``.
         selected: paths of the columns wanted; others are left as they are.
     """
     if isinstance(schema, str):
@@ -141,7 +138,7 @@ def decoder(
     selected: Selected = None,
     explode: bool = False,
 ) -> Callable[[bytes], Any]:
-    """Return a function that decodes one body.
+    """Return a function that decodes one body. Raises ValueError.
 
     Args:
         schema: of the table, in Avro's JSON.
@@ -150,9 +147,6 @@ def decoder(
         on_mismatch: what a time becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
         selected: paths of the columns that are wanted; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
-
-    Raises:
-        ValueError: not a schema.
     """
     reader = _parsed(schema)
     refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
@@ -201,14 +195,11 @@ def _parsed(schema: str) -> Any:
 
 
 def columns(schema: str, *, explode: bool = False) -> pa.Schema:
-    """Convert the schema of a record to columns; a record within itself is a JSON text.
+    """Convert the schema of a record to columns; a record within itself is a JSON text. Raises ValueError.
 
     Args:
         schema: in Avro's JSON.
         explode: whether it may be an array of records, whose columns these are then.
-
-    Raises:
-        ValueError: not a schema, or not of a record.
     """
     finite_schema = _without_recursion(_parsed(schema), ())
     if explode and isinstance(finite_schema, dict) and finite_schema["type"] == "array":

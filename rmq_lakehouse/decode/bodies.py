@@ -35,7 +35,6 @@ class BodyDecoder:
     """Decoder of a topic's bodies, which is pickled to where it runs.
 
     Attributes:
-        value_type: type of a decoded body.
         make: makes the function that decodes one body.
         header_bytes: in front of each body.
         explode: whether each element of a body is a row.
@@ -68,7 +67,6 @@ def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Arr
     Args:
         bodies: binary.
         decode: returns a value, or raises with the reason.
-        value_type: of the values.
     """
     values: list[dict[str, Any] | None] = []
     reasons: list[str | None] = []

@@ -34,15 +34,10 @@ def _types_within(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataTy
 
 
 def select_columns(topic: str, columns: pa.Schema, paths: Sequence[str]) -> pa.Schema:
-    """Return the columns of some paths, with all that is within them; all columns without paths.
+    """Return the columns of some paths, with all that is within them; all columns without paths. Raises OptionError.
 
     Args:
-        topic: name of the topic.
-        columns: of the schema.
         paths: members of structs are after dots, elements of arrays ``element``, values of maps ``value``.
-
-    Raises:
-        OptionError: the schema lacks a path.
     """
     schema_paths = {path for path, _ in column_types(columns)}
     unknown = [path for path in paths if path not in schema_paths]

@@ -29,10 +29,10 @@ from rmq_lakehouse.decode.times import YEARS, TimeUnits, number_days, number_us,
 
 Convert = Callable[[Any], Any]
 
-_INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _INTEGER_NAMES: Final = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
-_FLOAT_BOUNDS: Final = (2.0**-150, (2 - 2.0**-24) * 2.0**127)  # what rounds to 0, and to infinity
+FLOAT_BOUNDS: Final = (2.0**-150, (2 - 2.0**-24) * 2.0**127)  # what rounds to 0, and to infinity
 _DOUBLE_BOUNDS: Final = (0.0, float("inf"))
 _DECIMAL_TEXT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NOT_ZERO: Final = re.compile(r"^[^eE]*[1-9]")
@@ -66,7 +66,6 @@ def decoder(
     """Return a function that decodes one body; members that the schema does not name are passed over.
 
     Args:
-        columns: of the body.
         units: of numbers in columns of times.
         zone: of times without one.
         on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
@@ -132,15 +131,15 @@ def _converter(
 
 
 def _plain(kind: pa.DataType, path: str) -> Convert | None:
-    if kind in _INTEGER_BITS:
-        return _integer(_INTEGER_BITS[kind], path, _INTEGER_NAMES[kind])
+    if kind in INTEGER_BITS:
+        return _integer(INTEGER_BITS[kind], path, _INTEGER_NAMES[kind])
     if pa.types.is_decimal128(kind):
         return _decimal(kind, path)
     converters = {
         pa.string(): _text(path),
         pa.bool_(): _boolean(path),
         pa.float64(): _float(_DOUBLE_BOUNDS, path, "DOUBLE"),
-        pa.float32(): _float(_FLOAT_BOUNDS, path, "FLOAT"),
+        pa.float32(): _float(FLOAT_BOUNDS, path, "FLOAT"),
         pa.binary(): _binary(path),
     }
     return converters.get(kind)

@@ -24,7 +24,6 @@ def mismatch(path: str, value: str, wanted: str) -> Mismatch:
     Args:
         path: of the column, members of structs behind dots.
         value: its kind, and what it is.
-        wanted: type of the column.
     """
     return Mismatch(f"column {path}: {value}, wanted {wanted}")
 
@@ -49,7 +48,6 @@ def null_where_refused(convert: Callable[[Any], Any], path: str, refused: Refuse
 
     Args:
         convert: raises ``Mismatch``.
-        path: of the column.
         refused: takes the values; None leaves the error.
     """
     if refused is None:

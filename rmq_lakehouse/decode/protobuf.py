@@ -49,11 +49,7 @@ _PLAIN: Final[dict[int, pa.DataType]] = {
 
 
 def descriptor(descriptors: bytes, message: str) -> Descriptor:
-    """Find a message's descriptor in a FileDescriptorSet.
-
-    Raises:
-        ValueError: not such a set, or it lacks the message.
-    """
+    """Find a message's descriptor in a FileDescriptorSet. Raises ValueError."""
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:

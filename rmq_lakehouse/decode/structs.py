@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_lakehouse.decode.bodies import Decode, DecodeBodies, decoded
+from rmq_lakehouse.decode.json_body import FLOAT_BOUNDS, INTEGER_BITS
 from rmq_lakehouse.decode.times import TimeUnits, in_range, text_days, text_us
 
-_INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _UNIT_US: Final = {"s": 1_000_000, "ms": 1000, "us": 1}
 _DAY_US: Final = 86_400_000_000
-_FLOAT_BOUNDS: Final = (2.0**-150, (2 - 2.0**-24) * 2.0**127)  # see json_body
 # In a body with a zero: a negative zero, an exponent or so many digits that the number was none.
 _NO_CERTAIN_ZERO: Final = re.compile(rb"[:,\[\s]-0|[eE]-|0{300}")
 _DECIMAL: Final = re.compile(rb"-?(?:0|[1-9][0-9]{0,40})(?:\.[0-9]{1,40})?")
@@ -38,12 +37,7 @@ _NULL: Final = msgspec.Raw(b"null")
 
 
 class _Doubts:
-    """Bodies of a batch, and the rows whose meaning is not certain.
-
-    Attributes:
-        bodies: the bodies.
-        rows: rows whose meaning is not certain.
-    """
+    """Bodies of a batch, and the rows whose meaning is not certain."""
 
     def __init__(self, bodies: Sequence[bytes]) -> None:
         self.bodies = bodies
@@ -55,16 +49,7 @@ Build = Callable[[list[Any], Sequence[int], _Doubts], pa.Array]
 
 
 class StructDecoder:
-    """Decoder of the bodies of one schema.
-
-    Args:
-        columns: columns of the schema.
-        units: of numbers in columns of times.
-        zone: of times without one.
-
-    Raises:
-        ValueError: msgspec has no struct with these names.
-    """
+    """Decoder of the bodies of one schema. Raises ValueError."""
 
     def __init__(self, columns: pa.StructType, units: TimeUnits, zone: str) -> None:
         kind, self._build = _struct(columns, "", units, zone)
@@ -91,12 +76,7 @@ def bodies_decoder(
     """Return the function that decodes JSON bodies, by structs if msgspec has some for the columns.
 
     Args:
-        columns: columns of the schema.
-        units: of numbers in columns of times.
-        zone: of times without one.
         decode: decodes one body with its header, see ``json_body``.
-        value_type: see ``decoded_by_structs``.
-        header_bytes: in front of each body.
     """
     try:
         structs = StructDecoder(columns, units, zone)
@@ -115,7 +95,6 @@ def decoded_by_structs(
         structs: decodes the bodies whose meaning is certain.
         decode: decodes the others, with their headers.
         value_type: of the values: the columns, and ``_rescued`` where it is one.
-        header_bytes: in front of each body.
     """
     values, doubtful = structs.certain(_without_headers(bodies, header_bytes))
     rescued = [pa.nulls(len(bodies), field.type) for field in list(value_type)[values.type.num_fields :]]
@@ -160,8 +139,8 @@ def _column(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> tuple[
         return GenericAlias(dict, (str, value)) | None, None, _map(kind, build)
     if pa.types.is_decimal128(kind):
         return msgspec.Raw, _NULL, _decimals(kind)
-    if kind in _INTEGER_BITS:
-        most = 1 << (_INTEGER_BITS[kind] - 1)
+    if kind in INTEGER_BITS:
+        most = 1 << (INTEGER_BITS[kind] - 1)
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)] | None, None, _plain(kind)
     if kind in (pa.string(), pa.bool_()):
         return (str if kind == pa.string() else bool) | None, None, _plain(kind)
@@ -233,7 +212,7 @@ def _plain(kind: pa.DataType) -> Build:
 
 
 def _floats(kind: pa.DataType) -> Build:
-    least, most = _FLOAT_BOUNDS
+    least, most = FLOAT_BOUNDS
 
     def build(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         numbers = pa.array(values, pa.float64())

@@ -42,17 +42,11 @@ def read_schema(topic: TypedTopic) -> bytes:
 
 
 def build_decoder(topic: TypedTopic, columns: pa.Schema, selected_columns: pa.Schema, zone: str) -> BodyDecoder:
-    """Build the decoder of a topic's bodies.
+    """Build the decoder of a topic's bodies. Raises OptionError, ValueError.
 
     Args:
-        topic: of the spec.
-        columns: columns of the schema.
         selected_columns: those of them that the table has.
         zone: of times in JSON that have none.
-
-    Raises:
-        OptionError: a file that cannot be read.
-        ValueError: the schema cannot be used.
     """
     if topic.format == "json":
         return _json_decoder(topic, columns, selected_columns, zone)

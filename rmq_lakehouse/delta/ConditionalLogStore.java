@@ -15,7 +15,7 @@ import org.apache.hadoop.fs.Path;
 
 /**
  * Log store of Delta tables on S3 in which the store itself decides which commit of a version is the first: a PUT with
- * If-None-Match. The driver compiles it, see conditional_store.py, by a compiler that takes no more than plain Java.
+ * If-None-Match. The driver compiles it, see log_store.py, by a compiler that takes no more than plain Java.
  */
 public class ConditionalLogStore extends io.delta.storage.S3SingleDriverLogStore {
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";

@@ -1,12 +1,23 @@
-"""Columns of a Delta table by their physical names in files, which stay when the owner renames a column."""
+"""Columns of a Delta table by their physical names in files, which stay when the owner renames a column.
+
+Values of partition columns that Spark's writer cannot make a directory of end an export, before its commit.
+"""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+from rmq_lakehouse.evolution import column
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # ExternalCatalogUtils#DEFAULT_PARTITION_NAME
+_ESCAPED: Final = "[\\x01-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]"  # ExternalCatalogUtils#escapePathName: to three bytes each
+_MAX_NAME_BYTES: Final = 255  # limit: NAME_MAX of file systems
+_REMEDY: Final = ": choose --topics without it, or partitions"
 
 
 def physical_columns(schema: StructType) -> dict[str, str]:
@@ -47,7 +58,6 @@ def exported_columns(property_: str | None, version: int, lines: Callable[[int],
 
     Args:
         property_: ``COLUMNS_PROPERTY`` of the table; None if it has none.
-        version: of the table.
         lines: gives the actions of a commit; None if it was cleaned up.
     """
     if property_ is not None:
@@ -60,3 +70,38 @@ def exported_columns(property_: str | None, version: int, lines: Callable[[int],
                 columns = {**physical_columns(StructType.fromJson(json.loads(metadata["schemaString"]))), **columns}
         version -= 1
     return columns
+
+
+def with_partition_checks(
+    frame: DataFrame, partitions: Sequence[str], properties: Mapping[str, str], local_path: str | None
+) -> DataFrame:
+    """Have Spark's tasks refuse a text that its writer takes for null, or that is too long for a directory's name.
+
+    Args:
+        local_path: its directory in this machine's file system; others have no limit of a name.
+    """
+    is_mapped = properties.get("delta.columnMapping.mode", "none") != "none"
+    is_random = properties.get("delta.randomizeFilePrefixes", "false") == "true"
+    named = local_path is not None and not is_mapped and not is_random  # else no directory has a value's name
+    kinds = {field.name: field.dataType for field in frame.schema}
+    texts = [name for name in partitions if isinstance(kinds.get(name), StringType)]
+    return frame.withColumns({name: _with_check(name, in_directories=named) for name in texts}) if texts else frame
+
+
+def _with_check(name: str, *, in_directories: bool) -> Column:
+    value = column(name)
+
+    def raise_refusal(*reason: str | Column) -> Column:
+        message = [
+            part if isinstance(part, Column) else F.lit(part) for part in (f"{name} '", value, "' ", *reason, _REMEDY)
+        ]
+        return F.raise_error(F.concat(*message))
+
+    result = F.when(value == _NULL, raise_refusal("is what Spark writes for null"))
+    if in_directories:
+        bytes_ = F.octet_length(F.regexp_replace(value, _ESCAPED, "%00")) + len(f"{name}=")
+        length_reason = ("of ", F.length(value), " characters makes a directory's name of ", bytes_)
+        result = result.when(
+            bytes_ > _MAX_NAME_BYTES, raise_refusal(*length_reason, f" bytes, where {_MAX_NAME_BYTES} is the most")
+        )
+    return result.otherwise(value)

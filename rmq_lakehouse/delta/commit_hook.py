@@ -29,7 +29,6 @@ def commit_hook(
     """Run ``commit_guard`` around each commit that Delta makes in this thread.
 
     Args:
-        spark: the session.
         commit_guard: context of a commit; a StoreError of it prevents the commit, and is raised here.
         versions: transaction versions that the first commit sets in addition to its own, by application id.
     """

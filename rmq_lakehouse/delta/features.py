@@ -52,7 +52,6 @@ def is_plain(protocol: Mapping[str, Any], schema: str, properties: Mapping[str, 
     Args:
         protocol: action of the table's log.
         schema: of the table, as the log has it.
-        properties: of the table.
         auto_compact: the session's setting by which Delta's own writer compacts small files after its commits.
     """
     features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))

@@ -1,8 +1,8 @@
-"""Actions of Delta's log: files with statistics, and transaction versions."""
+"""Actions of Delta's log: files with statistics, transaction versions, commits; properties that exports set or read."""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,6 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_lakehouse.parquet import MAP_VALUE, FinishedFile, WrittenFile
+from rmq_lakehouse.progress import TableCommit
+
+_COMMITS: Final = 10  # looked at: the newest may have added none, as one that only sets a transaction version
+COLUMNS_PROPERTY: Final = "rmq.columns"
+"""Of a table: the columns that exports have made, JSON of their paths and what files call them."""
+MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 
 def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
@@ -45,7 +51,6 @@ class DeltaFiles:
         return leaf != "body" and not leaf.endswith(MAP_VALUE)
 
     def action(self, file: FinishedFile) -> str:
-        """Build the ``add`` action."""
         bounds = {name: stats.bounds() for name, stats in file.stats.items()}
         stats = {
             "numRecords": file.rows,
@@ -78,15 +83,11 @@ def write_metrics(adds: Sequence[WrittenFile] | None) -> dict[str, int]:
     }
 
 
-_COMMITS: Final = 10  # looked at: the newest may have added none, as one that only sets a transaction version
-
-
 def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int) -> list[str]:
     """List the files of the newest commit that added files which the table still contains.
 
     Args:
         actions: gives the lines of a commit; None if it was cleaned up.
-        version: of the table.
 
     Returns:
         Their URIs, as the log has them: relative to the table, or absolute; none if none is found.
@@ -105,3 +106,20 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
             return present_paths
         removed |= {action["remove"]["path"] for action in file_actions if "remove" in action}
     return []
+
+
+def parse_commit(
+    lines: Iterable[bytes], find_restored_version: Callable[[Mapping[str, Any]], int | None]
+) -> TableCommit:
+    """Parse the actions of a commit.
+
+    Args:
+        lines: the actions, JSON each.
+        find_restored_version: finds the table version that a RESTORE of some parameters went back to.
+    """
+    actions = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
+    operation = str(info.get("operation"))
+    restored_version = find_restored_version(info.get("operationParameters", {})) if operation == "RESTORE" else None
+    return TableCommit(operation, restored_version, versions, info.get("userMetadata"))

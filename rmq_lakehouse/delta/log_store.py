@@ -2,26 +2,34 @@
 
 A commit creates the file of its version only if no other writer has. Delta's default log store for S3,
 ``S3SingleDriverLogStore``, checks first and puts then: one of two drivers overwrites the commit of the other.
-``create`` of S3A without overwriting is a check and a put, too. So the log store of ``conditional_store`` replaces the
-default. A lease admits one writer if S3A is too old, has the option switched off, or another unsafe log store was
-chosen.
+``create`` of S3A without overwriting is a check and a put, too. So a log store that creates the file by a conditional
+put replaces the default: S3A supports such puts since Hadoop 3.4.2, by an option of the file, and Delta 4.4 has no such
+log store. A log store is a Java class: its source is beside this module, and Janino, Spark's own compiler of queries,
+compiles it in the driver. A lease admits one writer if S3A is too old, has the option switched off, or another unsafe
+log store was chosen.
 
-Source: ``io.delta.storage.S3SingleDriverLogStore``, ``S3AFileSystem#innerCreateFile`` of Hadoop 3.5.
+Source: ``io.delta.storage.S3SingleDriverLogStore``, ``LogStoreProvider`` and ``DelegatingLogStore`` of Delta;
+``S3AFileSystem#innerCreateFile``, ``org.apache.hadoop.fs.Options.CreateFileOptionKeys`` of Hadoop 3.5.
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta import conditional_store
 from rmq_lakehouse.delta.location import first_line
 from rmq_offline.tasks.object_lease import lease
 
+_CONDITIONAL_CLASS: Final = "rmq_formats.ConditionalLogStore"
+_CAPABILITY: Final = "fs.option.create.conditional.overwrite"
+_SOURCE: Final = "ConditionalLogStore.java"
 _SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
 _SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 _SINGLE_DRIVER: Final = frozenset(
@@ -41,10 +49,6 @@ _log = logging.getLogger("rmq_lakehouse")
 @contextmanager
 def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
     """Hold the leases of the tables that are safe for one driver only; yield a function that raises if a lease is lost.
-
-    Args:
-        spark: the session.
-        tables: paths of the tables.
 
     Raises:
         StoreLockedError: another export writes to one of the tables.
@@ -74,11 +78,66 @@ def _has_room_for_one(spark: SparkSession, table: str) -> bool:
         return False
     conf = jvm.org.apache.spark.SparkEnv.get().conf()  # Delta asks no session's
     log_store = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or conf.get("spark.delta.logStore.class", None)
-    if log_store is not None and log_store != conditional_store.CLASS:
+    if log_store is not None and log_store != _CONDITIONAL_CLASS:
         return log_store in _SINGLE_DRIVER
     with translate_errors(table):
-        can = conditional_store.puts_conditionally(spark, table)
-    return not (can and conditional_store.install(spark, scheme))
+        can = _puts_conditionally(spark, table)
+    return not (can and _install_conditional_store(spark, scheme))
+
+
+def _puts_conditionally(spark: SparkSession, table: str) -> bool:
+    """Return whether Hadoop's file system of a table can create a file only if it is absent, as one request.
+
+    Hadoop before 3.4.2 does not, nor where ``fs.s3a.create.conditional.enabled`` is false.
+    """
+    path = spark._jvm.org.apache.hadoop.fs.Path(table)  # type: ignore[union-attr] # there is a JVM
+    file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return bool(file_system.hasPathCapability(path, _CAPABILITY))
+
+
+def _install_conditional_store(spark: SparkSession, scheme: str) -> bool:
+    """Make Delta use the log store for a scheme, in all sessions of this driver; return False if that fails."""
+    jvm: Any = spark._jvm
+    try:
+        _define_conditional_store(jvm)
+    except Py4JError:  # no compiler, or class loaders that take no more
+        return False
+    jvm.org.apache.spark.SparkEnv.get().conf().set(f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL_CLASS)
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # logs that are open keep the store that they have
+    return True
+
+
+def _define_conditional_store(jvm: Any) -> None:
+    """Compile the class into the loader of Spark's jars, once. Raises Py4JError."""
+    loader = _loader(jvm)
+    find = jvm.java.lang.Class.forName
+    try:
+        find(_CONDITIONAL_CLASS, True, loader)
+        return
+    except Py4JError:
+        pass
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(_SOURCE, jvm.java.io.StringReader((files(__package__) / _SOURCE).read_text("utf-8")))
+    with tempfile.TemporaryDirectory() as directory:
+        for name, code in compiler.getBytecodes().items():
+            path = Path(directory, *name.split(".")).with_suffix(".class")
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(code)
+        loader.addURL(jvm.java.io.File(directory).toURI().toURL())
+        find(_CONDITIONAL_CLASS, True, loader)
+
+
+def _loader(jvm: Any) -> Any:
+    """Return the class loader that all sessions share, which has the jars that Spark was given."""
+    shared_loader, loader = None, jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    while loader is not None:
+        if str(loader.getClass().getName()).startswith("org.apache.spark.util."):
+            shared_loader = loader
+        loader = loader.getParent()
+    if shared_loader is None:
+        raise Py4JError("this driver was not started by Spark")
+    return shared_loader
 
 
 @contextmanager

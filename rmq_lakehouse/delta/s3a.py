@@ -33,7 +33,6 @@ class S3Connection:
     settings: tuple[tuple[str, Any], ...] = field(repr=False)
 
     def __call__(self) -> pafs.FileSystem:
-        """Open it."""
         return pafs.S3FileSystem(**dict(self.settings))
 
 

@@ -34,16 +34,21 @@ from rmq_lakehouse.delta.columns import (
     exported_columns,
     former_columns,
     physical_columns,
+    with_partition_checks,
 )
 from rmq_lakehouse.delta.commit_hook import commit_hook
-from rmq_lakehouse.delta.commit_lock import commit_lock
-from rmq_lakehouse.delta.commits import COLUMNS_PROPERTY, MAPPING_MODE, parse_commit
-from rmq_lakehouse.delta.directory import DeltaDirectory
 from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
-from rmq_lakehouse.delta.files import DeltaFiles, newest_files, set_transaction, write_metrics
-from rmq_lakehouse.delta.location import DeltaLocation
-from rmq_lakehouse.delta.partitions import with_partition_checks
-from rmq_lakehouse.delta.torn_commits import quarantine_torn_commits
+from rmq_lakehouse.delta.files import (
+    COLUMNS_PROPERTY,
+    MAPPING_MODE,
+    DeltaFiles,
+    newest_files,
+    parse_commit,
+    set_transaction,
+    write_metrics,
+)
+from rmq_lakehouse.delta.local_commits import commit_lock, quarantine_torn_commits
+from rmq_lakehouse.delta.location import DeltaDirectory, DeltaLocation
 from rmq_lakehouse.evolution import (
     column,
     ddl,
@@ -144,7 +149,6 @@ class DeltaTableLog:
             stream.close()
 
     def read_commit(self, version: int) -> TableCommit | None:
-        """Read a commit of the log; None if it was cleaned up."""
         lines = self._lines(version)
         return None if lines is None else parse_commit(lines, self._restored_version)
 
@@ -403,7 +407,7 @@ class DeltaTransaction:
         from_json = getattr(getattr(delta.actions, "Action$"), "MODULE$").fromJson
         written = self._written_actions  # read from JSON, these would get empty tags
         actions = self._jvm.PythonUtils.toSeq([written.get(add.path) or from_json(add.action) for add in adds or ()])
-        for app_id, version in versions.items():  # in front of the files; see ``torn_commits``
+        for app_id, version in versions.items():  # in front of the files; see ``local_commits``
             actions = actions.prepended(set_transaction(self._jvm, app_id, version))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")

@@ -31,7 +31,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.directories import DELTA_LOG, check_new_table, other_table, table_around
-from rmq_lakehouse.file_store import OBJECT_SCHEMES
+from rmq_lakehouse.files import OBJECT_SCHEMES
 from rmq_lakehouse.iceberg.io import TableFileSystem
 from rmq_lakehouse.partitions import parse_partition
 from rmq_lakehouse.table_name import in_catalog
@@ -87,11 +87,6 @@ class IcebergLocation:
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Create the table, unless another writer was faster.
-
-        Args:
-            schema: of it.
-            partitions: see ``Partition``.
-            properties: of the table.
 
         Raises:
             StoreError: the catalog cannot be written, or puts tables where no export can write.

@@ -26,7 +26,6 @@ def expirable_snapshots(metadata: TableMetadata, before_ms: int, kept: Collectio
     """List the snapshots that have not been current since a time.
 
     Args:
-        metadata: of the table.
         before_ms: the time, in ms since 1970.
         kept: ids of further snapshots to keep, beside those of branches and tags.
     """

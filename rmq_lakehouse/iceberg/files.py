@@ -50,7 +50,6 @@ class IcebergFiles:
     Attributes:
         schema: the table's schema, as Iceberg's JSON.
         spec: the table's partition spec, as Iceberg's JSON.
-        properties: properties of the table that choose metrics.
     """
 
     schema: str
@@ -109,11 +108,6 @@ class IcebergFiles:
 
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
     """Build a data file of ``IcebergFiles.action``.
-
-    Args:
-        action: the JSON.
-        spec: the table's partitions.
-        schema: of the table.
 
     Raises:
         StoreError: the table's partition spec has changed since the file was written.

@@ -39,7 +39,6 @@ class TableFileSystem:
         return PyArrowFileIO(dict(self.properties))
 
     def __call__(self) -> pafs.FileSystem:
-        """Open it."""
         url = urlsplit(self.location)
         return self.io().fs_by_scheme(url.scheme, url.netloc)
 
@@ -48,7 +47,6 @@ class ForcedFileIO(PyArrowFileIO):
     """File IO of pyiceberg that syncs files to disk on close, so that no power cut loses committed files."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        """Return a file to write."""
         return _ForcedFile(super().new_output(location))
 
 
@@ -57,7 +55,6 @@ class _ForcedFile(PyArrowFile):
         super().__init__(file.location, file._path, file._filesystem, file._buffer_size)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        """Create the file."""
         return _ForcedStream(super().create(overwrite), Path(self._path))
 
 

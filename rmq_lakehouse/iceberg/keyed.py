@@ -29,8 +29,7 @@ from pyspark.sql.types import (
 
 from rmq_lakehouse.changes import KeyColumn, MergeRows
 from rmq_lakehouse.evolution import column
-from rmq_lakehouse.frame_files import write_frame
-from rmq_lakehouse.iceberg.rows import FILE, rows_of
+from rmq_lakehouse.iceberg.rows import FILE, rows_of, write_frame
 from rmq_lakehouse.parquet import Layout, WrittenFile
 
 _NEW_ROW: Final = "__rmq_here"  # the new row, in a join with the table's
@@ -46,7 +45,6 @@ class MergeResult:
     """Files of a merge, which no version of the table has yet.
 
     Attributes:
-        added: files that tasks have written.
         removed: files whose rows are in ``added``, or were replaced.
     """
 
@@ -58,9 +56,7 @@ def merge(spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, r
     """Write the files of a table in which the last message of each key is its row, unless that is a deletion.
 
     Args:
-        spark: the session.
         table: as it was loaded; the files are for a commit to this very snapshot.
-        layout: of its files.
         frame: the new rows, with the table's columns or some of them; else rows keep theirs.
         rows: their key and order; a row gives way only to a later one.
     """

@@ -22,8 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from rmq_lakehouse.files import TARGET_FILE_BYTES
-from rmq_lakehouse.frame_files import write_parts
-from rmq_lakehouse.iceberg.rows import frame_of_parts, reader_of
+from rmq_lakehouse.iceberg.rows import frame_of_parts, reader_of, write_parts
 from rmq_lakehouse.parquet import Layout, WrittenFile
 
 _SMALL_BYTES: Final = TARGET_FILE_BYTES * 3 // 4  # as Iceberg's own rewrite_data_files

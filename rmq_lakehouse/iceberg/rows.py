@@ -1,11 +1,11 @@
-"""Rows of an Iceberg table's files, read in Spark tasks: without a JVM of Iceberg, and without rows in the driver.
+"""Rows of an Iceberg table's files, read and written in Spark tasks: without a JVM of Iceberg, or rows in the driver.
 
 pyiceberg's own reader turns null lists of records into empty lists, but a rewrite must not change values. So Arrow
 reads the files, and columns are matched by their field ids.
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -25,11 +25,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.spark.versions import arrow_schema
+from rmq_formats.spark.versions import SPARK_VERSION, arrow_schema
 from rmq_lakehouse.iceberg.files import FIELD_ID
 from rmq_lakehouse.iceberg.io import TableFileSystem
+from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_lakehouse.raw_files import check_visible
+from rmq_offline.spark.runner import SparkRunner
 
 FILE: Final = "_file"  # Iceberg's own name of the column with the path of a row's file
+_FILES = "action STRING, path STRING, rows LONG, bytes LONG"
+_WRITTEN = pa.schema([("action", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
+Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,6 @@ class FileReader:
 
     Attributes:
         table: its schema, as Iceberg's JSON.
-        files: opens them.
         schema: of the batches; ``FILE`` is the path of their file.
         row_filter: condition of the rows that are read; None is all.
     """
@@ -126,8 +131,6 @@ def rows_of(
     """Read rows of a table's files, without rows hidden by delete files.
 
     Args:
-        spark: the session.
-        table: as it was loaded.
         tasks: the files, of one of the table's snapshots, with their delete files.
         columns: names of the columns wanted; None is all.
         with_file: have ``FILE`` as well.
@@ -154,3 +157,59 @@ def frame_of_parts(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]])
     """Give files to tasks of Spark, each of which reads one of ``parts``."""
     pickled = [(pickle.dumps(list(part)),) for part in parts]
     return spark.createDataFrame(spark.sparkContext.parallelize(pickled, max(1, len(parts))), "files BINARY")
+
+
+def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
+    """Write the rows in tasks, after a shuffle that brings the rows of a partition together.
+
+    Args:
+        frame: the rows, with the table's columns or some of them.
+
+    Raises:
+        StoreError: a file that cannot be written, or was written where the driver does not see it.
+    """
+    names = frame.columns
+    # Spark takes the names that mapInArrow is given apart at dots and backticks. No projection is above the hint: of
+    # a shuffle without rows Spark would drop what is below it, and with it what is observed there.
+    numbered_frame = frame.toDF(*(f"c{at}" for at in range(len(names))))
+    lower_names = [name.lower() for name in names]
+    sources = [lower_names.index(layout.files.partition_source(name).lower()) for name in layout.partitions]
+    if sources:
+        numbered_frame = numbered_frame.hint("rebalance", *(f"c{position}" for position in sources))
+
+    def with_real_names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.rename_columns(names) for batch in batches)
+
+    return write_parts(numbered_frame, layout, arrow_schema(frame.schema), with_real_names)
+
+
+def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:
+    """Write in each task the rows that it reads, without a shuffle.
+
+    Args:
+        parts: input of ``read``; each task writes its own files.
+    """
+    SparkRunner(parts.sparkSession).check_shared("--table", layout.table)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = PartitionedFiles(layout, schema)
+        try:
+            for batch in read(batches):
+                files.write(_with_offsets(batch))
+            written = files.close()
+        except BaseException:
+            files.abort()
+            raise
+        file_rows = [{name: getattr(file, name) for name in _WRITTEN.names} for file in written]
+        yield pa.RecordBatch.from_pylist(file_rows, _WRITTEN)
+
+    written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, _FILES).collect()]
+    check_visible(written, layout.file_store)
+    return written
+
+
+def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch of a Spark before 4.2, in which empty lists within others have no offsets: nbytes reads them."""
+    if SPARK_VERSION >= (4, 2) or not any(pa.types.is_nested(field.type) for field in batch.schema):
+        return batch
+    return batch.take(pa.array(np.arange(batch.num_rows)))

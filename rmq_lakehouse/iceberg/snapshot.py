@@ -49,7 +49,6 @@ class IcebergSnapshot:
         return False
 
     def read_commit(self, version: int) -> TableCommit | None:
-        """Read a snapshot that led to this version; None if it has expired."""
         snapshot = self._line.get(version)
         if snapshot is None:  # of another branch, or one that was rolled back
             return None if 0 < version < self._oldest else TableCommit("", None, {}, None)

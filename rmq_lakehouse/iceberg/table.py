@@ -45,11 +45,7 @@ _CONFLICTS: Final = (CommitFailedException,)
 
 
 class IcebergLog:
-    """Log of one table, without its rows; each call sees its newest version.
-
-    Args:
-        location: of the table.
-    """
+    """Log of one table, without its rows; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = _CONFLICTS
 
@@ -139,7 +135,6 @@ class IcebergLog:
         self._location.create(columns, table_spec.partitions, {**defaults, **properties})
 
     def add_arrow_columns(self, schema: pa.Schema) -> None:
-        """Add the columns that the table lacks."""
         with self._location.translate_errors(), self._table().update_schema(case_sensitive=False) as update:
             update.union_by_name(iceberg_schema(schema, self._location.table))
 
@@ -149,7 +144,6 @@ class IcebergTableLog(IcebergLog):
 
     Args:
         spark: the session, which reads rows; commits do without it.
-        location: of the table.
     """
 
     def __init__(self, spark: "SparkSession", location: IcebergLocation) -> None:
@@ -297,7 +291,7 @@ class IcebergTransaction:
         """Do nothing: the commit fails if there was any other commit."""
 
     def write(self, frame: "DataFrame") -> list[WrittenFile]:
-        from rmq_lakehouse.frame_files import write_frame  # noqa: PLC0415
+        from rmq_lakehouse.iceberg.rows import write_frame  # noqa: PLC0415
 
         return write_frame(frame, table_layout(self._table, self._location.table, _CODEC))
 
@@ -319,9 +313,6 @@ class IcebergTransaction:
         """Commit files, transaction versions and metadata; see ``TableTransaction.commit``.
 
         Args:
-            adds: files to add.
-            versions: transaction versions by application id.
-            metadata: metadata of the commit.
             removes: files whose rows are in ``adds``, or are replaced or deleted.
 
         Raises:

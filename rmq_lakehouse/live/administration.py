@@ -31,12 +31,7 @@ class Progress:
     """Progress of a consumer group in a queue, as the broker reports it.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        group: the consumer group.
         committed: the queue offset of its next message; None if it has committed none.
-        min_offset: of the queue.
-        max_offset: of the queue.
         next_ms: store time of its next message; None if nothing waits, or that is not known.
         newest_ms: store time of the queue's newest message; None without one.
     """

@@ -79,9 +79,7 @@ class ClusterReadOptions:
     """Parsed options of a read.
 
     Attributes:
-        namesrv: name servers of the cluster.
         topics: subscribed to by name; None if they are chosen otherwise.
-        pattern: of topics.
         assigned: queues assigned by the option; None if they are chosen otherwise.
         starting: EARLIEST, LATEST or GROUP, for queues that ``starts`` leaves out.
         starts: offsets by queue.
@@ -90,18 +88,12 @@ class ClusterReadOptions:
         end_ms: one past the largest.
         first_times_ms: the same by queue.
         end_times_ms: likewise.
-        group: consumer group of the pulls.
         commits: whether a stream commits its offsets to the group.
         min_partitions: number of partitions at least, about.
         max_trigger_offsets: messages of a stream's micro batch.
         tags: ``*``, or tags with ``||`` between them.
-        sql: an expression over properties.
         columns: the wanted ones; None is all.
-        mode: what becomes of a record that fails a check.
-        verify_crc: check the sums.
-        decompress: inflate bodies, as consumers see them.
-        fail_on_data_loss: whether deleted messages are an error.
-        access: credentials and TLS, by the options' names; see ``client.resolved``.
+        access: credentials and TLS, by the options' names; see ``client.resolve_access``.
     """
 
     namesrv: str
@@ -139,11 +131,8 @@ class ClusterWriteOptions:
     """Parsed options of a write.
 
     Attributes:
-        namesrv: name servers of the cluster.
         topic: topic of all rows; None if a column has it.
-        group: the producer group.
         batch_bytes: size of a send request, about.
-        access: as that of a read.
     """
 
     namesrv: str
@@ -154,11 +143,7 @@ class ClusterWriteOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
-    """Parse the options of a read.
-
-    Raises:
-        OptionError: naming the option that is unknown, is missing or has a bad value.
-    """
+    """Parse the options of a read. Raises OptionError."""
     parser = OptionParser("rmq", options, READ_OPTIONS)
     ways = sorted(parser.names() & {"subscribe", "subscribePattern", "assign"})
     if len(ways) != 1:
@@ -215,11 +200,7 @@ def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
 
 
 def batch_only(options: ClusterReadOptions) -> ClusterReadOptions:
-    """Return the options, or refuse those that only a stream can have.
-
-    Raises:
-        OptionError: it would begin at the latest offset, or commit offsets before the rows are processed.
-    """
+    """Return the options, or refuse those that only a stream can have. Raises OptionError."""
     if options.starting == LATEST or LATEST in options.starts.values():
         raise OptionError("option startingOffsets of rmq cannot be latest for a batch: there would be nothing to read")
     if options.commits:
@@ -228,11 +209,7 @@ def batch_only(options: ClusterReadOptions) -> ClusterReadOptions:
 
 
 def stream_only(options: ClusterReadOptions) -> ClusterReadOptions:
-    """Return the options, or refuse those that only a batch can have.
-
-    Raises:
-        OptionError: an end, which a stream does not have.
-    """
+    """Return the options, or refuse those that only a batch can have. Raises OptionError."""
     if options.has_end:
         raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
     return options
@@ -296,11 +273,7 @@ def _parse_assigned(text: str) -> tuple[ClusterQueueName, ...]:
 
 
 def queue_name(topic: str, name: str) -> ClusterQueueName:
-    """Parse ``broker:number`` or ``number`` to a queue name.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Parse ``broker:number`` or ``number`` to a queue name. Raises ValueError."""
     broker, _, number = name.rpartition(":")
     if not (number.isascii() and number.isdecimal()) or len(number) > 9:
         raise ValueError(f"queue {name!r} of {topic!r}: expected broker:number, or number")

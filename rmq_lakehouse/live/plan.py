@@ -21,8 +21,6 @@ class Span:
     """Offset range of a queue: one task.
 
     Attributes:
-        queue: the queue.
-        begin: the first offset.
         end: one past the last.
     """
 
@@ -56,11 +54,7 @@ class QueueLink(Protocol):
 
 
 def chosen_queues(link: QueueLink, options: ClusterReadOptions) -> list[ClusterQueue]:
-    """List the queues that the options choose, in order.
-
-    Raises:
-        ClusterError: a topic or queue does not exist, or the cluster does not answer.
-    """
+    """List the queues that the options choose, in order. Raises ClusterError."""
     topics: Iterable[str]
     if options.topics is not None:
         topics = options.topics
@@ -76,11 +70,7 @@ def chosen_queues(link: QueueLink, options: ClusterReadOptions) -> list[ClusterQ
 
 
 def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> ClusterQueue:
-    """Find the queue that an option names.
-
-    Raises:
-        OptionError: no such queue, or more than one.
-    """
+    """Find the queue that an option names. Raises OptionError."""
     matches = [
         queue for queue in queues
         if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
@@ -155,11 +145,7 @@ def find_deleted_ranges(
 def check_present(
     begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]], fails: bool
 ) -> tuple[Offsets, list[str]]:
-    """Move starting offsets to what exists; return these, and the ranges that were lost.
-
-    Raises:
-        ClusterError: messages were lost, and ``fails`` is set.
-    """
+    """Move starting offsets to what exists; return these, and the ranges that were lost. Raises ClusterError."""
     lost = [deleted_offsets_message(queue, first, last) for queue, first, last in find_deleted_ranges(begins, bounds)]
     if lost and fails:
         raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")

@@ -14,10 +14,10 @@ from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import Query, parse_tags
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.scan.segment import FrameBatch
-from rmq_lakehouse.live.batch import BROKER_NAME
 from rmq_lakehouse.live.client import ClusterLink
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterReadOptions
 from rmq_lakehouse.live.plan import Span, deleted_offsets_message
+from rmq_lakehouse.live.source import BROKER_NAME
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -26,8 +26,6 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     """Read the messages of an offset range, in queue order.
 
     Args:
-        span: the offset range.
-        options: of the read.
         columns: of the batches, in this order.
 
     Raises:

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.live import plan
-from rmq_lakehouse.live.batch import COLUMNS, SpanPartition
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, queue_name
 from rmq_lakehouse.live.plan import Offsets
+from rmq_lakehouse.live.source import COLUMNS, SpanPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,6 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._link
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Return the offset where a new query begins."""
         link, options = self._cluster(), self._options
         queues = plan.chosen_queues(link, options)
         bounds = link.bounds(queues)
@@ -59,7 +58,6 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the read limit of the options."""
         limit = self._options.max_trigger_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
@@ -104,7 +102,6 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(span) for span in plan.spans(begins, ends, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Read one offset range as Arrow batches."""
         if not isinstance(partition, SpanPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_lakehouse.live.read import read_span  # noqa: PLC0415
@@ -117,7 +114,6 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster().commit(_from_json(end), self._options.group)
 
     def stop(self) -> None:
-        """Close the connections."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -142,11 +138,7 @@ def _as_json(offsets: Offsets) -> dict[str, Any]:
 
 
 def _from_json(offset: dict[str, Any]) -> Offsets:
-    """Decode offsets, which may come from a checkpoint.
-
-    Raises:
-        OptionError: not an offset of this source.
-    """
+    """Decode offsets, which may come from a checkpoint. Raises OptionError."""
     queue_offsets: Offsets = {}
     try:
         for topic, queues in offset.items():

@@ -110,7 +110,6 @@ class ClusterWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of a task."""
         return write_rows(self._options, iterator)
 
 

@@ -16,5 +16,4 @@ class ClusterStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of a task."""
         return write_rows(self._options, iterator)

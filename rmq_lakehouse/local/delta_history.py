@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.commits import parse_commit
+from rmq_lakehouse.delta.files import parse_commit
 from rmq_lakehouse.directories import DELTA_LOG
 from rmq_lakehouse.local.table_log import NeedsSparkError
 from rmq_lakehouse.progress import TableCommit
@@ -19,11 +19,7 @@ RETENTION: Final = "delta.setTransactionRetentionDuration"
 
 
 class DeltaHistory:
-    """Log of one table.
-
-    Args:
-        table: directory of the table.
-    """
+    """Log of one table."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
@@ -36,7 +32,6 @@ class DeltaHistory:
             return None
 
     def read_commit(self, version: int) -> TableCommit | None:
-        """Read a commit; None if it was cleaned up."""
         lines = self.lines(version)
         return None if lines is None else parse_commit(lines, self._restored_version)
 
@@ -81,9 +76,7 @@ class DeltaRsSnapshot:
     """One version of a table.
 
     Args:
-        history: log of the table.
         version: the version; -1 if there is no table.
-        properties: of the table.
     """
 
     def __init__(self, history: DeltaHistory, version: int, properties: Mapping[str, str]) -> None:

@@ -22,11 +22,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.delta.commit_lock import commit_lock
-from rmq_lakehouse.delta.commits import COLUMNS_PROPERTY
 from rmq_lakehouse.delta.features import demanding_property, is_plain
-from rmq_lakehouse.delta.files import DeltaFiles, newest_files, write_metrics
-from rmq_lakehouse.delta.torn_commits import TRANSACTIONS, quarantine_torn_commits
+from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, write_metrics
+from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
 from rmq_lakehouse.local.delta_history import DeltaHistory, DeltaRsSnapshot
 from rmq_lakehouse.local.table_log import NeedsSparkError, condition_of
@@ -49,11 +47,7 @@ class CommitConflictError(Exception):
 
 
 class DeltaRsTableLog:
-    """Transaction log of one table; each call sees its newest version.
-
-    Args:
-        table: directory of the table.
-    """
+    """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
 
@@ -188,7 +182,6 @@ class DeltaRsTableLog:
             raise StoreError(f"{self._name}: is not empty, and no table: empty it, or give another --table")
 
     def layout(self, table_spec: TableSpec, codec: str) -> Layout:
-        """Return how tasks write the files of the table."""
         return Layout(str(self._path), DeltaFiles(), table_spec.partitions, table_spec.stats, codec)
 
     def begin_transaction(self) -> "DeltaRsTransaction":
@@ -205,7 +198,6 @@ class DeltaRsTableLog:
         transactions: list[Transaction],
         metadata: Mapping[str, Any],
     ) -> None:
-        """Commit files and transaction versions. Raises CommitConflictError or StoreError."""
         properties = CommitProperties(
             {**metadata, TRANSACTIONS: len(transactions), "isBlindAppend": True}, app_transactions=transactions
         )

@@ -52,7 +52,6 @@ class LocalIcebergLog(IcebergLog):
         return any(len(values) for values in self._values(version, row_range))
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
-        """Read the values of a column of integers, of a range of rows."""
         return np.concatenate([np.empty(0, np.int64), *self._values(version, row_range)])
 
     def _values(self, version: int, row_range: RowRange) -> Iterator[npt.NDArray[np.int64]]:

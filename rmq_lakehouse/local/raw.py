@@ -40,19 +40,8 @@ class LocalRunner(ProcessRunner):
 class LocalExport(ExportTables, Protocol):
     """Interface of an export on one machine, which commits a selection of a store's messages to its own tables."""
 
-    def source_options(self) -> dict[str, str]:
-        """Return options of the source, in addition to the options of the selection."""
-        ...
-
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         """Commit the records that the tables lack."""
-        ...
-
-    def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        """Return how many messages are undecoded at the end of a run, counting those of former runs.
-
-        Messages that are in the dead-letter table now, and messages of accepted topics, count no longer.
-        """
         ...
 
 
@@ -61,7 +50,6 @@ class UncommittedRows:
     """Rows of a task without those that the table already has.
 
     Attributes:
-        rows: rows of the task.
         committed: physical offsets of the table's rows.
     """
 
@@ -75,19 +63,10 @@ class UncommittedRows:
 
 
 class LocalRawExport(RawTable):
-    """Export of messages to a raw table by processes of this machine.
+    """Export of messages to a raw table by processes of this machine. Raises OptionError.
 
     Args:
-        path: path of the table.
-        log: log of the table.
-        runner: runs the tasks.
-        selection: selection of the messages.
         columns: columns of the source, in the order of the table; None is all.
-        table_spec: of the table.
-        decompresses: see ``RawTable``.
-
-    Raises:
-        OptionError: unknown columns, or columns that make no partitions.
     """
 
     def __init__(
@@ -112,7 +91,6 @@ class LocalRawExport(RawTable):
         self.table.check(self.commented_schema())
 
     def prepare(self) -> None:
-        """Create the table."""
         self.table.prepare(self.commented_schema())
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:

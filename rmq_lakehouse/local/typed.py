@@ -28,14 +28,12 @@ from rmq_lakehouse.local.typed_files import (
     write_typed_files,
 )
 from rmq_lakehouse.parquet import Layout
-from rmq_lakehouse.partitions import parse_partition, source_columns
+from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, commit_task_files
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.spec import TypedTopic
+from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, TableSpec
-from rmq_lakehouse.time_columns import TIME_COLUMNS, time_column_type
-from rmq_lakehouse.typed_table import METADATA, check_column_names, table_comment, table_properties
 from rmq_lakehouse.undecoded import (
     DEAD_LETTER_TABLE,
     MESSAGE_COLUMNS,
@@ -113,17 +111,12 @@ def build_local_decoder(topic: TypedTopic) -> BodyDecoder:
 
 
 class LocalTypedExport(ExportTables):
-    """Export of one topic to its typed table, and of undecodable messages to the dead letters.
+    """Export of one topic to its typed table, and of undecodable messages to the dead letters. Raises OptionError.
 
     Args:
         topic: of the spec, which ``check_topic`` has accepted.
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
-        open_table: gives the log of a table by its path.
-        runner: runs the tasks.
-
-    Raises:
-        OptionError: a schema that cannot be used.
     """
 
     def __init__(

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from rmq_lakehouse.decode.bodies import DECODED, ELEMENT, BodyDecoder
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout, PartitionedFiles
+from rmq_lakehouse.partitions import time_column
 from rmq_lakehouse.raw_files import ERROR, TaskFiles, TaskRows, check_visible
-from rmq_lakehouse.time_columns import time_column
 from rmq_lakehouse.undecoded import REASON, Undecoded
 from rmq_offline.tasks.runner import Runner
 
@@ -25,8 +25,6 @@ class Destination:
     """Table to write files of.
 
     Attributes:
-        layout: layout of the files.
-        schema: columns of the table.
         committed: physical offsets of the task's messages that the table has already.
     """
 
@@ -40,9 +38,6 @@ class TypedTask:
     """Task that decodes messages.
 
     Attributes:
-        rows: messages to read.
-        columns: columns to read of them.
-        decoder: decodes the bodies.
         metadata: columns of the messages that the table has, in its order.
         time_columns: columns of days and hours to add.
         table: the typed table; None writes no rows.
@@ -63,8 +58,6 @@ class TypedFiles:
     """Files and counts of one task.
 
     Attributes:
-        rows: files of the typed table.
-        dead_letters: files of the dead letters.
         undecoded: sound messages whose body did not decode.
         messages: messages of the rows; of exploded bodies all that decode, for some have no row.
     """

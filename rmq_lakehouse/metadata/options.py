@@ -34,8 +34,7 @@ class MetadataOptions:
         stores: which stores are read; None for a cluster.
         namesrv: name servers of the cluster; None for stores.
         groups: consumer groups; None is all.
-        query: its topics.
-        access: credentials and TLS, by the options' names; see ``live.client.gathered``.
+        access: credentials and TLS, by the options' names; see ``live.client.gather_access``.
     """
 
     columns: tuple[str, ...] | None
@@ -51,16 +50,7 @@ class MetadataOptions:
 
 
 def metadata_options(source: str, options: Mapping[str, str], known_names: tuple[str, ...]) -> MetadataOptions:
-    """Parse the options of a source.
-
-    Args:
-        source: its name, for errors.
-        options: by name.
-        known_names: names of the source's options.
-
-    Raises:
-        OptionError: naming the option that is unknown, is missing or has a bad value.
-    """
+    """Parse the options of a source. Raises OptionError."""
     parser = OptionParser(source, options, known_names)
     namesrv = parser.get("namesrv", values.text)
     places = sorted(parser.names() & set(_STORES))

@@ -3,11 +3,12 @@
 ``spark.read.format("rmq_offsets").load(STORE)``, or ``.option("namesrv", …).load()``.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, GROUPS, TIMERS, TOPICS
@@ -21,11 +22,97 @@ from rmq_lakehouse.metadata.options import (
     MetadataOptions,
     metadata_options,
 )
-from rmq_lakehouse.metadata.reader import MetadataReader, Table
+
+if TYPE_CHECKING:
+    from rmq_formats.read.stores import BrokerStore
+    from rmq_lakehouse.live.administration import ClusterTables, Master
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How a table is read.
+
+    Attributes:
+        plan: makes the tasks of a store, by its path.
+        read_task: reads one of them, with all columns but the broker's.
+        read_master: reads the same of a master of a cluster; None where only stores have it.
+    """
+
+    plan: Callable[[str, MetadataOptions], list[Any]]
+    read_task: Callable[[str, Any, MetadataOptions], pa.RecordBatch]
+    read_master: "Callable[[ClusterTables, Master, MetadataOptions], pa.RecordBatch] | None" = None
+
+
+class StorePartition(InputPartition):
+    """Input partition: a task of a store."""
+
+    def __init__(self, store: "BrokerStore", task: Any) -> None:
+        super().__init__(None)
+        self.store = store
+        self.task = task
+
+
+class MasterPartition(InputPartition):
+    """Input partition: a master of a cluster."""
+
+    def __init__(self, master: "Master") -> None:
+        super().__init__(None)
+        self.master = master
+
+
+class MetadataReader(DataSourceReader):
+    """Batch reader: plans once, in the driver."""
+
+    def __init__(self, table: Table, full: StructType, options: MetadataOptions, requested: StructType) -> None:
+        self._table = table
+        self._options = options
+        self._columns = schemas.check_requested_columns(full, requested, options.columns)
+        if options.namesrv is not None:
+            from rmq_lakehouse.live.client import gather_access  # noqa: PLC0415 # the client, for those who need it
+
+            self._access = gather_access(options.access)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        if options.stores is None:
+            from rmq_lakehouse.live.administration import ClusterTables  # noqa: PLC0415
+
+            with ClusterTables(options.namesrv or "", self._access) as tables:
+                return [MasterPartition(master) for master in tables.masters()]
+        from rmq_formats.spark.options.brokers import interleave_tasks, plan_store_reads, stores_of  # noqa: PLC0415 # kernels
+
+        stores = stores_of(options.stores)
+        plans = plan_store_reads(options.stores, stores, lambda store: self._table.plan(store.path, options))
+        return interleave_tasks(
+            [StorePartition(store_plan.store, task) for task in store_plan.plan or ()] for store_plan in plans
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StorePartition | MasterPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.read.stores import BrokerStore  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import store_columns, with_broker  # noqa: PLC0415
+
+        if isinstance(partition, StorePartition):
+            store = partition.store
+            batch = self._table.read_task(store.path, partition.task, self._options)
+        else:
+            store = BrokerStore("", partition.master.cluster, partition.master.broker)
+            batch = self._of_master(partition.master)
+        columns = store_columns(self._columns, batch.schema.names[0])
+        yield from with_broker([batch.select(list(columns))], store, self._columns)
+
+    def _of_master(self, master: "Master") -> pa.RecordBatch:
+        from rmq_lakehouse.live.administration import ClusterTables  # noqa: PLC0415
+
+        read = self._table.read_master
+        assert read is not None, "the options have a name server only where there is such a function"
+        with ClusterTables(self._options.namesrv or "", self._access) as tables:
+            return read(tables, master, self._options)
 
 
 class _MetadataSource(DataSource):
-    """Data source of a table; a subclass defines its columns, its options and its reader."""
+    """Data source of a table; a subclass defines its name, its columns and its options."""
 
     columns: pa.Schema
     known_options: tuple[str, ...]
@@ -43,13 +130,10 @@ class _MetadataSource(DataSource):
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader."""
-        options = self._options(table_options(schema, self._given))
-        return MetadataReader(self._table(), schemas.of_arrow(self.columns), options, schema)
+        from rmq_lakehouse.metadata.tables import TABLES  # noqa: PLC0415 # kernels
 
-    @abstractmethod
-    def _table(self) -> Table:
-        """Return how it is read; kernels are imported there."""
+        options = self._options(table_options(schema, self._given))
+        return MetadataReader(TABLES[self.name()], schemas.of_arrow(self.columns), options, schema)
 
 
 class OffsetsSource(_MetadataSource):
@@ -60,13 +144,7 @@ class OffsetsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_offsets"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import OFFSETS  # noqa: PLC0415
-
-        return OFFSETS
 
 
 class TopicsSource(_MetadataSource):
@@ -77,13 +155,7 @@ class TopicsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_topics"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import TOPICS_TABLE  # noqa: PLC0415
-
-        return TOPICS_TABLE
 
 
 class GroupsSource(_MetadataSource):
@@ -94,13 +166,7 @@ class GroupsSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_groups"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import GROUPS_TABLE  # noqa: PLC0415
-
-        return GROUPS_TABLE
 
 
 class TimersSource(_MetadataSource):
@@ -111,10 +177,4 @@ class TimersSource(_MetadataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "rmq_timers"
-
-    def _table(self) -> Table:
-        from rmq_lakehouse.metadata.tables import TIMERS_TABLE  # noqa: PLC0415
-
-        return TIMERS_TABLE

@@ -1,7 +1,7 @@
 """The tables themselves, out of stores and out of running brokers, as Arrow batches."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from rmq_formats.read import lag
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.metadata.options import MetadataOptions
-from rmq_lakehouse.metadata.reader import Table
+from rmq_lakehouse.metadata.sources import Table
 
 if TYPE_CHECKING:
     from rmq_lakehouse.live.administration import ClusterTables, Master
@@ -89,7 +89,10 @@ def _read_timers(path: str, _: None, _options: MetadataOptions) -> pa.RecordBatc
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=pending_timers.PENDING)
 
 
-OFFSETS = Table(_plan_offsets, _read_offsets, _offsets_of_master)
-TOPICS_TABLE = Table(_plan_whole, _read_topics, _topics_of_master)
-GROUPS_TABLE = Table(_plan_whole, _read_groups, _groups_of_master)
-TIMERS_TABLE = Table(_plan_whole, _read_timers)
+TABLES: Final = {
+    "rmq_offsets": Table(_plan_offsets, _read_offsets, _offsets_of_master),
+    "rmq_topics": Table(_plan_whole, _read_topics, _topics_of_master),
+    "rmq_groups": Table(_plan_whole, _read_groups, _groups_of_master),
+    "rmq_timers": Table(_plan_whole, _read_timers),
+}
+"""By the name of the source."""

@@ -17,9 +17,8 @@ from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError, OptionError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages
 from rmq_lakehouse.delta.table import DeltaTransaction
-from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.exports import ExportCounts, ExportLoop
 from rmq_lakehouse.live.client import ClusterLink
-from rmq_lakehouse.message_source import ExportLoop
 from tests.interop.test_namesrv_against_java import wait_for
 from tests.lakehouse.cluster_scenarios import *  # noqa: F403 # tests that Java's cluster passes too
 from tests.lakehouse.cluster_scenarios import ClusterExporter

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_lakehouse.delta import commit_lock as module
+from rmq_lakehouse.delta import local_commits
 from rmq_lakehouse.delta import table as delta
-from rmq_lakehouse.delta.commit_lock import LOCK_NAME, commit_lock
+from rmq_lakehouse.delta.local_commits import LOCK_NAME, commit_lock
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_standing import orders, spec
@@ -22,7 +22,7 @@ from tests.lakehouse.test_standing import orders, spec
 HOLDER = """
 import sys
 from pathlib import Path
-from rmq_lakehouse.delta.commit_lock import commit_lock
+from rmq_lakehouse.delta.local_commits import commit_lock
 with commit_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ def test_another_process_waits_and_a_killed_one_holds_it_no_more(table: Path, mo
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_LONGEST_S", 0)
+            patch.setattr(local_commits, "_LONGEST_LOCK_S", 0)
             with (
                 pytest.raises(StoreLockedError, match="another export has been committing for 0 s"),
                 commit_lock(table),
@@ -81,7 +81,7 @@ def test_a_file_system_without_locks_is_one_line(table: Path, monkeypatch: pytes
     def fails(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(module.fcntl, "flock", fails)
+    monkeypatch.setattr(local_commits.fcntl, "flock", fails)
     with pytest.raises(StoreError, match=rf"{LOCK_NAME}: cannot be locked \(No locks available\)"), commit_lock(table):
         pass
 

@@ -17,8 +17,7 @@ import pytest
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta import table as delta
 from rmq_lakehouse.delta.table import DeltaTransaction
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import ExportLoop
+from rmq_lakehouse.exports import ExportCounts, ExportLoop
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.stores import StoreLogs
 from tests.lakehouse.exported_stores import Exporter

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 from rmq_cli.export_arguments import with_store_option
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse import raw_files
-from rmq_lakehouse.delta.torn_commits import is_whole
+from rmq_lakehouse.delta.local_commits import is_whole
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
+from rmq_lakehouse.exports import ExportLoop
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog, DeltaRsTransaction
 from rmq_lakehouse.local.table_log import NeedsSparkError
-from rmq_lakehouse.message_source import ExportLoop
 from rmq_lakehouse.stores import StoreLogs
 from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import plain, write

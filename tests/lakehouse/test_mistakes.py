@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError, StoreError
-from rmq_lakehouse.checkpoint import ExportCheckpoint
 from rmq_lakehouse.delta.files import newest_files
+from rmq_lakehouse.stream import ExportCheckpoint
 from rmq_offline.spark.job import spark_cause
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write

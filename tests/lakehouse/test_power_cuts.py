@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_formats.errors import StoreError
+from rmq_lakehouse.delta import local_commits
 from rmq_lakehouse.delta import table as delta
-from rmq_lakehouse.delta import torn_commits
-from rmq_lakehouse.delta.torn_commits import is_whole, quarantine_torn_commits
+from rmq_lakehouse.delta.local_commits import is_whole, quarantine_torn_commits
 from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_without_its_commit(tmp_pa
 def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torn_commits, "_WRITTEN_S", 0.05)
+    monkeypatch.setattr(local_commits, "_WRITTEN_S", 0.05)
     log = tmp_path / "table" / "_delta_log"
     path = commit(log, 0, {"protocol": {}})
     sidecar = log / "_sidecars" / "one.parquet"

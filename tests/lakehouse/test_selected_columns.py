@@ -21,8 +21,8 @@ from rmq_formats.errors import OptionError
 from rmq_formats.spark.versions import arrow_schema
 from rmq_lakehouse.decode import avro, json_body, protobuf
 from rmq_lakehouse.decode.mismatch import Mismatch
+from rmq_lakehouse.decode.spark import select_columns
 from rmq_lakehouse.decode.times import TimeUnits
-from rmq_lakehouse.projection import select_columns
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_bodies import INT64, STRING, message_class

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
-from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.message_source import ExportLoop
+from rmq_lakehouse.exports import ExportCounts, ExportLoop
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats import Store
 from rmq_formats.errors import ClusterError, OptionError, RmqError, StoreError
-from rmq_lakehouse.message_source import ExportLoop
+from rmq_lakehouse.exports import ExportLoop
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 BROKER = "1cfb8c9b_GoldenCluster/golden-a"

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats import Store
 from rmq_lakehouse.live.options import ClusterQueue
-from rmq_lakehouse.tier.queues import QueueRanges, TierQueues
+from rmq_lakehouse.tier import QueueRanges, TierQueues
 
 FILE_BYTES = 262_144  # of the golden store's CommitLog
 BROKER = "1cfb8c9b_GoldenCluster/golden-a"

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
-from rmq_lakehouse.constraints import table_constraints
+from rmq_lakehouse.dead_letters import table_constraints
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import write
 from tests.lakehouse.test_iceberg import table_of

@@ -7,11 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 from rmq_lakehouse import raw_files, stores
-from rmq_lakehouse.checkpoint import ExportCheckpoint
 from rmq_lakehouse.delta import keyed
 from rmq_lakehouse.delta.table import DeltaTableLog, DeltaTransaction
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
-from rmq_lakehouse.message_source import ExportLoop
+from rmq_lakehouse.exports import ExportLoop
+from rmq_lakehouse.stream import ExportCheckpoint
 
 _SEAMS: tuple[tuple[Any, str], ...] = (
     (stores, "snapshot_log"), (stores, "fsync_log"), (ExportLoop, "export_round"),

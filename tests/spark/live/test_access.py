@@ -6,10 +6,9 @@ import pytest
 from pyspark import cloudpickle
 
 from rmq_formats.errors import OptionError
-from rmq_lakehouse.live.batch import COLUMNS, ClusterReader
 from rmq_lakehouse.live.client import resolve_access
 from rmq_lakehouse.live.options import read_options, write_options
-from rmq_lakehouse.live.source import ClusterSource
+from rmq_lakehouse.live.source import COLUMNS, ClusterReader, ClusterSource
 from rmq_lakehouse.metadata.options import OFFSETS_OPTIONS, metadata_options
 from rmq_lakehouse.metadata.sources import OffsetsSource, TopicsSource
 

@@ -1,15 +1,22 @@
-"""Queues of a store and its tier: the offsets of the messages that each of them has."""
+"""Source of exports of a store with its tier, by queue offsets: a message keeps that when it moves to the tier.
+
+Rows are those of the source ``rmq_commitlog``.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Self
+
+from pyspark.sql import DataFrame, SparkSession
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
@@ -18,15 +25,21 @@ from rmq_formats.read.stores import read_broker_names
 from rmq_formats.read.task import read_task
 from rmq_formats.read.variants.queue_choice import open_queue
 from rmq_formats.scan.splits import frozen_end
+from rmq_formats.spark.commitlog.batch import plans_of
+from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import queue_topics, topic_queues
 from rmq_formats.storage.queue_logs import broker_directory, tiered_brokers, tiered_queue_log, tiered_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_lakehouse.cluster.sources import Bounds, Gap
-from rmq_lakehouse.live.options import ClusterQueue
-from rmq_lakehouse.live.plan import Offsets
+from rmq_lakehouse.cluster.sources import Bounds, ExportLink, Gap, span_options
+from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, read_options
+from rmq_lakehouse.live.plan import Offsets, Span
+from rmq_lakehouse.raw_files import StoreRows
 
 _NO_TIMES: Final = "--tier takes no times: queue offsets choose messages that move from the log to the tier"
+_CHOICE: Final = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
+_BY_TIME: Final = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+_NO_CLUSTER: Final = {"namesrv": "127.0.0.1:9876"}  # the parser of choices wants one; nobody connects to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +47,6 @@ class QueueRanges:
     """Messages of one queue in the CommitLog and in the tier, by queue offsets; ends are exclusive.
 
     Attributes:
-        tier_begin: offset of the tier's first message.
-        tier_end: offset after the tier's last message.
         log_begin: offset of the first message in the CommitLog; ``log_end`` without any.
         log_end: offset after the last message of the ConsumeQueue; 0 without a ConsumeQueue.
     """
@@ -127,7 +138,6 @@ class TierQueues:
         return sorted(self._topics)
 
     def queues(self, topic: str) -> list[ClusterQueue]:
-        """See ``QueueLink``. Raises OptionError."""
         if topic not in self._topics:
             raise OptionError(f"{self.store} and {self.tier}: have no topic {topic!r}")
         return [ClusterQueue(topic, self.broker[1], queue_id) for queue_id in sorted(self._topics[topic])]
@@ -201,3 +211,64 @@ class TierQueues:
         batches = (batch for task in plan.tasks for batch in read_task(self.store, task, options))
         ends = [(min(offsets), max(offsets)) for batch in batches if (offsets := batch[0].to_pylist())]
         return (min(first for first, _ in ends), max(last for _, last in ends) + 1) if ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class TierSource:
+    """The queues of a store and its tier; see ``sources.QueueSource``."""
+
+    store: str
+    tier: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.store} and {self.tier}"
+
+    def link(self) -> AbstractContextManager[ExportLink]:
+        """See ``QueueSource``: reads the queues again."""
+        return TierQueues(self.store, self.tier)
+
+    def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
+        range_options = {name: value for name, value in read.items() if name in {*_CHOICE, *_BY_TIME}}
+        return read_options({**range_options, **_NO_CLUSTER, "subscribe": ",".join(topics)})
+
+    def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> "TieredSpans":  # noqa: ARG002
+        body_options = {name: value for name, value in read.items() if name in {"columns", "decompress"}}
+        return TieredSpans(self.store, self.tier, body_options)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSpans:
+    """Reads ranges of queues of a store and its tier; see ``sources.SpanReader``.
+
+    Attributes:
+        read: options of the source ``rmq_commitlog``: columns, and decompression of bodies.
+    """
+
+    store: str
+    tier: str
+    read: Mapping[str, str]
+
+    @property
+    def has_physical_offsets(self) -> bool:
+        """A record's physical offset in the tier is not that in the log, and not unique among queues."""
+        return False
+
+    def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
+        self._force()
+        source_options = commitlog_options({**self._options(spans), "path": self.store})
+        plan = plans_of(source_options)[0].plan
+        assert plan is not None  # a store that is missing is an error here
+        return [StoreRows(source_options.path, source_options.read, task) for task in plan.tasks], plan.scanned_bytes
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
+        self._force()
+        return spark.read.format("rmq_commitlog").options(**self._options(spans)).load(self.store)
+
+    def _force(self) -> None:
+        """Sync the log to disk before it is read, so that no power cut loses exported messages."""
+        storage, segments, begin, end = TierQueues(self.store, self.tier).log_range()
+        fsync_log(storage, segments, begin, end)
+
+    def _options(self, spans: Sequence[Span]) -> dict[str, str]:
+        return {**self.read, "tier": self.tier, **span_options(spans, lambda queue: queue.queue_id)}

@@ -1,41 +1,91 @@
-"""Quarantine of Delta commits that a loss of power has torn.
+"""Commits of Delta tables in this machine's file system: one export at a time, and none that a loss of power has torn.
+
+Delta relies on Hadoop to create the file of a version only if it is absent. Hadoop checks first and renames then, and
+the rename replaces a file that another process has created meanwhile. So a commit could be lost without any error:
+``commit_lock`` prevents that.
 
 Delta renames the file of a commit into place without fsync. So the newest commits may come back empty, as zeros, or cut
 off. Then the table is unreadable, or has rows without the transaction version of their commit. An export ends after the
-fsync of its commit, so no torn commit was acknowledged, and the next export commits its rows again.
+fsync of its commit, so no torn commit was acknowledged. ``quarantine_torn_commits`` moves torn commits away, and the
+next export commits their rows again.
 
-Source: ``HDFSLogStore``, ``AbstractFileSystem#renameInternal`` and ``ChecksumFileSystem`` of Hadoop.
+Source: ``HDFSLogStore#writeInternal``, ``AbstractFileSystem#renameInternal``, ``RawLocalFileSystem#rename`` and
+``ChecksumFileSystem`` of Hadoop.
 """
 
+import fcntl
 import json
 import logging
+import os
 import shutil
 import time
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.storage.store_lock import directory_lock
 from rmq_lakehouse.selection import APP_PREFIX
 from rmq_offline.tasks.publish import sync_directory
 
+LOCK_NAME: Final = ".rmq-commits.lock"  # in the log's directory, where Delta passes it over
+_LONGEST_LOCK_S: Final = 120  # a commit takes seconds, and many files or a full disk a few more
+_LOCK_POLL_S: Final = 0.02
 _SUFFIX: Final = ".rmq-torn"  # beside the table: whatever is within one is a part of it to someone
 _MAGIC: Final = b"crc\0"
 _HEAD_BYTES: Final = 8  # magic, and the bytes that each checksum covers
 _WRITTEN_S: Final = 1  # a program that writes a commit in its place, and not beside it, takes milliseconds
-_POLL_S: Final = 0.05
+_TORN_POLL_S: Final = 0.05
 _SIDECARS: Final = "_sidecars"  # the directory of the files that checkpoints of version 2 name
 
 TRANSACTIONS: Final = "rmqTransactions"
 """Member of ``commitInfo``: number of the commit's transaction versions, where the files precede them."""
 
 _log = logging.getLogger("rmq_lakehouse")
+
+
+@contextmanager
+def commit_lock(table: Path) -> Iterator[None]:
+    """Hold the lock of a table's log; the lock of a killed process is released.
+
+    Args:
+        table: its directory.
+
+    Raises:
+        StoreLockedError: another export holds the lock for too long.
+        StoreError: the log cannot be written, or its file system has no locks.
+    """
+    path = table / "_delta_log" / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        end = time.monotonic() + _LONGEST_LOCK_S
+        while not _has_locked(descriptor, path):
+            if time.monotonic() > end:
+                raise StoreLockedError(
+                    f"{table}: another export has been committing for {_LONGEST_LOCK_S} s; end it first"
+                )
+            time.sleep(_LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _has_locked(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # of a network's file system without locks
+        raise StoreError(f"{path}: cannot be locked ({error.strerror})") from error
+    return True
 
 
 def quarantine_torn_commits(table: Path) -> None:
@@ -67,7 +117,7 @@ def _stays_torn(log: Path) -> bool:
         with suppress(FileNotFoundError):  # another export has just set it aside
             if not _torn_files(log):
                 return False
-        time.sleep(_POLL_S)
+        time.sleep(_TORN_POLL_S)
     return True
 
 

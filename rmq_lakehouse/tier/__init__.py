@@ -1,1 +1,0 @@
-"""Exports of a store with its tier, by queue offsets: a message keeps that when it moves from the one to the other."""
