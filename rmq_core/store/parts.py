@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rmq_core.store.commitlog.append import Refusals
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.quarantine import Quarantine
@@ -12,7 +13,6 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
-from rmq_core.store.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,35 +8,29 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import ExitStack
 
-from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.commitlog.append import SHUTDOWN, Appender, Refusals
 from rmq_core.store.commitlog.append_bulk import BulkAppender
-from rmq_core.store.commitlog.boundaries import Boundaries
 from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
-from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.log import Boundaries, CommitLog
 from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import MayMatchUnit
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.dispatch.kernel_loading import load_kernels
+from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.files.layouts import refuse_layouts
-from rmq_core.store.files.lock import lock_store
+from rmq_core.store.files.opening import lock_store, refuse_layouts
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
-from rmq_core.store.index.index import Index
-from rmq_core.store.index.tags import tags_from
+from rmq_core.store.index.index import Index, tags_from
 from rmq_core.store.maintenance.background import Background
-from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
-from rmq_core.store.maintenance.deletions import TopicDeletions
+from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport, TopicDeletions
 from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
 from rmq_core.store.parts import StoreParts
-from rmq_core.store.read import MAX_PULL_BYTES, StoreReader
-from rmq_core.store.read_batches import Matches
+from rmq_core.store.read import MAX_PULL_BYTES, Matches, StoreReader
 from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
-from rmq_core.store.refusals import SHUTDOWN, Refusals
 from rmq_core.store.results import Boundary, GetResult, KeyKind, PutResult, QueryResult
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms

@@ -158,7 +158,7 @@ class BatchQueue:
 
     # --- ends ---------------------------------------------------------------------------
     def load(self, known_until: int | None) -> None:
-        """Open the files and find the last unit; see ``find_end.load_queue``.
+        """Open the files and find the last unit; see ``ConsumeQueue.load``.
 
         Raises:
             StoreSizeError: a file of another size than this store's.

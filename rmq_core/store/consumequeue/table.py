@@ -5,11 +5,10 @@ from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, NewUnit
-from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
-from rmq_core.store.consumequeue.find_end import load_queue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
+from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
@@ -60,7 +59,7 @@ class ConsumeQueueTable:
         return iter(self._queues.values())
 
     def load(self, known_until: int | None) -> None:
-        """Open the existing queues, and find their ends; see ``load_queue``.
+        """Open the existing queues, and find their ends; see ``ConsumeQueue.load``.
 
         Those of the other kind than their topic's are removed, and the table is not whole: a slave may have got
         messages before it was told of their topic.
@@ -79,7 +78,7 @@ class ConsumeQueueTable:
 
     def _load(self, topic: str, queue_id: int, known_until: int | None, *, is_batch: bool) -> None:
         queue = self._make(topic, queue_id, is_batch=is_batch)
-        load_queue(queue, known_until)
+        queue.load(known_until)
         if not queue.files.files:
             return
         if is_batch == (topic in self.batch_topics):

@@ -12,7 +12,6 @@ from typing import Final
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
-from rmq_core.store.consumequeue.find_end import scan_all
 from rmq_core.store.dispatch.dispatch import Resume
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.index.index import Index
@@ -128,7 +127,7 @@ class RecoveryPlanner:
         """Prepare to rebuild all ConsumeQueues and the Index; a note has it begun again, should it be interrupted."""
         self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
         for queue in self._queues:
-            scan_all(queue)
+            queue.scan_all()
             queue.write_again(self._files[0].start)
         self._queues.count_units()
         if self._index is not None:

@@ -263,9 +263,9 @@ def test_one_process_has_a_store_at_a_time(open_store: Opener) -> None:
     child = os.fork()
     if child == 0:
         try:
-            from rmq_core.store.files import lock
+            from rmq_core.store.files import opening
 
-            lock._held.clear()
+            opening._held.clear()
             opened(store.config)
         except StoreLockedError:
             os.write(writing, b"locked")
