@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import UNSET, structs
 
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.config import DONE_ANYWAY, NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
-from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.routes.route_info import (
+from rmq_core.namesrv.route_info import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     ZONE_NAME,
@@ -42,7 +42,6 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.local_only import local_only
 from rmq_core.remoting.namesrv_requests import (
     BrokerHeartbeat,
     BrokerId,
@@ -57,7 +56,7 @@ from rmq_core.remoting.namesrv_requests import (
     RegisterBroker,
 )
 from rmq_core.remoting.requests import Topic
-from rmq_core.remoting.settings import as_properties, changed_settings
+from rmq_core.remoting.settings import as_properties, changed_settings, local_only
 from rmq_formats.codecs.java_properties import format_properties, parse_properties
 from rmq_formats.errors import DecodeError, OptionError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from rmq_core.remoting.access.server_tls import ServerTls
+from rmq_core.remoting.access.tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from rmq_core.remoting.access.server_tls import ServerTls, TlsMode
+from rmq_core.remoting.access.tls import ServerTls, TlsMode
 from rmq_core.remoting.connection import log
 from rmq_formats.errors import OptionError
 

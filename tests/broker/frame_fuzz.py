@@ -25,7 +25,7 @@ from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
-from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.remoting.settings import ServerSettings
 from rmq_formats.errors import FormatError
 from tests.broker.conftest import Asker, Clock, small_store
 

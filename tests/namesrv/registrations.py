@@ -1,6 +1,6 @@
 """Registrations that the tests of this directory share."""
 
-from rmq_core.namesrv.routes.route_info import Registered, RouteInfo
+from rmq_core.namesrv.route_info import Registered, RouteInfo
 from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigAndMapping
 from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 

@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.routes.route_info import Registered, RouteInfo, RouteOptions
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.route_info import Registered, RouteInfo, RouteOptions
 from rmq_core.remoting.bodies import (
     BrokerData,
     DataVersion,

@@ -32,8 +32,8 @@ from rmq_core.remoting.bodies import (
     decode_registration,
     encode_body,
     encode_registration,
-    lite,
     parse_queue_key,
+    pop,
     queue_key,
 )
 from rmq_formats.errors import DecodeError, FormatError
@@ -86,7 +86,7 @@ LITE = (
         (GROUP, SubscriptionGroupConfig),
         (CONNECTION, ConsumerConnection),
         (LOCK, LockBatchRequest),
-        (LITE, lite.LiteSubscriptions),
+        (LITE, pop.LiteSubscriptions),
         (b'{"lockOKMQSet":[{"brokerName":"b","queueId":0,"topic":"T"}]}', LockBatchResponse),
         (b'{"table":{"k":"v"}}', KVTable),
         (b'{"counter":1,"stateVersion":2,"timestamp":3}', DataVersion),
@@ -99,7 +99,7 @@ def test_java_s_own_bytes_come_back_byte_for_byte(sample: bytes, kind: type[msgs
 
 def all_structs() -> list[type[bodies.BodyStruct]]:
     found = [value for name in bodies.__all__ if isinstance(value := getattr(bodies, name), type)]
-    found += [value for value in vars(lite).values() if isinstance(value, type) and value not in found]
+    found += [value for value in vars(pop).values() if isinstance(value, type) and value not in found]
     return [kind for kind in found if issubclass(kind, bodies.BodyStruct) and kind is not bodies.BodyStruct]
 
 
@@ -267,7 +267,7 @@ def test_a_registration_damaged_at_any_byte_gives_a_typed_error_or_a_registratio
 
 
 def test_a_registration_that_inflates_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_core.remoting.bodies.registration.MAX_INFLATED_BYTES", 1000)
+    monkeypatch.setattr("rmq_core.remoting.bodies.routes.MAX_INFLATED_BYTES", 1000)
     with pytest.raises(FormatError, match="inflates to too much"):
         decode_registration(zlib.compress(bytes(100_000)), True, 479)
 

@@ -21,8 +21,7 @@ from rmq_core.remoting.bodies import (
     TopicList,
     decode_body,
 )
-from rmq_core.remoting.bodies.lite import LiteSubscriptions
-from rmq_core.remoting.bodies.pop import QueryAssignment
+from rmq_core.remoting.bodies.pop import LiteSubscriptions, QueryAssignment
 from rmq_formats.errors import DecodeError
 
 

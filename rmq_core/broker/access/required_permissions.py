@@ -33,8 +33,7 @@ from rmq_core.remoting.bodies import (
     TopicList,
     decode_body,
 )
-from rmq_core.remoting.bodies.lite import LiteSubscriptions
-from rmq_core.remoting.bodies.pop import BatchAcks, QueryAssignment
+from rmq_core.remoting.bodies.pop import BatchAcks, LiteSubscriptions, QueryAssignment
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand

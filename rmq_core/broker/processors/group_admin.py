@@ -23,7 +23,7 @@ from rmq_core.remoting.bodies import (
     decode_body,
     encode_body,
 )
-from rmq_core.remoting.bodies.lite import LITE_PARENT
+from rmq_core.remoting.bodies.pop import LITE_PARENT
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

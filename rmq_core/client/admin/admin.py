@@ -44,6 +44,7 @@ from rmq_core.remoting.bodies import (
 from rmq_core.remoting.codes import MASTER_ID, ORDER_TOPIC_CONFIG, UNIQUE_KEY_QUERY, RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv, KVConfigKey, KVConfigValue
 from rmq_core.remoting.requests import (
     ConsumerGroupName,
@@ -55,7 +56,6 @@ from rmq_core.remoting.requests import (
     Topic,
     ViewMessage,
 )
-from rmq_core.remoting.service import Service
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC

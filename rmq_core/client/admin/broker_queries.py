@@ -23,11 +23,11 @@ from rmq_core.remoting.bodies import (
     TopicStats,
     decode_body,
 )
-from rmq_core.remoting.bodies.lite import BrokerLiteInfo, LiteClientInfo, LiteGroupInfo, LiteTopicInfo, ParentTopicInfo
+from rmq_core.remoting.bodies.pop import BrokerLiteInfo, LiteClientInfo, LiteGroupInfo, LiteTopicInfo, ParentTopicInfo
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import (
     CloneGroupOffset,
     ConsumeDirectly,

@@ -24,8 +24,8 @@ from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import Fields, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import GetRoute
-from rmq_core.remoting.service import Service
 from rmq_core.remoting.uniq_key import local_ip
 from rmq_formats.errors import OptionError, RmqError
 

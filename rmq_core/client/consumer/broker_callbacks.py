@@ -19,7 +19,7 @@ from rmq_core.remoting.bodies import (
     parse_queue_key,
     queue_key,
 )
-from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.bodies.clients import ConsumeDirectlyResult
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

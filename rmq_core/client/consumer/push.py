@@ -47,7 +47,7 @@ from rmq_core.remoting.bodies import (
     SubscriptionData,
     queue_key,
 )
-from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.bodies.clients import ConsumeDirectlyResult
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.errors import RmqError
 

@@ -7,14 +7,19 @@ members in Java's order.
 from rmq_core.remoting.bodies.clients import (
     CheckClientBody,
     ConnectionBody,
+    ConsumeDirectlyResult,
     ConsumerConnection,
     ConsumerData,
     ConsumerIdList,
+    ConsumerRunningInfo,
+    ConsumeStatus,
     GroupList,
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
     LongHeartbeat,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
     ProducerConnection,
     ProducerData,
     ProducerInfo,
@@ -53,12 +58,6 @@ from rmq_core.remoting.bodies.configs import (
     TopicQueueMapping,
     TopicsOfMaster,
 )
-from rmq_core.remoting.bodies.registration import (
-    RegisterBrokerBody,
-    check_topic_count,
-    decode_registration,
-    encode_registration,
-)
 from rmq_core.remoting.bodies.routes import (
     BrokerData,
     BrokerMemberGroup,
@@ -66,15 +65,12 @@ from rmq_core.remoting.bodies.routes import (
     ClusterInfo,
     KVTable,
     QueueData,
+    RegisterBrokerBody,
     TopicList,
     TopicRouteData,
-)
-from rmq_core.remoting.bodies.running import (
-    ConsumeDirectlyResult,
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    PopProcessQueueInfo,
-    ProcessQueueInfo,
+    check_topic_count,
+    decode_registration,
+    encode_registration,
 )
 from rmq_core.remoting.bodies.stats import (
     BrokerConsumeStats,

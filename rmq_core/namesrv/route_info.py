@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.namesrv.routes.broker_groups import BrokerGroup, MinBrokerIdNotice
+from rmq_core.namesrv.broker_groups import BrokerGroup, MinBrokerIdNotice
 from rmq_core.remoting.bodies import (
     BrokerMemberGroup,
     ClusterInfo,
