@@ -16,9 +16,6 @@ class MinBrokerIdNotice:
     """Notice to brokers of the least broker id in their group (code 905), which acts as master if there is none.
 
     Attributes:
-        recipients: addresses to send it to.
-        min_broker_id: the least id.
-        min_broker_addr: the address of that broker.
         offline_broker_addr: the broker that has left; None if one has joined.
         ha_broker_addr: the replication address of the broker that has joined; None if one has left.
     """
@@ -35,11 +32,7 @@ class BrokerGroup:
     """The brokers of one broker name.
 
     Attributes:
-        name: the broker name.
-        cluster: its cluster.
-        addresses: by broker id.
         acting_master: whether a slave may stand for the master.
-        zone: its zone, if it has one.
     """
 
     name: str

@@ -79,7 +79,6 @@ class NamesrvProcessor:
     """Answers requests from the routes and the key-value configuration.
 
     Attributes:
-        routes: the registered brokers and topic routes.
         config: settings; replaced whole when one is changed over the wire.
     """
 
@@ -90,14 +89,6 @@ class NamesrvProcessor:
         clock_ms: Callable[[], int],
         notify: Callable[[MinBrokerIdNotice], None],
     ) -> None:
-        """Create the handlers.
-
-        Args:
-            config: settings.
-            kv_config: the key-value configuration.
-            clock_ms: the time, ms since 1970.
-            notify: sends a notice.
-        """
         self.routes = RouteInfo()
         self.config = config
         self._use(config)

@@ -91,11 +91,8 @@ class RouteInfo:
         """Register a broker, which repeats this every 30 s.
 
         Args:
-            broker: the broker.
             body: its topics, or the changed ones.
-            zone: its zone, if it has one.
             connection: the broker's; when all that it has registered on have ended, the broker is unregistered.
-            now_ms: the time.
 
         Returns:
             None if it is refused: a first registration with exactly one topic. Such a registration

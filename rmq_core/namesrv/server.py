@@ -28,7 +28,6 @@ class NameServer(Service):
     """Name server on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
-        processor: the request handlers and the state.
         address: ``host:port`` that it listens on; empty before it does.
     """
 

@@ -234,7 +234,6 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
 
 
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
-    """Decode the extension fields of a binary header, from a position to its end."""
     fields: dict[str, str] = {}
     end, short, integer = len(data), _SHORT.unpack_from, _INT.unpack_from
     while at < end:

@@ -19,9 +19,7 @@ class RecallHandle(NamedTuple):
 
     Attributes:
         topic: its real topic.
-        broker_name: of the broker where it waits.
         due_ms: a time within the interval in which it is due.
-        uniq_key: the producer's id of it.
     """
 
     topic: str

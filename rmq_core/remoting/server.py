@@ -49,7 +49,6 @@ class RemotingServer:
     """Server on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
-        connections: those that are open.
         pending_handshakes: connections before their first byte, or during their TLS handshake.
         held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
     """
@@ -68,9 +67,6 @@ class RemotingServer:
 
         Args:
             handlers: by request code; the table is looked at for each request and may change.
-            limits: for its clients.
-            on_connect: called with each new connection.
-            on_disconnect: called with each connection that has ended.
             after_batch: called each time that all requests that had arrived on a connection are handled, before
                 the answers are written: for what is done once for many.
             tls: what it speaks TLS with; None for plain connections alone.

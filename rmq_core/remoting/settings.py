@@ -7,7 +7,7 @@ use either name.
 
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import Field, dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -49,8 +49,6 @@ def setting(
     Args:
         default: its default, of its type: int, float, bool or str.
         java: its name in Java, if that is not the field's in camelCase.
-        low: least value of a number.
-        high: largest value of a number.
         mutable: whether it may be changed over the wire.
         is_secret: it is shown nowhere.
     """
@@ -104,7 +102,9 @@ def load_settings(
             ignored_keys.append(key)
         else:
             raise OptionError(f"{file}: unknown key {key!r}")
-    for name, text in _variables(environ or {}, prefix):
+    for name, text in (environ or {}).items():
+        if not name.startswith(prefix):
+            continue
         option = by_name.get(name.removeprefix(prefix).lower())
         if option is None:
             raise OptionError(f"environment: unknown variable {name}")
@@ -130,10 +130,6 @@ def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> No
 def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
     names = {option.name: option for option in fields(kind)}
     return names | {java_name(option): option for option in fields(kind)}
-
-
-def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
-    return ((name, text) for name, text in environ.items() if name.startswith(prefix))
 
 
 def _convert(option: Field[Any], value: object, where: str) -> object:
@@ -262,7 +258,6 @@ class ServerSettings:
         """Wrap handlers to refuse bodies over their limits.
 
         Args:
-            handlers: by request code.
             with_lists: codes of requests that bring lists.
             with_messages: codes of requests that bring messages: the store has a limit for these.
         """

@@ -17,21 +17,7 @@ from rmq_core.store.index.index import Index
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """The parts of one store; recovery, dispatch, cleaning and the background thread work on them.
-
-    Attributes:
-        config: its settings.
-        disk: the file system.
-        threads: for what is done beside the callers.
-        log: the CommitLog.
-        quarantine: of damaged ranges of the log.
-        queues: the ConsumeQueues.
-        index: the IndexFiles; None without.
-        dispatch: writes units and keys of the log's records.
-        flusher: forces the log.
-        marks: the watermark and the checkpoint.
-        refusals: why no messages are taken.
-    """
+    """The parts of one store; recovery, dispatch, cleaning and the background thread work on them."""
 
     config: StoreConfig
     disk: Disk

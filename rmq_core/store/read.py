@@ -60,12 +60,10 @@ class BatchReader:
         """Read the records of a queue from a queue offset on, which the queue has.
 
         Args:
-            queue: of the records.
             queue_offset: of a message of the first one.
             limits: messages and bytes at most; the settings bound both as well. The first record is always given.
             tags_codes: only records with one of these tags codes, and inner batches, whose tags are those of their
                 messages: clients look at these. The original gives no inner batch to who asks for tags.
-            matches: only records that this function accepts.
         """
         max_count, max_bytes = limits
         most_scanned = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
@@ -116,14 +114,6 @@ class StoreReader:
     """Reads messages of one store by queue offset, time, key and place."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, index: Index | None) -> None:
-        """Read from these.
-
-        Args:
-            config: the store's settings.
-            log: the records.
-            queues: their queues.
-            index: their keys; None without.
-        """
         self._config = config
         self._log = log
         self._queues = queues
@@ -147,13 +137,8 @@ class StoreReader:
         """Read messages of a queue from a queue offset on.
 
         Args:
-            topic: of the queue.
-            queue_id: of the queue.
-            queue_offset: of the first.
             max_count: at most so many; the settings bound count and bytes as well. The first is always given.
-            max_bytes: at most so many bytes.
             tags_codes: only messages with one of these tags codes; None takes all.
-            matches: only messages whose record this function accepts.
             may_match_unit: asked before that with store timestamp (ms) and bit map, where ConsumeQueueExt has them.
 
         Source: ``DefaultMessageStore#getMessage``.
@@ -303,11 +288,8 @@ class StoreReader:
         """Messages of a topic with a key, newest first.
 
         Args:
-            topic: of the messages.
-            key: what its kind says.
             max_count: at most so many; the settings bound it as well.
             begin_ms: earliest store time, to the second.
-            end_ms: latest store time.
             kind: one of KEYS or the UNIQ_KEY, the UNIQ_KEY alone, or TAGS, if the Index has them.
 
         Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.

@@ -122,8 +122,6 @@ class Arrival(NamedTuple):
     """Messages that became readable in one queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         max_offset: queue offset one past the newest.
         tags_codes: of the new ones, in order; None where they may have any, as inner batches have many.
     """

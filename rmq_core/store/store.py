@@ -31,7 +31,7 @@ from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.read import MAX_PULL_BYTES, Matches, StoreReader
 from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
-from rmq_core.store.results import Boundary, GetResult, KeyKind, PutResult, QueryResult
+from rmq_core.store.results import Boundary, GetResult, KeyKind, QueryResult
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.hosts import Host
@@ -45,9 +45,7 @@ class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
     Attributes:
-        config: its settings.
         recovery: what opening it found.
-        disk: the file system that it is on.
         appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
         bulk: appends batches.
         boundaries: where records begin in the log.
@@ -104,8 +102,6 @@ class MessageStore:
         """Open a store, creating it if there is none, and recover it.
 
         Args:
-            config: its settings.
-            now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system; this machine's by default.
             threads: for what is done beside the caller; this process's by default.
@@ -145,16 +141,6 @@ class MessageStore:
         self._background.start()
 
     # --- appending ----------------------------------------------------------------------
-    def put_batch(
-        self, topic: str, queue_id: int, batch: bytes, properties: bytes, born_timestamp_ms: int, born_host: bytes,
-        now_ms: int, *, sys_flag: int = 0, reconsume_times: int = 0, store_host: bytes | None = None,
-    ) -> PutResult:  # fmt: skip
-        """Append the messages of a client's batch, all or none; see ``BulkAppender.put_batch``."""
-        return self.bulk.put_batch(
-            topic, queue_id, batch, properties, born_timestamp_ms, born_host, now_ms, sys_flag=sys_flag,
-            reconsume_times=reconsume_times, store_host=store_host,
-        )  # fmt: skip
-
     def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append bytes of a master's log, as a slave does; they may begin and end within records.
 
@@ -176,7 +162,7 @@ class MessageStore:
     @property
     def has_more_to_dispatch(self) -> bool:
         """True if the last ``dispatch`` ended early."""
-        return self._live.has_more
+        return self._dispatch.has_more
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
         """Register a callback for queues with new messages; ``dispatch`` calls it while ``is_waiting`` is true."""
@@ -384,7 +370,7 @@ class MessageStore:
                 "%(store)s: is not shut down in order: %(error)s", {"store": self.config.root, "error": error}
             )
             is_complete = False
-        self._queues.close()
+        self._queues.open_files.close_all()
         self._log.close()
         self._closing.close()
         return is_complete

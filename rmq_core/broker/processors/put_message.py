@@ -266,7 +266,7 @@ class MessageWriter:
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
-        result = self._state.store.put_batch(
+        result = self._state.store.bulk.put_batch(
             fields.topic, queue_id, bytes(request.body), encode_properties(properties), fields.born_timestamp,
             connection.remote_host, self._state.clock_ms(), sys_flag=sys_flag,
             reconsume_times=fields.reconsume_times or 0,

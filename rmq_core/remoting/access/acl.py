@@ -41,9 +41,7 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
     """Compute the signature of a request, in Base64.
 
     Args:
-        secret_key: the signer's.
         ext_fields: all of the request's; a signature among them does not count.
-        body: the request's.
     """
     names = tuple(ext_fields)
     values_of = _values_of.get(names)

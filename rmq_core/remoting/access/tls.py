@@ -104,10 +104,8 @@ class TlsFile:
     """The settings in the file that ``tls.config.file`` names.
 
     Attributes:
-        path: of the file, for errors.
         cert_path: PEM of the server's certificate and what signed it.
         key_path: PEM of its private key (PKCS#8).
-        key_password: of that key.
         client_auth: whether clients show a certificate.
         trust_cert_path: PEM of the authorities that sign clients' certificates.
         client: what the server's own connections to others speak TLS with.

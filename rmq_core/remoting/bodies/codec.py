@@ -228,8 +228,6 @@ def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = 
     Unknown members are ignored; null counts as absent.
 
     Args:
-        body: the text.
-        kind: what it holds.
         is_request: it comes from a stranger: refuse what would keep the event loop for long.
 
     Raises:

@@ -73,12 +73,7 @@ class QueryAssignment(BodyStruct, frozen=True, kw_only=True):
 
 
 class Assignment(BodyStruct, frozen=True, kw_only=True):
-    """A queue, or with the queue id -1 all of a broker, to read.
-
-    Attributes:
-        message_queue: the queue.
-        mode: ``PULL`` or ``POP``.
-    """
+    """A queue, or with the queue id -1 all of a broker, to read."""
 
     message_queue: MessageQueue
     mode: RequestMode
@@ -126,12 +121,9 @@ class LiteSubscription(BodyStruct, frozen=True, kw_only=True):
 
     Attributes:
         action: PARTIAL_ADD, PARTIAL_REMOVE, COMPLETE_ADD or COMPLETE_REMOVE.
-        client_id: of the client.
-        group: its consumer group.
         lite_topic_set: children.
         offset_option: where the group is to begin in them.
         topic: their parent.
-        version: of the client's set.
     """
 
     action: LiteSubscriptionAction = ""
@@ -154,14 +146,12 @@ class BrokerLiteInfo(BodyStruct, frozen=True, kw_only=True):
 
     Attributes:
         cq_table_size: topics and light queues.
-        current_lmq_num: light queues.
         event_map_size: clients that may be told of messages.
         group_meta: groups by the topic that they are bound to.
         lite_subscription_count: subscriptions of all clients.
         max_lmq_num: light queues at most.
         offset_table_size: entries in the table of consumer offsets.
         order_info_count: light queues with messages that are under way.
-        store_type: of the store.
         topic_meta: minutes after which a lite topic expires, by parent.
     """
 
@@ -229,10 +219,8 @@ class LiteGroupInfo(BodyStruct, frozen=True, kw_only=True):
 
     Attributes:
         earliest_unconsumed_timestamp: store time of the first message that is not consumed, ms since 1970; or -1.
-        group: the group.
         lag_count_top_k: lite topics with the most messages that are not consumed.
         lag_timestamp_top_k: those whose first such message is the oldest.
-        lite_topic: that was asked for.
         lite_topic_offset_wrapper: the group's place in it.
         parent_topic: that it is bound to.
         total_lag_count: messages that are not consumed.

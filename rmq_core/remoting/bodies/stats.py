@@ -136,9 +136,7 @@ class QueueUnit(BodyStruct, frozen=True, kw_only=True):
         eval: whether a group's filter may let its message through, by its ConsumeQueueExt unit.
         extend_data_json: that unit.
         msg: what is wrong with it.
-        physic_offset: of the record.
         physic_size: of the record, B.
-        tags_code: of the message.
     """
 
     eval: bool = False

@@ -70,9 +70,6 @@ class Appender:
         """Begin at the end of the log.
 
         Args:
-            config: the store's settings.
-            log: where records go.
-            queues: the ConsumeQueues, which give the next queue offset of a queue that is not cached yet.
             store_host: the broker's address and port, 8 or 20 bytes.
             roll: rolls the log over to a new file; False if that fails.
         """
@@ -148,16 +145,10 @@ class Appender:
         """Append one message. It is readable after the next ``dispatch``.
 
         Args:
-            topic: of the message.
-            queue_id: of its queue.
             body: as it is to be stored; not empty.
-            properties: encoded.
-            born_timestamp_ms: when the producer made it.
             born_host: the producer: 4 or 16 address bytes, and the port in 4.
             now_ms: the time, to be its store timestamp.
-            flag: the user's own.
             sys_flag: bits of ``rmq_formats.codecs.layout``; those of the hosts are set here.
-            reconsume_times: how often consuming it failed.
             prepared_transaction_offset: of a commit, where its half message stands.
             store_host: other than the store's own.
 

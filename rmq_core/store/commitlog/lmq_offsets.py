@@ -45,7 +45,6 @@ class LmqOffsets:
 
         Args:
             queue_of: gives the next offset of a queue; ``Appender.queue``.
-            queues: the stored ConsumeQueues.
             most: maximal number of LMQs; a message that would create another one is refused.
         """
         self._queue_of = queue_of
@@ -80,7 +79,6 @@ class LmqOffsets:
         an invalid LMQ name: Java writes offsets then that end its own dispatch.
 
         Args:
-            topic: of the stored message.
             properties: of the message, encoded; LMQ offsets from the client are ignored.
 
         Returns:

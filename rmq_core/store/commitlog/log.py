@@ -33,11 +33,7 @@ _WIDER: Final = 4  # a window without a record is followed by one so many times 
 
 
 class LogFile(MappedFile):
-    """One mapped file of the CommitLog.
-
-    Attributes:
-        start: physical offset of its first byte.
-    """
+    """One mapped file of the CommitLog; ``start`` is the physical offset of its first byte."""
 
     def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
         super().__init__(path, size, disk, descriptor)
@@ -48,9 +44,8 @@ class CommitLog:
     """The CommitLog's files in order, and the place of the next record.
 
     Attributes:
-        directory: where the files are.
-        file_bytes: size of each.
         files: in the order of the log; a missing one in between leaves a gap.
+        start: physical offset at which the last file begins.
         position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
         max_offset: physical offset of the next record. One attribute, set last: other threads read it.
         memory: the last file's map.
@@ -67,7 +62,7 @@ class CommitLog:
         self.preallocate_at = file_bytes + 1
         self._by_start: dict[int, LogFile] = {}
         self._disk = disk
-        self._last_start = -file_bytes
+        self.start = -file_bytes
 
     def adopt(self, files: list[LogFile], end: int) -> None:
         """Adopt recovered files; ``end`` is the physical offset of the next record.
@@ -80,7 +75,7 @@ class CommitLog:
         if not files:
             return
         last = files[-1]
-        self._last_start = last.start
+        self.start = last.start
         self.position = end - last.start
         self.max_offset = end
         if self.position < self.file_bytes:
@@ -98,25 +93,13 @@ class CommitLog:
         """Physical offset of the first file; 0 without files."""
         return self.files[0].start if self.files else 0
 
-    @property
-    def start(self) -> int:
-        """Physical offset at which the last file begins."""
-        return self._last_start
-
-    def path_of(self, start: int) -> str:
-        """Path of the file that begins at a physical offset."""
-        return f"{self.directory}/{paths.segment_name(start)}"
-
     def roll(self, prepared: LogFile | None = None) -> None:
         """Fill the last file up with a BLANK and continue in a new one.
-
-        Args:
-            prepared: the new one, if it has been made ahead.
 
         Raises:
             OSError: it cannot be made; nothing has changed then.
         """
-        start = self._last_start + self.file_bytes
+        start = self.start + self.file_bytes
         if prepared is None:
             prepared = self.create(start)
         memory = prepared.map
@@ -125,7 +108,7 @@ class CommitLog:
             SIZE_AND_MAGIC.pack_into(self.memory, self.position, free_bytes, MAGIC_BLANK)
         self.files.append(prepared)
         self._by_start[start] = prepared
-        self._last_start, self.position, self.memory = start, 0, memory
+        self.start, self.position, self.memory = start, 0, memory
         self.max_offset = start
         self._expect_next()
 
@@ -152,7 +135,7 @@ class CommitLog:
 
     def create(self, start: int) -> LogFile:
         """Create a file with all its blocks allocated and its name forced to the disk. Any thread may call this."""
-        path = self.path_of(start)
+        path = f"{self.directory}/{paths.segment_name(start)}"
         descriptor = self._disk.create(path, self.file_bytes, allocate=True)
         file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
         try:
@@ -177,10 +160,10 @@ class CommitLog:
         self.memory = None
         while self.files:
             self.remove_first().release()
-        self.position, self._last_start = self.file_bytes, -self.file_bytes
+        self.position, self.start = self.file_bytes, -self.file_bytes
         first = self.create(start)
         self.files, self._by_start = [first], {start: first}
-        self.memory, self.position, self._last_start = first.map, 0, start
+        self.memory, self.position, self.start = first.map, 0, start
         self.max_offset = start
         self._expect_next()
 

@@ -39,10 +39,7 @@ class Quarantine:
         self._disk = disk
 
     def copy(self, file: LogFile, damage: Damage, now_ms: int) -> str:
-        """Copy a damaged range and its metadata to the quarantine, and fsync both.
-
-        Returns:
-            Path of the copy.
+        """Copy a damaged range and its metadata to the quarantine, and fsync both; return the path of the copy.
 
         Raises:
             OSError: the copy cannot be made; the log must stay as it is then.
@@ -102,7 +99,6 @@ class Quarantine:
         """Overwrite a damaged range with tombstones, and with a BLANK at its end if the range ends with its file.
 
         Args:
-            file: of the range.
             damage: the range; sound records follow, in this file or in the next.
             timestamp_ms: store time of the tombstones, that of a record nearby.
 

@@ -46,14 +46,9 @@ class BatchQueue:
     """One BatchConsumeQueue, with the interface that recovery and cleaning use of ``ConsumeQueue``.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log; -1 where there never was one, as in Java.
-        max_offset: queue offset of the next message.
         least_next: least queue offset of the next message; see ``ConsumeQueue``.
         is_whole: False if a file of it was missing.
-        files: its files.
-        ext: None, always.
     """
 
     ext: Final = None

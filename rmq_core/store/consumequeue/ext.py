@@ -23,7 +23,6 @@ class QueueExt:
 
     Attributes:
         end: offset of the next unit.
-        files: its files.
     """
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:

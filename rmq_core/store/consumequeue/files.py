@@ -33,7 +33,6 @@ class QueueMap:
     """A mapped queue file; writes must stay below ``allocated``, as a full disk would end the process.
 
     Attributes:
-        view: the whole file.
         address: of its first byte in memory.
         allocated: bytes from the start whose disk blocks are allocated.
         row: of the queue in the table of targets.
@@ -67,7 +66,6 @@ class ConsumeQueueFile:
     """One file of a ConsumeQueue.
 
     Attributes:
-        path: of the file.
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
         is_dirty: written since it was forced to the disk last.
@@ -91,7 +89,6 @@ class OpenFiles:
 
     Attributes:
         dirty: files written, for the thread that forces them, which opens them anew.
-        limit: of open files.
         new_directories: directories with new names in them, for the same thread.
         expired_directories: directories with expired files whose removal nobody has requested yet.
     """

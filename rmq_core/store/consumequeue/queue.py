@@ -28,14 +28,10 @@ class ConsumeQueue:
     """One ConsumeQueue: a unit for each message, in the order of queue offsets.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log.
         least_next: least queue offset of the next message: offsets that were given to records that are damaged
             now are not given again.
         is_whole: False if a file of it was missing.
-        files: its files.
-        ext: its ConsumeQueueExt; None without one.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ class ConsumeQueueTable:
 
     Attributes:
         batch_topics: topics whose queues are BatchConsumeQueues.
-        deleted_topics: of the store.
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
         is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
@@ -146,7 +145,6 @@ class ConsumeQueueTable:
         the master's power, and its next ones have fitted after those of the old topic.
 
         Args:
-            ends: these offsets, by topic.
             all_end: physical offset after all records with units: no queue is read if all records are deleted.
         """
         removed = set()
@@ -170,13 +168,10 @@ class ConsumeQueueTable:
         return len(removed)
 
     def remove_files(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Remove the files of removed queues.
+        """Remove the files of removed queues; return whether some are left.
 
         Args:
             is_over: tells when to end; None is to go on to the last.
-
-        Returns:
-            Whether some are left.
 
         Raises:
             OSError: one cannot be removed; the rest is left.
@@ -276,10 +271,6 @@ class ConsumeQueueTable:
     def last_end(self) -> int:
         """Return the largest physical offset after a record that has a unit; -1 without units."""
         return max((queue.last_end() for queue in self), default=-1)
-
-    def close(self) -> None:
-        """Close all files."""
-        self.open_files.close_all()
 
 
 def _names(directory: str) -> list[str]:

@@ -32,7 +32,6 @@ class _Comparison:
     """How far a queue's units are those of the records that have come.
 
     Attributes:
-        queue: the queue.
         place: of the next unit to compare.
         last: the record of the unit before it, int64[1, ROW_COLUMNS]; empty before the first one.
         rows: the records from the first one on that is not the next unit's; None as long as there is none.
@@ -57,7 +56,6 @@ class QueueMerge:
         """Start a merge without units.
 
         Args:
-            queues: as they stand.
             writer: writes the merged units, and has the damaged ranges of the log.
             begin: physical offset of the first record that is read; units of earlier ones are right.
         """
@@ -139,7 +137,6 @@ class QueueMerge:
                 self._merge(comparison.queue, comparison.place - 1, rows, bounds)
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:
-        """Merge a queue's units from a place on with its records."""
         begin = max(begin, queue.first_stored)
         standing = _rows(queue, begin, queue.max_offset)
         blanks = _count_first_pre_blanks(queue, standing, rows)
@@ -163,7 +160,6 @@ class QueueMerge:
         queue.least_next = max(queue.least_next, merged.end)
 
     def _write(self, queue: ConsumeQueue, rows: Rows) -> None:
-        """Write units at their places."""
         cuts = np.flatnonzero(np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 1) + 1
         for run in np.split(rows, cuts):
             if len(run):

@@ -24,9 +24,7 @@ def save(path: str, text: bytes, disk: Disk, *, again: bool = False, keeps_forme
     """Write a config file if its text has changed; the text before goes to ``.bak``.
 
     Args:
-        path: of the file.
         text: what it is to hold, in UTF-8: a thread that encoded a large one would keep the event loop from working.
-        disk: where it is.
         again: the last write failed, and may have changed the file without forcing it.
         keeps_former: False where the text before has what must not stay, such as passwords: ``.bak`` has the new text
             then, too, and is written first, so that none of the former is left when this returns.
@@ -52,9 +50,7 @@ def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
     """Read and parse a config file, or its ``.bak`` if that fails; None if neither can be read.
 
     Args:
-        path: of the file.
         parse: makes a value of its text; DecodeError and ValueError mean that it cannot.
-        disk: where it is.
     """
     for candidate in (path, f"{path}.bak"):
         try:
@@ -95,7 +91,6 @@ class DeletedTopics:
     """
 
     def __init__(self, root: str, disk: Disk) -> None:
-        """Load the file of the store at ``root``."""
         self._path = f"{paths.config_dir(root)}/{_DELETED_TOPICS}"
         self._disk = disk
         self.ends = load_numbers(self._path, disk)

@@ -33,7 +33,6 @@ class Disk:
 
         Args:
             path: of the new file; its directory exists.
-            size: of the file.
             allocate: take the blocks too, so that writes through a map cannot fail; else it is sparse.
         """
         try:
@@ -188,19 +187,12 @@ class MappedFile:
     """One file of a store, of fixed size, that is opened and mapped on its first use.
 
     The map lives as long as a slice of it does: a file that was deleted stays readable to those who hold one.
-
-    Attributes:
-        path: of the file.
-        size: of the file, bytes.
     """
 
     def __init__(self, path: str, size: int, disk: Disk, descriptor: int | None = None) -> None:
         """Name a file; its first use opens it.
 
         Args:
-            path: of the file.
-            size: of the file, bytes.
-            disk: where it is.
             descriptor: of the file, if it is open already; this object closes it.
         """
         self.path = path

@@ -47,7 +47,6 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     """Refuse a store with queues or a log of other layouts.
 
     Args:
-        root: of the store.
         light_queues: whether the settings have light queues (LMQ), which are refused else.
 
     Returns:

@@ -41,11 +41,6 @@ class MappedIndexFile(MappedFile):
         """Make a file; it begins with the end of the one before.
 
         Args:
-            path: of the file.
-            name: likewise.
-            slots: of the file.
-            entries: of the file.
-            disk: where it is.
             end: end timestamp (ms) and end physical offset of the file before; 0 for none.
 
         Raises:
@@ -84,7 +79,6 @@ class MappedIndexFile(MappedFile):
         return max(self._allocated - entry_position(0, self.slots), 0) // INDEX_ENTRY_BYTES
 
     def _allocate(self, end: int) -> None:
-        """Allocate disk blocks for all bytes before ``end``."""
         if self._allocated == 0:  # header and slots are written to from the first entry on
             first = entry_position(0, self.slots)
             self._disk.allocate(self.descriptor, 0, first)

@@ -101,7 +101,6 @@ class Index:
         Args:
             keys: rows of a key table, in log order.
             last_physical_offset: of the last message of the batch, with or without keys.
-            last_timestamp_ms: its store timestamp.
 
         Raises:
             OSError: the disk is full. Pass the whole batch again: the keys that were appended are skipped.
@@ -125,10 +124,6 @@ class Index:
     def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
         """Record the progress over a message without keys, or with keys that are in the Index already.
 
-        Args:
-            physical_offset: of the message.
-            timestamp_ms: its store timestamp.
-
         Raises:
             OSError: the disk is full.
         """
@@ -139,10 +134,6 @@ class Index:
         """Return the newest file, for who appends to it by kernel; None after a batch that failed."""
         return self.files[-1] if self.files and not self._appended else None
 
-    def note_appended(self) -> None:
-        """Mark the newest file as dirty: a kernel has appended to it."""
-        self.note_dirty(self.files[-1])
-
     def note_dirty(self, file: MappedIndexFile) -> None:
         """Queue a file for fsync. Call after the write: the flush thread clears the flag before it syncs."""
         if not file.is_dirty:
@@ -150,7 +141,6 @@ class Index:
             self.dirty.append(file)
 
     def _roll(self, timestamp_ms: int) -> None:
-        """Create the next file."""
         end = (0, 0)
         name = _name_of(timestamp_ms)
         if self.files:
@@ -212,7 +202,6 @@ class Index:
 
         Args:
             physical_offset: where the log ends now.
-            store_timestamp_ms: gives the store timestamp of a record, by its physical offset.
         """
         while self.files:
             file = self.files[-1]
@@ -310,7 +299,6 @@ def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
 
 
 def _message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
-    """Return the record at a physical offset; None where there is no sound one."""
     start = physical_offset - physical_offset % config.commitlog_file_bytes
     with suppress(OSError), Path(config.commitlog_path, paths.segment_name(start)).open("rb") as file:
 

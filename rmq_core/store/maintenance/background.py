@@ -33,7 +33,6 @@ class _Removal:
     """A removal that waits.
 
     Attributes:
-        remove: what removes the files.
         pause_s: how long the next removal waits.
         is_read: tells whether somebody reads the file.
         forced_at: monotonic time from which on a reader does not count; None before the first try.
@@ -242,8 +241,6 @@ class Background:
         """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.
 
         Args:
-            units: flush the ConsumeQueues.
-            keys: flush the Index.
             clean: mark the store as shut down in order: nothing is left to dispatch.
 
         Returns:

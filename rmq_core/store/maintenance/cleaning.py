@@ -37,14 +37,7 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """Result of one round of cleaning.
-
-    Attributes:
-        pressure: of the disk.
-        log_files: CommitLog files removed.
-        queue_files: ConsumeQueue files removed.
-        index_files: IndexFiles removed.
-    """
+    """Result of one round of cleaning."""
 
     pressure: Pressure
     log_files: int = 0
@@ -76,8 +69,6 @@ class Retention:
 
         Args:
             paths: of the files that may be removed, in order.
-            now_ms: the time.
-            pressure: of the disk.
             manually: an operator asks for it, whatever the hour.
         """
         in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
@@ -101,7 +92,6 @@ class Cleaner:
     """Removes expired files of log, queues and Index according to ``Retention``."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
-        """Clean a store; its ``background`` removes the files."""
         self._disk = parts.disk
         self._log = parts.log
         self._queues = parts.queues
@@ -117,7 +107,6 @@ class Cleaner:
         """Delete expired files, or the oldest if the disk is too full; call it every ten seconds.
 
         Args:
-            now_ms: the time.
             manually: an operator asks for it, whatever the hour.
         """
         pressure = self._retention.pressure()
@@ -186,7 +175,6 @@ class TopicDeletions:
         live: LiveDispatch,
         background: Background,
     ) -> None:
-        """Delete topics of a store; ``deleted_topics`` records the deletions."""
         self._log = parts.log
         self._queues = parts.queues
         self._dispatch = parts.dispatch
@@ -209,7 +197,6 @@ class TopicDeletions:
         count for nothing, in the place of an earlier one.
 
         Args:
-            topics: their names.
             ends: physical offsets up to which records are dead, of topics that were created again meanwhile.
 
         Raises:

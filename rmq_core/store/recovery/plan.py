@@ -51,7 +51,6 @@ class RecoveryPlanner:
         """Plan the recovery of a store that is not open yet.
 
         Args:
-            parts: of the store; its queues and Index are to be opened.
             files: of the log, in order; at least one.
         """
         self._config = parts.config
@@ -66,7 +65,6 @@ class RecoveryPlanner:
 
         Args:
             watermark: one that can be trusted.
-            is_clean: the store was shut down in order.
 
         Raises:
             StoreSizeError: files of queues of another size than the settings say.

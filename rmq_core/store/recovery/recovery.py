@@ -47,7 +47,6 @@ class RecoveryReport:
         rebuilt: all queues and the Index were made anew.
         missing_files: physical offsets at which a CommitLog file is missing.
         displaced: units left out because of an impossible queue offset.
-        seconds: how long it took.
     """
 
     is_new: bool = False
@@ -70,12 +69,6 @@ class Recovery:
     """The recovery of one store while it is opened."""
 
     def __init__(self, parts: StoreParts, now_ms: int) -> None:
-        """Recover a store that is not open yet.
-
-        Args:
-            parts: of the store: log, queues and Index are to be opened, and ``dispatch`` writes what lacks there.
-            now_ms: the time.
-        """
         self._parts = parts
         self._config = parts.config
         self._disk = parts.disk

@@ -26,8 +26,6 @@ class TimerLog:
     """``timerlog``: units of timer messages, linked by slot of the wheel.
 
     Attributes:
-        directory: where the files are.
-        file_bytes: size of each.
         end: position of the next unit, bytes.
     """
 
@@ -78,10 +76,7 @@ class TimerLog:
 
     # --- writing ------------------------------------------------------------------------
     def append(self, unit: TimerUnit) -> int:
-        """Append a unit to a buffer, which ``write`` writes to the file.
-
-        Returns:
-            Its position.
+        """Append a unit to a buffer, which ``write`` writes to the file; return its position.
 
         Raises:
             OSError: there is no room for a new file; nothing has changed.
@@ -143,13 +138,10 @@ class TimerLog:
         self._block = b""
 
     def remove_before(self, physical_offset: int) -> int:
-        """Remove files whose messages have all expired from the CommitLog, except the last file.
+        """Remove files whose messages have all expired from the CommitLog, except the last file; return their number.
 
         Args:
             physical_offset: where the CommitLog begins.
-
-        Returns:
-            How many.
 
         Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
         """

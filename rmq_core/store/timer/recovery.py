@@ -40,11 +40,6 @@ _PHYSICAL_OFFSET: Final = head_struct("physical_offset")
 def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerStore:
     """Open the timer files of a store; missing ones are created when the first timer message comes.
 
-    Args:
-        config: settings of the files.
-        store: where the messages are.
-        now_ms: the time.
-
     Raises:
         StoreSizeError: a file of another size than the settings say.
         OSError: a file cannot be read.
@@ -139,8 +134,6 @@ def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: i
     A wheel that was never written lacks the units: a broker that writes snapshots was killed before the first.
 
     Args:
-        wheel: the wheel.
-        log: of all units.
         end: position before which units are looked at.
         read_time_ms: units that were due before it are delivered.
 
@@ -195,7 +188,6 @@ def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, 
 
 
 def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
-    """Read the wheel, and return whether its file exists."""
     wheel = TimerWheel(config.precision_ms)
     path = Path(config.wheel_path)
     size = path.stat().st_size if path.exists() else 0
@@ -217,10 +209,7 @@ def _reconcile(
     message that the CommitLog has lost.
 
     Args:
-        wheel: the wheel.
-        log: of the units.
         flushed: position up to which the wheel has them.
-        store: where the messages are.
         read_time_ms: units that were due before it are delivered, …
         new_from: … but for those from this position on, which came after that was noted: the clock was set back.
 
@@ -291,7 +280,6 @@ def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
 
 
 def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
-    """Read the physical offsets of the messages whose units are after a position."""
     units = (log.read(position) for position in log.positions(begin, log.end))
     return {unit.physical_offset for unit in units if unit is not None}
 
@@ -300,7 +288,6 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
     """Return the number of waiting messages by topic, less the recalls that wait with them.
 
     Args:
-        wheel: which units are of a chain.
         log: the units; all of it is read, block by block.
 
     Returns:

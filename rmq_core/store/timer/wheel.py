@@ -58,8 +58,6 @@ class TimerWheel:
         """Make a new unit the head of a slot's chain.
 
         Args:
-            time_ms: when it is due.
-            position: of the unit.
             change: of the slot's count: 1, or -1 for a recall.
         """
         time_index = time_ms // self.precision_ms
@@ -130,12 +128,7 @@ class TimerWheel:
         return int(slots["count"][slots["time_index"] >= max(begin_ms // self.precision_ms, 1)].sum(dtype=np.int64))
 
     def are_linked(self, times_ms: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mask of the units that stand in their slot's chain.
-
-        Args:
-            times_ms: when each is due.
-            positions: of each in ``timerlog``.
-        """
+        """Mask of the units, by due time and position in ``timerlog``, that stand in their slot's chain."""
         indices = times_ms // self.precision_ms
         slots = self._slots[indices % WHEEL_SLOTS]
         is_there: NDArray[np.bool_] = (indices > 0) & (slots["time_index"] == indices)
