@@ -235,7 +235,6 @@ class SlavePeer(asyncio.Protocol):
         return repeats < REPEATS or self._master.alternative_start(self.host, offset, repeats) is not None
 
     def _start_push(self) -> None:
-        """Start to push from the offset of the first report."""
         if self._begins_later is not None:
             self._begins_later.cancel()
         offsets, repeats, self._first = self._first, self._repeats(), []

@@ -29,11 +29,7 @@ class MinBrokerIdNotice:
 
 @dataclass(slots=True)
 class BrokerGroup:
-    """The brokers of one broker name.
-
-    Attributes:
-        acting_master: whether a slave may stand for the master.
-    """
+    """The brokers of one broker name; with ``acting_master`` a slave may stand for the master."""
 
     name: str
     cluster: str

@@ -51,7 +51,6 @@ class RemotingClient:
 
         Args:
             handlers: of requests that servers send, by code.
-            credentials: to sign all requests with.
             tls: to speak TLS with all servers; None is plain.
             on_disconnect: called with the address of each connection that has ended.
 

@@ -18,7 +18,6 @@ class RecallHandle(NamedTuple):
     """A recall handle: names a timer message that can still be recalled.
 
     Attributes:
-        topic: its real topic.
         due_ms: a time within the interval in which it is due.
     """
 

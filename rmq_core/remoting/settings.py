@@ -75,7 +75,6 @@ def load_settings(
     """Load settings from all their sources.
 
     Args:
-        kind: the dataclass; its fields are made by ``setting``.
         file: properties or TOML.
         environ: the process's environment; ``prefix`` and a field's name in capitals is that field's variable.
         prefix: of the variables; others are not looked at.
@@ -192,21 +191,15 @@ def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapp
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Base of a server's settings. The first two and those of TLS are Java's.
+    """Base of a server's settings. The first two and those of TLS are Java's; ``ServerLimits`` has the limits.
 
     Attributes:
         server_channel_max_idle_time_seconds: idle connections end after that, s.
         write_buffer_high_water_mark: above that many unread bytes of answers, no requests of a client are read.
-        max_frame_bytes: a larger frame ends its connection.
-        max_header_bytes: likewise a larger header.
         max_body_bytes: of a request that brings neither messages nor a list: 800 properties of a config file.
         max_list_bytes: of a request with a list, as of subscriptions, queues or topics: some 4,000 of them.
         max_list_objects: JSON objects in such a body; the shortest ones have three bytes, and take fifty times as much
             memory.
-        max_connections: more are refused.
-        max_waiting_bytes: no more requests of a client are read while those whose answers are awaited take more.
-        max_held_bytes: of unfinished frames, requests that wait, long polls and answers that are not yet sent, all
-            connections together: above it, the connection that holds the most is closed.
         config_black_list: settings that are not changed over the wire, separated by semicolons.
         remote_admin_enable: whether requests that change the server are taken from other machines, too, where nobody
             has to sign them. A setting of ours: the original takes them from everywhere.
@@ -258,7 +251,6 @@ class ServerSettings:
         """Wrap handlers to refuse bodies over their limits.
 
         Args:
-            with_lists: codes of requests that bring lists.
             with_messages: codes of requests that bring messages: the store has a limit for these.
         """
         return {

@@ -22,7 +22,6 @@ from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, Quer
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.index import MAX_LONG, TAGS_MARK
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, EXT_MAX_ADDRESS, FLAG_INNER_BATCH, RECORD_VERSIONS, UNIT_BYTES
-from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SYS_FLAG, head_struct
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
@@ -327,14 +326,6 @@ class StoreReader:
             return decode_record(record, physical_offset=physical_offset)
         except FormatError:
             return None
-
-    def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """Decode the message with an offset message id; None if there is none.
-
-        Raises:
-            DecodeError: the text is no offset message id.
-        """
-        return self.message(decode_message_id(msg_id)[1])
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First readable queue offset; if the queue does not exist 0, or -1 for a BatchConsumeQueue, as in Java."""

@@ -45,9 +45,7 @@ class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
     Attributes:
-        recovery: what opening it found.
         appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
-        bulk: appends batches.
         boundaries: where records begin in the log.
     """
 
@@ -189,14 +187,6 @@ class MessageStore:
     def message(self, physical_offset: int) -> StoredMessage | None:
         """Return the message at a physical offset, decoded; None where none begins, or a damaged one."""
         return self._reader.message(physical_offset)
-
-    def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """Return the message with an offset message id; None where there is none.
-
-        Raises:
-            DecodeError: not such an id.
-        """
-        return self._reader.message_by_id(msg_id)
 
     def record(self, physical_offset: int) -> memoryview | None:
         """Return the stored record at a physical offset; None where none begins."""

@@ -68,15 +68,10 @@ LiteSubscriptionAction = Annotated[
     str, enum_meta("PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD", "COMPLETE_REMOVE", is_open=True)
 ]
 OffsetOptionType = Annotated[str, enum_meta("POLICY", "OFFSET", "TAIL_N", "TIMESTAMP", is_open=True)]
-ConsumeResult = Annotated[
-    str,
-    enum_meta("CR_SUCCESS", "CR_LATER", "CR_ROLLBACK", "CR_COMMIT", "CR_THROW_EXCEPTION", "CR_RETURN_NULL"),
-]
 Language = Annotated[str, enum_meta(*(code.name for code in LanguageCode))]
 
 
 def _make_converter(kind: Any) -> Converter:
-    """Make the function that converts a value for a type; None is a null of Java."""
     return _converter(inspect.type_info(kind), {})
 
 

@@ -105,8 +105,6 @@ class RegisterBrokerBody(BodyStruct, frozen=True, kw_only=True):
 
 
 class _BodyReader:
-    """Reads the parts of an inflated body, front to back."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -146,9 +144,7 @@ def decode_registration(
 
     Args:
         body: of the request; empty for a broker that tells no topics.
-        compressed: as the request's field says.
         version: the broker's, which decides what a compressed one ends with.
-        most_topics: limit of its topics.
 
     Raises:
         FormatError: it does not decode.

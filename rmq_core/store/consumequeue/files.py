@@ -316,11 +316,18 @@ class FileSequence:
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
 
-    def expire_first(self) -> None:
-        """Detach the first file; ``OpenFiles.remove_expired`` removes it."""
-        file = self.files.pop(0)
-        file.mapped = None
-        self._open.expire(file, self.directory)
+    def expire_before(self, offset: int) -> int:
+        """Detach the files before an offset, except the last file; return their number.
+
+        ``OpenFiles.remove_expired`` removes them.
+        """
+        expired = 0
+        while len(self.files) > 1 and self.start + self.file_bytes <= offset:
+            file = self.files.pop(0)
+            file.mapped = None
+            self._open.expire(file, self.directory)
+            expired += 1
+        return expired
 
     def remove_expired(self) -> None:
         """Remove the files that were detached and are there still."""

@@ -130,14 +130,11 @@ class ConsumeQueue:
             unit = self.next_unit(unit.queue_offset + 1)
 
     def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
-        """Return the first queue offset whose message satisfies a monotonic condition (binary search).
+        """Return the first queue offset whose message satisfies a monotonic condition; else ``max_offset``.
 
         Args:
             is_from_here: the condition; pre-blanks are skipped.
             begin: where to begin; the oldest readable one by default.
-
-        Returns:
-            ``max_offset`` where none does.
         """
 
         def is_satisfied_at(queue_offset: int) -> bool:
@@ -321,11 +318,8 @@ class ConsumeQueue:
         The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
         offsets of its consumers.
         """
-        expired, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
-        while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // UNIT_BYTES <= kept:
-            self.files.expire_first()
-            expired += 1
-        return expired
+        kept = self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
+        return self.files.expire_before(kept * UNIT_BYTES)
 
 
 def estimate_count(

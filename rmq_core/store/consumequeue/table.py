@@ -22,7 +22,6 @@ class ConsumeQueueTable:
     """The queues of a store, by topic and queue id.
 
     Attributes:
-        batch_topics: topics whose queues are BatchConsumeQueues.
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
         is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.

@@ -40,8 +40,6 @@ class Mark(NamedTuple):
 
     Attributes:
         offset: physical offset below which all is dispatched.
-        timestamp_ms: store timestamp of the last message dispatched.
-        unit_total: sum of the queues' maximum offsets.
         index_name: of the newest IndexFile; 0 if there is none.
         index_header: header of the newest.
         index_full_ms: store timestamp of the last key in the last IndexFile that is full.
@@ -83,7 +81,6 @@ class Dispatch:
     Attributes:
         offset: physical offset of the next record to dispatch.
         timestamp_ms: store timestamp of the last one dispatched.
-        mark: the progress, for other threads.
         skipped: ranges of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
         has_more: whether the last run ended early, as it had met as many queues as it might.
@@ -207,7 +204,6 @@ class Dispatch:
         return self._collector.has_lmq_records
 
     def _extend_queue_names(self) -> None:
-        """Extend ``writer.names`` to all rows of the queue table."""
         if self._collector.queue_count > len(self.writer.names):
             self.writer.names += self._collector.queue_names(len(self.writer.names))
 

@@ -47,7 +47,6 @@ class Collector(Dispatcher):
         marks: of all records: MARK_LIGHT, MARK_BATCH and MARK_ROLLBACK.
         batches: the inner batches of the last run: by physical offset, the queue offset of their first message and how
             many they have.
-        tombstones: of the last run, in order.
     """
 
     def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int, *, to_light_queues: bool) -> None:

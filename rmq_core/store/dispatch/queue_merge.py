@@ -56,7 +56,6 @@ class QueueMerge:
         """Start a merge without units.
 
         Args:
-            writer: writes the merged units, and has the damaged ranges of the log.
             begin: physical offset of the first record that is read; units of earlier ones are right.
         """
         self._queues = queues
@@ -118,9 +117,6 @@ class QueueMerge:
 
     def finish(self, log_end: int) -> None:
         """Merge the queues whose units are not those of the records, one after the other.
-
-        Args:
-            log_end: physical offset after the last record.
 
         Raises:
             OSError: the disk is full, or broken.
@@ -211,9 +207,7 @@ def _first_difference(standing: Rows, expected: Rows, begin: int, end: int) -> i
     """Find the first place at which a queue is to be written anew, up to its end; None if all units are as expected.
 
     Args:
-        standing: its units, from ``begin`` on.
         expected: what it is to have, ascending by place; pre-blanks are between.
-        begin: place of the first standing unit.
         end: one past the last place that the queue is to have; pre-blanks at the end are not written.
     """
     at = expected[:, unit_kernel.QUEUE_OFFSET] - begin

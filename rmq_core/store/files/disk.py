@@ -118,11 +118,7 @@ class Disk:
             os.close(descriptor)
 
     def make_directory(self, path: str) -> list[str]:
-        """Create a directory and its missing parents.
-
-        Returns:
-            The directories that have a new entry, to be synced.
-        """
+        """Create a directory and its missing parents; return the directories that have a new entry, to be synced."""
         missing = []
         directory = Path(path)
         while not directory.is_dir():
@@ -190,11 +186,7 @@ class MappedFile:
     """
 
     def __init__(self, path: str, size: int, disk: Disk, descriptor: int | None = None) -> None:
-        """Name a file; its first use opens it.
-
-        Args:
-            descriptor: of the file, if it is open already; this object closes it.
-        """
+        """Name a file; its first use opens it. This object closes a ``descriptor`` that is open already."""
         self.path = path
         self.size = size
         self._disk = disk

@@ -19,8 +19,6 @@ _held: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """One name in a directory."""
-
     name: str
     is_directory: bool
 
@@ -44,13 +42,10 @@ class LocalTree:
 
 
 def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
-    """Refuse a store with queues or a log of other layouts.
+    """Refuse a store with queues or a log of other layouts; return its topics with BatchConsumeQueues.
 
     Args:
         light_queues: whether the settings have light queues (LMQ), which are refused else.
-
-    Returns:
-        The topics whose queues are BatchConsumeQueues.
 
     Raises:
         StoreLayoutError: it has such.

@@ -23,7 +23,6 @@ class MappedIndexFile(MappedFile):
         name: its name as a number; files are read in the order of these.
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``; one of them is never used.
-        is_dirty: written since it was forced last.
     """
 
     def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:

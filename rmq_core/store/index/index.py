@@ -42,7 +42,6 @@ class Index:
     """The IndexFiles of a store: keys of messages, and where these stand.
 
     Attributes:
-        files: in order.
         dirty: files written, for the thread that forces them.
         new_directories: directories with new names in them, for the same thread.
     """
@@ -198,11 +197,7 @@ class Index:
         return True
 
     def cut(self, physical_offset: int, store_timestamp_ms: Callable[[int], int | None]) -> None:
-        """Remove the entries of records at or after a physical offset.
-
-        Args:
-            physical_offset: where the log ends now.
-        """
+        """Remove the entries of records at or after a physical offset, where the log ends now."""
         while self.files:
             file = self.files[-1]
             header = file.header
@@ -282,7 +277,6 @@ def _is_from_5_4(root: str) -> bool:
 
 
 def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
-    """Yield the newest indexed messages with TAGS, newest first."""
     directory = Path(paths.index_dir(config.root))
     names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
     windows_left = _MOST_WINDOWS

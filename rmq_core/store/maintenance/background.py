@@ -33,8 +33,6 @@ class _Removal:
     """A removal that waits.
 
     Attributes:
-        pause_s: how long the next removal waits.
-        is_read: tells whether somebody reads the file.
         forced_at: monotonic time from which on a reader does not count; None before the first try.
     """
 
@@ -45,14 +43,10 @@ class _Removal:
 
 
 class Background:
-    """The background thread of a store: makes log files ahead, forces queues and Index, removes files.
-
-    Attributes:
-        watermark: the one written last.
-    """
+    """The background thread of a store: makes log files ahead, forces queues and Index, removes files."""
 
     def __init__(self, parts: StoreParts) -> None:
-        self.watermark = Watermark()
+        self.watermark = Watermark()  # the one written last
         self._config = parts.config
         self._disk = parts.disk
         self._log = parts.log

@@ -69,7 +69,6 @@ class Retention:
 
         Args:
             paths: of the files that may be removed, in order.
-            manually: an operator asks for it, whatever the hour.
         """
         in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
         if not (in_time or manually or pressure >= Pressure.RECLAIM):
@@ -236,10 +235,7 @@ class TopicDeletions:
         return removed
 
     def remove_files(self, seconds: float) -> bool:
-        """Remove files of the queues of deleted topics, for so long at most.
-
-        Returns:
-            Whether some are left, as a topic may have had many queues.
+        """Remove files of the queues of deleted topics, for so long at most; return whether some are left.
 
         Raises:
             OSError: one cannot be removed.

@@ -48,11 +48,7 @@ class RecoveryPlanner:
     """Plans one recovery; it opens ConsumeQueues and Index on the way."""
 
     def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
-        """Plan the recovery of a store that is not open yet.
-
-        Args:
-            files: of the log, in order; at least one.
-        """
+        """Plan the recovery of a store that is not open yet, whose log has these files, in order, at least one."""
         self._config = parts.config
         self._disk = parts.disk
         self._files = files
@@ -62,9 +58,6 @@ class RecoveryPlanner:
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
         """Return the recovery after the watermark; None where the watermark cannot be this store's.
-
-        Args:
-            watermark: one that can be trusted.
 
         Raises:
             StoreSizeError: files of queues of another size than the settings say.

@@ -35,13 +35,11 @@ class RecoveryReport:
 
     Attributes:
         is_new: there was no log.
-        is_clean: the store was shut down in order.
         is_trusted: the watermark held; else another program, such as the original, has changed the store since.
         begin_offset: physical offset where reading began.
         end_offset: physical offset of the next record.
         record_count: sound records read.
         unit_count: units written.
-        damages: damaged ranges before sound records.
         tail: damaged ranges at the end of the log, which were cut off.
         quarantined: paths of the copies of ``damages``, and of what of ``tail`` was below the flushed offset.
         rebuilt: all queues and the Index were made anew.

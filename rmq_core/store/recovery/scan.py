@@ -72,7 +72,6 @@ class RecoveryScan:
         timestamp_ms: store timestamp of the last record before that.
         damages: damaged ranges before sound records, in order.
         tail: damaged ranges at the end, without the zeros after them, to be cut off.
-        record_count: sound records.
     """
 
     def __init__(

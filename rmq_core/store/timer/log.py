@@ -23,11 +23,7 @@ _NO_FILE: Final = -1
 
 
 class TimerLog:
-    """``timerlog``: units of timer messages, linked by slot of the wheel.
-
-    Attributes:
-        end: position of the next unit, bytes.
-    """
+    """``timerlog``: units of timer messages, linked by slot of the wheel; ``end`` is the position of the next one."""
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
         """Open the existing files; ``truncate`` sets the log's end.
@@ -138,10 +134,7 @@ class TimerLog:
         self._block = b""
 
     def remove_before(self, physical_offset: int) -> int:
-        """Remove files whose messages have all expired from the CommitLog, except the last file; return their number.
-
-        Args:
-            physical_offset: where the CommitLog begins.
+        """Remove files whose messages are all before the CommitLog's begin, except the last; return their number.
 
         Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
         """

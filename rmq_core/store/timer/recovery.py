@@ -6,11 +6,13 @@ for snapshots ``TimerWheel#backup``, ``#getMaxSnapshotFlag``, ``TimerMessageStor
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmq_core.store.files.disk import Disk, MappedFile
 from rmq_core.store.results import GetStatus
@@ -87,16 +89,13 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
 def _restore_newest_snapshot(
     config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, done_offset: int | None
 ) -> TimerCheckpoint:
-    """Make the newest snapshot of the wheel the wheel, if there is one, and remove the others.
+    """Make the newest snapshot, if any, the wheel, and remove the others; return the checkpoint that goes with it.
 
     Brokers from 5.4 on write snapshots with ``timerWheelSnapshotFlush=true``. Such a broker leaves ``timerwheel`` as it
     found it, and writes the wheel whole into ``timerwheel.N``: N is where ``timerlog`` ended then.
 
     Whatever wrote the wheel since, the units after N are put into it when it is opened. The checkpoint is written
     first: with it alone, as after a loss of power, the snapshot is taken at the next start.
-
-    Returns:
-        The checkpoint that goes with the wheel.
 
     Raises:
         StoreSizeError: a snapshot of another size than a wheel has; nothing has changed.
@@ -122,7 +121,6 @@ def _restore_newest_snapshot(
 
 
 def _snapshot_paths(config: TimerConfig) -> dict[int, str]:
-    """Return the paths of snapshots by N."""
     wheel = Path(config.wheel_path)
     paths = wheel.parent.glob(f"{wheel.name}.*") if wheel.parent.is_dir() else []
     return {int(text): str(path) for path in paths if (text := path.suffix[1:]).isascii() and text.isdecimal()}
@@ -141,13 +139,20 @@ def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: i
         OSError: the file cannot be read.
     """
     begin = max(end - 1, 0) // log.file_bytes * log.file_bytes
+    return all(
+        (is_linked | (due_ms < read_time_ms)).all() for _, due_ms, is_linked in _find_linked(wheel, log, begin, end)
+    )
+
+
+def _find_linked(
+    wheel: TimerWheel, log: TimerLog, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.bool_]]]:
+    """Yield the units block by block, when each is due (ms), and a mask of those in their slot's chain."""
     for position, block in log.blocks(begin, end):
         units = np.frombuffer(block, dtype=UNIT_DTYPE)
         due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
         positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
-        if not (wheel.are_linked(due_ms, positions) | (due_ms < read_time_ms)).all():
-            return False
-    return True
+        yield units, due_ms, wheel.are_linked(due_ms, positions)
 
 
 def _discard(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
@@ -297,11 +302,7 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
         OSError: a file cannot be read.
     """
     counts: Counter[int] = Counter()
-    for position, block in log.blocks():
-        units = np.frombuffer(block, dtype=UNIT_DTYPE)
-        due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
-        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
-        waiting = wheel.are_linked(due_ms, positions)
+    for units, _, waiting in _find_linked(wheel, log):
         changes = np.where(units["flags"][waiting] & FLAG_DELETE, -1, 1)
         hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
         sums = np.bincount(places, weights=changes, minlength=len(hashes))

@@ -23,11 +23,7 @@ assert _DTYPE.itemsize == SLOT_BYTES
 
 
 class TimerWheel:
-    """``timerwheel``: one slot for each unit of time.
-
-    Attributes:
-        precision_ms: length of an interval.
-    """
+    """``timerwheel``: one slot for each interval of ``precision_ms``."""
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms

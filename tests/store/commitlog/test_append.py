@@ -123,7 +123,7 @@ def test_message_ids_lead_back_to_the_message(open_store: Opener) -> None:
     put(store)
     result = put(store, body=b"second")
     assert decode_message_id(result.msg_id) == (STORE_HOST, result.physical_offset)
-    message = store.message_by_id(result.msg_id)
+    message = store.message(result.physical_offset)
     assert message is not None
     assert message.body == b"second"
 
