@@ -9,7 +9,8 @@ import uvloop
 from benchmarks.broker import Rates, Running, beside_java_in_turn, build_peer, java_broker, load, loaded, our_broker
 from benchmarks.measure import Figure
 from rmq_core.client import Admin
-from rmq_core.remoting.bodies import MessageRequestMode, SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import MessageRequestMode, SubscriptionGroupConfig
 from rmq_core.remoting.codes import RequestCode
 
 TOPIC: Final = "LoadPop"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from rmq_core.remoting.bodies import BrokerData
+from rmq_core.remoting.bodies.routes import BrokerData
 from rmq_core.remoting.codes import MASTER_ID
 
 

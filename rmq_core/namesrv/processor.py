@@ -23,19 +23,16 @@ from rmq_core.namesrv.route_info import (
     filter_by_zone,
     wanted_zone,
 )
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicConfigs
+from rmq_core.remoting.bodies.routes import (
     BrokerMembers,
-    DataVersion,
     KVTable,
     RegisterBrokerBody,
-    TopicConfigAndMapping,
-    TopicConfigs,
     TopicList,
     TopicRouteData,
     check_topic_count,
-    decode_body,
     decode_registration,
-    encode_body,
 )
 from rmq_core.remoting.codes import ORDER_TOPIC_CONFIG, RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection, Handler

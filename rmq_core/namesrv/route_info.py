@@ -10,15 +10,13 @@ from typing import Final
 import msgspec
 
 from rmq_core.namesrv.broker_groups import BrokerGroup, MinBrokerIdNotice
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicQueueMapping
+from rmq_core.remoting.bodies.routes import (
     BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicConfig,
     TopicList,
-    TopicQueueMapping,
     TopicRouteData,
 )
 from rmq_core.remoting.codes import MASTER_ID

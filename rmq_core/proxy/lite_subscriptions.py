@@ -20,7 +20,7 @@ from rmq_core.proxy.checks import check_bound_topic, check_lite_topics, group_na
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import encode_body
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 from rmq_core.remoting import namesrv_requests, pop_requests, requests
-from rmq_core.remoting.bodies import decode_body, encode_body
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import Fields, read_fields
 from rmq_core.remoting.frames import FrameParser, encode_frame

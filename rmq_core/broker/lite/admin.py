@@ -15,7 +15,7 @@ from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.bodies import ConsumeOffset, TopicOffset, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import (
     BrokerLiteInfo,
     ClientGroup,
@@ -25,6 +25,7 @@ from rmq_core.remoting.bodies.pop import (
     LiteTopicInfo,
     ParentTopicInfo,
 )
+from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

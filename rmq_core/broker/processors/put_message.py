@@ -15,7 +15,7 @@ from rmq_core.broker.tables.timer_admission import drop as drop_times
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
-from rmq_core.remoting.bodies import TopicConfig
+from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ResponseError

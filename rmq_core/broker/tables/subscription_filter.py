@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.store.consumequeue.ext import MayMatchUnit
 from rmq_core.store.read import Matches
 from rmq_formats.codecs.hashing import java_string_hash

@@ -17,7 +17,9 @@ from rmq_core.client.cluster.routes import Route, route_of, template_data
 from rmq_core.client.errors import BrokerError, NoRouteError, is_refusal
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
+from rmq_core.remoting.bodies.clients import HeartbeatData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
+from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler
