@@ -227,7 +227,6 @@ class MasterLink(asyncio.Protocol):
 
     Attributes:
         ended: done when it is gone.
-        has_appended: whether anything of the master's log has been appended.
         error: that ended it; None if there was none, or the master has ended it.
     """
 
@@ -297,14 +296,7 @@ class MasterLink(asyncio.Protocol):
         self.end()
 
     def _append(self, offset: int, piece: memoryview) -> None:
-        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat.
-
-        Raises:
-            LogsDifferError: this log is not the beginning of the master's.
-            OtherOffsetError: the master pushes from another place than it was asked to.
-            StoreRefusedError: the store does not accept it now.
-            ReplicationError: the log does not end there.
-        """
+        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat."""
         store = self._store
         if not self._comparison.is_done:
             rest = self._comparison.compare(offset, piece)

@@ -73,11 +73,7 @@ class BrokerGroup:
         return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:
-        """Build the broker data of a route for clients.
-
-        Args:
-            stands_in: show the slave with the least id as the master, if there is none and that is allowed.
-        """
+        """Build the broker data of a route; ``stands_in`` shows the least slave as a missing master, if allowed."""
         addresses = dict(self.addresses)
         if stands_in and addresses and not self.has_master and self.acting_master:
             addresses = {MASTER_ID: addresses.pop(min(addresses)), **addresses}

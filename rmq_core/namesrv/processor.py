@@ -73,11 +73,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class NamesrvProcessor:
-    """Answers requests from the routes and the key-value configuration.
-
-    Attributes:
-        config: settings; replaced whole when one is changed over the wire.
-    """
+    """Answers requests from the routes and the key-value configuration; a change over the wire replaces ``config``."""
 
     def __init__(
         self,

@@ -32,17 +32,13 @@ ZONE_MODE: Final = "__ZONE_MODE"
 
 @dataclass(slots=True)
 class _Live:
-    """Registration of a broker process.
-
-    Attributes:
-        connections: all that it was registered on, but for those that have ended; the last one last.
-    """
+    """Registration of a broker process."""
 
     broker: BrokerId
     updated_ms: int
     expiry_ms: int
     data_version: DataVersion
-    connections: dict[object, None]
+    connections: dict[object, None]  # all that it was registered on and that have not ended; the last one last
     ha_server_addr: str
 
 

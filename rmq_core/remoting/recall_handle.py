@@ -15,11 +15,7 @@ _VERSION: Final = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """A recall handle: names a timer message that can still be recalled.
-
-    Attributes:
-        due_ms: a time within the interval in which it is due.
-    """
+    """A recall handle: names a timer message, due in the interval of ``due_ms``, that can still be recalled."""
 
     topic: str
     broker_name: str

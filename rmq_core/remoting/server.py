@@ -91,15 +91,12 @@ class RemotingServer:
         await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
-        """Listen on an additional address.
+        """Listen on an additional address; return the address that is listened on.
 
         Args:
             host: an address of this machine or a name; ``0.0.0.0`` is all.
             port: 0 takes a free one.
             handlers: instead of the server's own, for this port.
-
-        Returns:
-            The address that is listened on.
 
         Raises:
             ListenError: the address cannot be listened on.
@@ -234,12 +231,7 @@ class RemotingServer:
 
 
 class _ServerConnection(Connection):
-    """A client's connection, which reports its begin, its end and its byte count to the server.
-
-    Attributes:
-        held_bytes: of unfinished frames, requests whose answers are awaited or that are kept for long, and answers
-            that are not yet sent.
-    """
+    """A client's connection, which reports its begin, its end and its byte count to the server."""
 
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
         super().__init__(

@@ -72,7 +72,7 @@ def load_settings(
     ignored: Container[str] = (),
     done_anyway: Mapping[str, str] = {},
 ) -> tuple[_T, list[str]]:
-    """Load settings from all their sources.
+    """Load settings from all their sources; return them, and the ignored keys of the file.
 
     Args:
         file: properties or TOML.
@@ -82,9 +82,6 @@ def load_settings(
         ignored: Java's keys that a file may have and that have no effect here.
         done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing; where
             there are several, they are separated by ``|``.
-
-    Returns:
-        The settings, and those keys of the file that were ignored.
 
     Raises:
         OptionError: an unknown key, a bad value, or a file that cannot be read; it says where.
@@ -248,11 +245,7 @@ class ServerSettings:
     def limit_bodies(
         self, handlers: Mapping[int, Handler], *, with_lists: Container[int], with_messages: Container[int] = ()
     ) -> dict[int, Handler]:
-        """Wrap handlers to refuse bodies over their limits.
-
-        Args:
-            with_messages: codes of requests that bring messages: the store has a limit for these.
-        """
+        """Wrap handlers to refuse bodies over their limits; the store limits those of the codes ``with_messages``."""
         return {
             code: handler if code in with_messages else self._limit_body(handler, has_list=code in with_lists)
             for code, handler in handlers.items()

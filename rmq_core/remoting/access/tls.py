@@ -168,11 +168,7 @@ def _boolean(path: str, key: str, value: str) -> bool:
 
 
 class ServerTls:
-    """TLS certificates of a server, which are reloaded when their files change.
-
-    Attributes:
-        mode: which connections are accepted; not DISABLED.
-    """
+    """TLS certificates of a server, which are reloaded when their files change; its ``mode`` is not DISABLED."""
 
     def __init__(self, mode: TlsMode, file: TlsFile) -> None:
         """Load the certificates.

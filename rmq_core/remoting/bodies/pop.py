@@ -109,7 +109,6 @@ class OffsetOption(BodyStruct, frozen=True, kw_only=True):
 
     Attributes:
         type: POLICY (1 from the first message on, 2 from the next), OFFSET, TAIL_N or TIMESTAMP.
-        value: its number.
     """
 
     type: OffsetOptionType = ""

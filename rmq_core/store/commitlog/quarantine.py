@@ -65,11 +65,7 @@ class Quarantine:
         return path
 
     def note(self, tombstone_range: Damage) -> None:
-        """Note a tombstone that is in the log already, without the bytes that it took the place of.
-
-        Raises:
-            OSError: the note cannot be written.
-        """
+        """Note a tombstone that is in the log already, without the bytes that it took the place of."""
         self._disk.make_durable_directory(self.directory)
         note = {
             "physical_offset": tombstone_range.physical_offset, "size": tombstone_range.size,
@@ -104,9 +100,6 @@ class Quarantine:
 
         Returns:
             True if tombstones were written. A range that is too small for one stays as it is, or becomes a BLANK.
-
-        Raises:
-            OSError: the disk failed.
         """
         position, remaining_bytes = damage.physical_offset - file.start, damage.size
         if position + remaining_bytes == file.size and remaining_bytes >= BLANK_BYTES:

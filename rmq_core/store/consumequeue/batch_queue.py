@@ -147,11 +147,7 @@ class BatchQueue:
 
     # --- ends ---------------------------------------------------------------------------
     def load(self, known_until: int | None) -> None:
-        """Open the files and find the last unit; see ``ConsumeQueue.load``.
-
-        Raises:
-            StoreSizeError: a file of another size than this store's.
-        """
+        """Open the files and find the last unit; see ``ConsumeQueue.load``."""
         self.is_whole = self.files.load()
         if not self.files.files:
             return

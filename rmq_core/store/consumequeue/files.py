@@ -187,11 +187,7 @@ class OpenFiles:
 
 
 class FileSequence:
-    """The files of one ConsumeQueue, by offset.
-
-    Attributes:
-        files: the first may begin anywhere at a multiple of ``file_bytes``; none is missing after it.
-    """
+    """The files of one ConsumeQueue; the first begins at any multiple of ``file_bytes``, and none is missing later."""
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
         self.directory = directory

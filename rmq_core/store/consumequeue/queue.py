@@ -157,9 +157,6 @@ class ConsumeQueue:
             known_until: physical offset below which units are known to be sound on the disk, so that a search by
                 halves finds the last of them; those above are thrown away. None trusts nothing, and reads the
                 last files unit by unit.
-
-        Raises:
-            StoreSizeError: a file of another size than this store's.
         """
         self.is_whole = self.files.load()
         files = self.files.files

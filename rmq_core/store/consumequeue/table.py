@@ -61,9 +61,6 @@ class ConsumeQueueTable:
 
         Those of the other kind than their topic's are removed, and the table is not whole: a slave may have got
         messages before it was told of their topic.
-
-        Raises:
-            StoreSizeError: a file of another size than this store's.
         """
         for directory in (self._directory, self._batch_directory):
             for topic in _names(directory):
@@ -167,10 +164,7 @@ class ConsumeQueueTable:
         return len(removed)
 
     def remove_files(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Remove the files of removed queues; return whether some are left.
-
-        Args:
-            is_over: tells when to end; None is to go on to the last.
+        """Remove the files of removed queues, until ``is_over`` says so; return whether some are left.
 
         Raises:
             OSError: one cannot be removed; the rest is left.

@@ -53,11 +53,7 @@ class QueueMerge:
     """
 
     def __init__(self, queues: ConsumeQueueTable, writer: UnitWriter, begin: int) -> None:
-        """Start a merge without units.
-
-        Args:
-            begin: physical offset of the first record that is read; units of earlier ones are right.
-        """
+        """Start a merge; records are read from physical offset ``begin`` on, and units of earlier ones are right."""
         self._queues = queues
         self._writer = writer
         self._begin = begin
@@ -116,11 +112,7 @@ class QueueMerge:
         return same
 
     def finish(self, log_end: int) -> None:
-        """Merge the queues whose units are not those of the records, one after the other.
-
-        Raises:
-            OSError: the disk is full, or broken.
-        """
+        """Merge the queues whose units are not those of the records, one after the other."""
         comparisons = [comparison for comparison in self._comparisons.values() if comparison is not None]
         names = {self._writer.names[row] for row in self._comparisons}
         for queue in self._queues:

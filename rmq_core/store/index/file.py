@@ -37,10 +37,7 @@ class MappedIndexFile(MappedFile):
     def create(
         cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]
     ) -> "MappedIndexFile":
-        """Make a file; it begins with the end of the one before.
-
-        Args:
-            end: end timestamp (ms) and end physical offset of the file before; 0 for none.
+        """Make a file; ``end`` is the end timestamp (ms) and physical offset of the one before, or 0 and 0.
 
         Raises:
             OSError: it cannot be made; nothing is left of it then.
@@ -88,10 +85,7 @@ class MappedIndexFile(MappedFile):
             self._allocated += step
 
     def append(self, keys: NDArray[np.int64]) -> None:
-        """Append entries; the caller has checked ``room``.
-
-        Args:
-            keys: rows of a key table, in log order.
+        """Append entries, rows of a key table in log order; the caller has checked ``room``.
 
         Raises:
             OSError: the disk has no blocks for them; nothing has changed then.

@@ -121,11 +121,7 @@ class Index:
         self._appended = 0
 
     def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
-        """Record the progress over a message without keys, or with keys that are in the Index already.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Record the progress over a message without keys, or with keys that are in the Index already."""
         if not self.files or (not self.files[-1].room and physical_offset > self.last_update()[1]):
             self._roll(timestamp_ms)
 

@@ -65,11 +65,7 @@ class Retention:
         return Pressure.RECLAIM if used > self._config.disk_max_used_ratio / 100 else Pressure.NONE
 
     def expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
-        """How many of the log's files, from the oldest on, are to be deleted now.
-
-        Args:
-            paths: of the files that may be removed, in order.
-        """
+        """How many of the files that may be removed, from the oldest on, are to be deleted now."""
         in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
         if not (in_time or manually or pressure >= Pressure.RECLAIM):
             return 0
@@ -235,10 +231,6 @@ class TopicDeletions:
         return removed
 
     def remove_files(self, seconds: float) -> bool:
-        """Remove files of the queues of deleted topics, for so long at most; return whether some are left.
-
-        Raises:
-            OSError: one cannot be removed.
-        """
+        """Remove files of the queues of deleted topics, for so long at most; return whether some are left."""
         end_s = self._monotonic_s() + seconds
         return self._queues.remove_files(lambda: self._monotonic_s() > end_s)

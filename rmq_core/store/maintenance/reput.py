@@ -31,11 +31,7 @@ class LiveDispatch:
         self._warns_of_lmqs = not parts.config.lmq_enabled
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
-        """Register a callback for the queues that have new readable messages.
-
-        Args:
-            is_waiting: whether it wants to be; where no listener does, they are not collected.
-        """
+        """Register a callback for queues with new readable messages, collected while ``is_waiting`` is true."""
         self._on_arrival.append(listener)
         self._are_waiting.append(is_waiting)
 

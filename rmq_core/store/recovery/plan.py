@@ -57,12 +57,7 @@ class RecoveryPlanner:
         self._marks = parts.marks
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
-        """Return the recovery after the watermark; None where the watermark cannot be this store's.
-
-        Raises:
-            StoreSizeError: files of queues of another size than the settings say.
-            OSError: the disk is full or broken.
-        """
+        """Return the recovery after the watermark; None where the watermark cannot be this store's."""
         first, end = self._files[0].start, self._files[-1].start + self._files[-1].size
         if watermark.log_flushed > end:
             return None
@@ -130,10 +125,6 @@ class RecoveryPlanner:
 
         Args:
             crashed: the file ``abort`` was there.
-
-        Raises:
-            StoreSizeError: files of queues of another size than the settings say.
-            OSError: the disk is full or broken.
         """
         if not len(self._queues):
             self._queues.load(None)

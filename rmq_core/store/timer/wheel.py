@@ -77,11 +77,7 @@ class TimerWheel:
         self._clear_all(np.flatnonzero((times != 0) & (times < time_ms // self.precision_ms)))
 
     def clear_beyond(self, position: int) -> list[tuple[int, int]]:
-        """Empty the slots whose chain's head is at or after a position of ``timerlog``.
-
-        Returns:
-            The time of each, ms, and the position of its chain's head.
-        """
+        """Empty the slots whose chain's head is at or after a position of ``timerlog``; return time (ms) and head."""
         slots = self._slots
         places = np.flatnonzero((slots["time_index"] != 0) & (slots["last"] >= position))
         heads = [
