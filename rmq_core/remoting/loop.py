@@ -1,4 +1,4 @@
-"""What servers and clients run on: asyncio on uvloop, if installed, which is about twice as fast."""
+"""Event loop of servers and clients (uvloop if installed, which is about twice as fast), and their begin and end."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What brokers show to administrators: statistics of topics, groups and brokers, replication, units of queues.
+"""Bodies for administrators: statistics of topics, groups and brokers, replication, units of queues.
 
 Tables keyed by a message queue have ``queue_key`` texts as keys.
 """

@@ -1,4 +1,7 @@
-"""What comes before a store is opened: layouts that the broker would get wrong are refused, and the store is locked."""
+"""Checks before a store is opened: layouts that the broker would get wrong are refused, and the store is locked.
+
+Both need the standard library alone: who is refused does not wait for the kernels.
+"""
 
 import os
 from collections.abc import Sequence
