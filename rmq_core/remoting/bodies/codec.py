@@ -71,10 +71,6 @@ OffsetOptionType = Annotated[str, enum_meta("POLICY", "OFFSET", "TAIL_N", "TIMES
 Language = Annotated[str, enum_meta(*(code.name for code in LanguageCode))]
 
 
-def _make_converter(kind: Any) -> Converter:
-    return _converter(inspect.type_info(kind), {})
-
-
 def _list_member_names(kind: Any) -> frozenset[bytes]:
     """List the names of all members that a type has, and those within it."""
     structs: dict[type[Any], Converter] = {}
@@ -82,8 +78,8 @@ def _list_member_names(kind: Any) -> frozenset[bytes]:
     return frozenset(field.encode_name.encode() for struct in structs for field in msgspec.structs.fields(struct))
 
 
-converter: Callable[[Any], Converter] = cache(_make_converter)
-member_names: Callable[[Any], frozenset[bytes]] = cache(_list_member_names)
+_converter_of: Callable[[Any], Converter] = cache(lambda kind: _converter(inspect.type_info(kind), {}))
+_member_names: Callable[[Any], frozenset[bytes]] = cache(_list_member_names)
 
 
 def _converter(kind: inspect.Type, structs: dict[type[Any], Converter]) -> Converter:
@@ -230,12 +226,12 @@ def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = 
     """
     try:
         decoded: _T = _decoder(kind)(body)
-        if not is_request or len(body) > _MAX_NAMED_BYTES or member_names(kind).issuperset(_MEMBER_NAME.findall(body)):
+        if not is_request or len(body) > _MAX_NAMED_BYTES or _member_names(kind).issuperset(_MEMBER_NAME.findall(body)):
             return decoded
     except fastjson.NOT_JSON:
         pass
     try:
-        value = converter(kind)(fastjson.loads(body, is_request=is_request))
+        value = _converter_of(kind)(fastjson.loads(body, is_request=is_request))
         return msgspec.convert(value, kind, strict=False, str_keys=True)
     except RecursionError as error:
         raise DecodeError("a body that nests too deep") from error
