@@ -135,9 +135,6 @@ class Collector(Dispatcher):
 
         Args:
             most_met: end once ``writer.met`` is that; the same units have to be passed again then.
-
-        Raises:
-            OSError: the disk is full, or broken. The same units may be passed again.
         """
         numbers = self.numbers
         writer.batches = self.batches

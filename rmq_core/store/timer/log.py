@@ -119,11 +119,7 @@ class TimerLog:
         return self.end - len(self._tail)
 
     def truncate(self, end: int) -> None:
-        """Cut the log at a position: fill the rest of its file with zeros, and remove later files.
-
-        Raises:
-            OSError: the disk does not do it.
-        """
+        """Cut the log at a position: fill the rest of its file with zeros, and remove later files."""
         while self._starts and self._starts[-1] >= max(end, 1) and len(self._starts) > 1:
             self._remove(self._starts.pop())
         if self._starts:
@@ -167,9 +163,6 @@ class TimerLog:
         """Write the units after a position again, to be flushed.
 
         A flush that failed has left them in memory alone, where they count as clean: the next one would do nothing.
-
-        Raises:
-            OSError: the disk is full or broken.
         """
         for start in self._starts:
             at, end = max(begin - start, 0), min(self._tail_at - start, self.file_bytes)
@@ -227,9 +220,6 @@ class TimerLog:
         Args:
             begin: of a file; those of files before it are left out.
             end: of a unit; those after it are left out.
-
-        Raises:
-            OSError: a file cannot be read.
         """
         self.write()
         room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES

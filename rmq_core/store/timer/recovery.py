@@ -134,9 +134,6 @@ def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: i
     Args:
         end: position before which units are looked at.
         read_time_ms: units that were due before it are delivered.
-
-    Raises:
-        OSError: the file cannot be read.
     """
     begin = max(end - 1, 0) // log.file_bytes * log.file_bytes
     return all(
@@ -297,9 +294,6 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
 
     Returns:
         By Java's hash of the topic where they belong.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     counts: Counter[int] = Counter()
     for units, _, waiting in _find_linked(wheel, log):
