@@ -22,7 +22,8 @@ import uvloop
 from benchmarks.client import consume
 from benchmarks.measure import Figure
 from rmq_core.client import Admin, Message, Producer
-from rmq_core.remoting.bodies import MessageRequestMode, SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import MessageRequestMode, SubscriptionGroupConfig
 from rmq_core.remoting.codes import RequestCode
 from tools.processes import free_ports, standalone
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from benchmarks.broker import START_TIMEOUT_S, beside_java, build_peer, java_broker, java_process, load
 from benchmarks.measure import Figure
-from rmq_core.remoting.bodies import HaStatus, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.stats import HaStatus
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError

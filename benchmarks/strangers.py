@@ -19,7 +19,8 @@ import psutil
 import uvloop
 
 from benchmarks.measure import Figure
-from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.frames import frame_head

@@ -15,7 +15,8 @@ from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
-    from rmq_core.remoting.bodies import BrokerStats, SubscriptionGroupConfig, TopicConfig
+    from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
+    from rmq_core.remoting.bodies.stats import BrokerStats
 
 _OF_GROUPS: Final = ("%RETRY%", "%DLQ%")
 

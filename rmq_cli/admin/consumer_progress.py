@@ -15,7 +15,7 @@ from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
-    from rmq_core.remoting.bodies import ConsumeStats
+    from rmq_core.remoting.bodies.stats import ConsumeStats
 
 _QUEUE_COLUMNS: Final = (
     "topic", "broker_name", "queue_id", "broker_offset", "consumer_offset", "diff", "inflight", "last_timestamp_ms",
@@ -65,7 +65,7 @@ async def consumer_progress(
 
 async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, str, int], str]:
     """Return the addresses of the members that have queues, by topic, broker name and queue id."""
-    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
     from rmq_core.remoting.errors import RemotingError  # noqa: PLC0415
 
     members = await admin.brokers.consumers(address, group)
@@ -101,7 +101,7 @@ async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
 
 
 def _queue_rows(stats: "ConsumeStats") -> list[_QueueRow]:
-    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows: list[_QueueRow] = []
     for key, offsets in stats.offset_table.items():
@@ -194,7 +194,7 @@ async def _reset(
     queue_id: int = -1,
     offset: int | None = None,
 ) -> Answer:
-    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows = []
     for address in masters:

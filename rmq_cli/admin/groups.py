@@ -11,7 +11,7 @@ from rmq_formats.errors import DecodeError, OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
-    from rmq_core.remoting.bodies import ConnectionBody
+    from rmq_core.remoting.bodies.clients import ConnectionBody
     from rmq_core.remoting.bodies.configs import GroupRetryPolicy
 
 
@@ -58,7 +58,7 @@ async def update_group(
     ] = "",
 ) -> Answer:
     """Create a consumer group, or change its settings. At all masters unless -b or -c says where."""
-    from rmq_core.remoting.bodies import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
 
     config = SubscriptionGroupConfig(
         group_name=group,
@@ -81,7 +81,7 @@ async def update_group(
 
 
 def _retry_policy(text: str | None) -> "GroupRetryPolicy":
-    from rmq_core.remoting.bodies import decode_body  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.codec import decode_body  # noqa: PLC0415 # --help does not need it
     from rmq_core.remoting.bodies.configs import GroupRetryPolicy  # noqa: PLC0415
 
     if text is None:

@@ -67,7 +67,7 @@ async def topic_route(
 
 async def topic_status(admin: "Admin", *, topic: Topic, cluster: Route = None) -> Answer:
     """Show min and max offset of each queue of a topic. Also the store time of its last message."""
-    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows = []
     for address in await admin.masters_of(cluster or topic):

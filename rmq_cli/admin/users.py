@@ -14,7 +14,7 @@ from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
-    from rmq_core.remoting.bodies.access import AclInfo, UserInfo
+    from rmq_core.remoting.bodies.configs import AclInfo, UserInfo
 
 User = Annotated[str, typer.Option("-u", "--username", metavar="U", help="The user.")]
 _PASSWORD_HELP = "The password; - asks for it, or reads a line: what is on a command line can be seen by others."
@@ -42,7 +42,7 @@ async def create_user(
     cluster: ClusterName = None,
 ) -> Answer:
     """Create a user. At all masters unless -b or -c says where."""
-    from rmq_core.remoting.bodies.access import UserInfo  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
     new_user = UserInfo(username=user, password=_password(password), user_type=user_type)
     masters = await addresses(admin, broker, cluster)
@@ -62,7 +62,7 @@ async def update_user(
     cluster: ClusterName = None,
 ) -> Answer:
     """Change a user's password, type or status. At all masters unless -b or -c says where."""
-    from rmq_core.remoting.bodies.access import UserInfo  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
     if password is None and user_type is None and status is None:
         raise OptionError("updateUser: say what is to change, with -p, -t or -s")
@@ -212,7 +212,7 @@ async def _put_acl(admin: "Admin", acl: "AclInfo", broker: str | None, cluster: 
 
 
 def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: str) -> "AclInfo":
-    from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
+    from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo  # noqa: PLC0415
 
     entries = [
         PolicyEntryInfo(resource=name, actions=_split(actions), decision=decision, source_ips=_split(source_ips))

@@ -108,7 +108,7 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
     """Build a proxy that requires logins and TLS if the broker requires them. Raises OptionError."""
     from rmq_core.client.options import ClientOptions  # noqa: PLC0415 # gRPC need not be there
     from rmq_core.proxy.server import Proxy  # noqa: PLC0415
-    from rmq_core.remoting.access.server_tls import TlsMode, read_tls_file  # noqa: PLC0415
+    from rmq_core.remoting.access.tls import TlsMode, read_tls_file  # noqa: PLC0415
 
     mode = settings.tls_server_mode.strip().lower()
     return Proxy(

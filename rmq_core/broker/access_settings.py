@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import BodyStruct, decode_body
+from rmq_core.remoting.bodies.codec import BodyStruct, decode_body
 from rmq_core.remoting.settings import setting
 from rmq_formats.errors import DecodeError, OptionError
 

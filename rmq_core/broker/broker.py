@@ -63,10 +63,9 @@ from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler, address_text
 from rmq_core.remoting.errors import ListenError
-from rmq_core.remoting.local_only import local_only
-from rmq_core.remoting.loop import work_clock
+from rmq_core.remoting.loop import Service, work_clock
 from rmq_core.remoting.server import RemotingServer
-from rmq_core.remoting.service import Service
+from rmq_core.remoting.settings import local_only
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads

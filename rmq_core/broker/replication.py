@@ -12,8 +12,7 @@ from rmq_core.broker.tables.table_file import log
 from rmq_core.broker.tables.waiters import Waiters
 from rmq_core.ha.master import HaMaster
 from rmq_core.ha.slave import HaSlave
-from rmq_core.remoting.bodies import HaStatus
-from rmq_core.remoting.bodies.stats import HaClient, HaConnection
+from rmq_core.remoting.bodies.stats import HaClient, HaConnection, HaStatus
 from rmq_core.remoting.errors import ListenError
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.results import PutResult

@@ -25,7 +25,7 @@ from rmq_core.client.producer.request_reply import reply_to
 from rmq_core.client.producer.transactions import TransactionProducer, TransactionResult, TransactionState
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.access.tls import Tls
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 
 __all__ = [
     "LONG_BACKOFF",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from hashlib import md5
 
-from rmq_core.remoting.allocation import Allocation, averagely, by_circle
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
+from rmq_core.remoting.bodies.pop import Allocation, averagely, by_circle
 from rmq_formats.errors import OptionError
 
 __all__ = [

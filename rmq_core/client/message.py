@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.client.errors import MessageError
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import ResponseCode
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import (

@@ -22,12 +22,7 @@ class ReplicationError(RmqError):
 
 
 class Push(NamedTuple):
-    """Bytes of a master's log that have arrived, or a heartbeat.
-
-    Attributes:
-        physical_offset: where in the log it belongs.
-        data: the bytes; none of a heartbeat.
-    """
+    """Bytes of a master's log that have arrived, which belong at a physical offset; none of a heartbeat."""
 
     physical_offset: int
     data: memoryview

@@ -61,7 +61,6 @@ class LogComparison:
     Attributes:
         begin: physical offset to report: there the master begins to push.
         repeats: how often that is reported at once, so that the master knows that it is compared.
-        is_done: whether all has been compared, and was the same.
     """
 
     def __init__(self, store: MessageStore, begin: int) -> None:

@@ -26,15 +26,12 @@ class HaMaster:
     """HA service of a master: sends the CommitLog to all slaves that connect.
 
     Attributes:
-        slaves: the connected slaves.
+        acknowledged_offset: physical offset below which enough slaves have acknowledged the log
+            (``inSyncReplicas``); never falls.
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings) -> None:
         """Replicate a store; ``listen`` starts.
-
-        Args:
-            store: the master's store.
-            settings: of replication.
 
         Raises:
             OptionError: certificates that cannot be used.
@@ -49,8 +46,9 @@ class HaMaster:
         }  # fmt: skip
         self._server: asyncio.Server | None = None
         self._listeners: list[Callable[[int], None]] = []
-        self._acknowledged = 0
-        self._ahead: set[tuple[str, int]] = set()  # hosts and ends of slaves whose log was longer than this one
+        self.acknowledged_offset = 0
+        # Hosts and ends of slaves whose log was longer than this one: its end still has bytes of another log.
+        self._ahead: set[tuple[str, int]] = set()
         self._pushed: dict[str, int] = {}  # up to where a host was pushed the log, by connections that have ended
         self._compared: dict[str, int] = {}  # likewise up to where it has acknowledged it
         self._sound_until = sound_until(store)
@@ -86,11 +84,6 @@ class HaMaster:
         """
         return self.store.flushed_offset if self._flushed_only else self.store.max_physical_offset
 
-    @property
-    def acknowledged_offset(self) -> int:
-        """Physical offset below which enough slaves have acknowledged the log (``inSyncReplicas``); never falls."""
-        return self._acknowledged
-
     def record_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
         """Record the pushed and the acknowledged offset of a slave's host, as its connection ends."""
         for offsets, offset in (self._pushed, pushed_offset), (self._compared, acknowledged_offset):
@@ -101,7 +94,6 @@ class HaMaster:
         """Return another start offset with the reason if a slave cannot start at its reported offset, else None.
 
         Args:
-            host: of the slave.
             offset: physical offset that it reports; 0 of an empty log.
             repeats: how often; more than once if it compares what comes with its own log. Else its log ends there.
         """
@@ -109,7 +101,7 @@ class HaMaster:
         first, end = self.store.min_physical_offset, self.store.max_physical_offset
         if offset == 0:
             return None
-        if offset < 0 or offset > end or (not compares and self._was_ahead(host, offset)):
+        if offset < 0 or offset > end or (not compares and (host, offset) in self._ahead):
             if not compares and offset > end and len(self._ahead) < _MOST_HOSTS:
                 self._ahead.add((host, offset))
             return min(end, max(offset - 1, 0)), f"this log goes to {end}, and went no further before"
@@ -122,10 +114,6 @@ class HaMaster:
         if repeats == REPEATS and offset > sound and offset > self._compared.get(host, 0):
             return sound, "a recovery may have found holes before that, so more is to be compared"
         return None
-
-    def _was_ahead(self, host: str, offset: int) -> bool:
-        """Return True if a slave's log was longer than this one, so that its end still has bytes of another log."""
-        return (host, offset) in self._ahead
 
     def on_acknowledged(self, listener: Callable[[int], None]) -> None:
         """Register a callback for each rise of ``acknowledged_offset``."""
@@ -154,8 +142,8 @@ class HaMaster:
         if required_slaves < 1 or len(self.slaves) < required_slaves:
             return
         offset = sorted((slave.counted_offset for slave in self.slaves), reverse=True)[required_slaves - 1]
-        if offset > self._acknowledged:
-            self._acknowledged = offset
+        if offset > self.acknowledged_offset:
+            self.acknowledged_offset = offset
             for listener in self._listeners:
                 listener(offset)
 
@@ -247,7 +235,6 @@ class SlavePeer(asyncio.Protocol):
         return repeats < REPEATS or self._master.alternative_start(self.host, offset, repeats) is not None
 
     def _start_push(self) -> None:
-        """Start to push from the offset of the first report."""
         if self._begins_later is not None:
             self._begins_later.cancel()
         offsets, repeats, self._first = self._first, self._repeats(), []

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from rmq_core.remoting.access.server_tls import ServerTls, TlsFile, TlsMode, read_tls_file
-from rmq_core.remoting.access.tls import Tls
-from rmq_core.remoting.server_settings import ServerSettings
-from rmq_core.remoting.settings import setting
+from rmq_core.remoting.access.tls import ServerTls, Tls, TlsFile, TlsMode, read_tls_file
+from rmq_core.remoting.settings import ServerSettings, setting
 from rmq_formats.errors import OptionError
 
 _MAX_PORT = 65535

@@ -32,16 +32,12 @@ class HaSlave:
         master_address: ``host:port`` where the master listens for slaves; empty while none is known.
         read_ms: when bytes last came from the master, ms since 1970; 0 if never.
         written_ms: when a report was last sent to it.
+        trouble: why the master's last push was refused; logged once, and empty after an accepted push.
+        has_diverged: whether this log is not the beginning of the master's.
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings, clock_ms: Callable[[], int]) -> None:
-        """Create a slave for a store; ``start`` connects.
-
-        Args:
-            store: the store that the log is appended to.
-            settings: of replication.
-            clock_ms: the time, ms since 1970.
-        """
+        """Create a slave for a store; ``start`` connects."""
         self.master_address = settings.ha_master_address
         self.read_ms = self.written_ms = 0
         self.store = store
@@ -54,8 +50,8 @@ class HaSlave:
         self._address_changed = asyncio.Event()
         self._is_closed = False
         self._is_unreachable = False  # that the master is unreachable is logged once
-        self._trouble = ""  # why its log is refused: logged once, until some of it is accepted
-        self._has_diverged = False  # that is because the logs differ
+        self.trouble = ""
+        self.has_diverged = False
         self._is_refused = False  # the store has refused what the last connection brought, or the logs differ
         self._start = ComparisonStart(store, flushed_only=self.is_sync)
         self._on_joined: list[Callable[[], None]] = []
@@ -133,21 +129,11 @@ class HaSlave:
         self._address_changed.clear()
         return True
 
-    @property
-    def has_diverged(self) -> bool:
-        """Return True if this log is not the beginning of the master's."""
-        return self._has_diverged
-
-    @property
-    def trouble(self) -> str:
-        """Reason why the last push of the master was refused; empty after an accepted push."""
-        return self._trouble
-
     def refuse(self, trouble: ReplicationError) -> None:
         """Record why the master's log is refused, and log the reason once."""
-        if str(trouble) != self._trouble:
+        if str(trouble) != self.trouble:
             log.error("disconnects from the master: %(error)s", {"error": trouble})
-        self._trouble = str(trouble)
+        self.trouble = str(trouble)
 
     def on_log_joined(self) -> None:
         """Start replication: this log is the beginning of the master's."""
@@ -155,15 +141,15 @@ class HaSlave:
         self.store.cut_deleted_topics()
         for listener in self._on_joined:
             listener()
-        if self._has_diverged:
-            self._has_diverged, self._trouble = False, ""
-        if not self._trouble:
+        if self.has_diverged:
+            self.has_diverged, self.trouble = False, ""
+        if not self.trouble:
             self.log_master()
 
     def clear_trouble(self) -> None:
         """Clear the trouble: the master's log is accepted again."""
-        if self._trouble:
-            self._trouble = ""
+        if self.trouble:
+            self.trouble = ""
             self.log_master()
 
     def log_master(self) -> None:
@@ -226,7 +212,7 @@ class HaSlave:
     def _refuse_diverged(self, common: int) -> None:
         """Refuse a master whose log differs; the next attempts are far apart."""
         self._start.reset()
-        self._has_diverged = self._is_refused = True
+        self.has_diverged = self._is_refused = True
         log_range = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
         if common < 0:
             self.refuse(
@@ -241,7 +227,6 @@ class MasterLink(asyncio.Protocol):
 
     Attributes:
         ended: done when it is gone.
-        has_appended: whether anything of the master's log has been appended.
         error: that ended it; None if there was none, or the master has ended it.
     """
 
@@ -311,14 +296,7 @@ class MasterLink(asyncio.Protocol):
         self.end()
 
     def _append(self, offset: int, piece: memoryview) -> None:
-        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat.
-
-        Raises:
-            LogsDifferError: this log is not the beginning of the master's.
-            OtherOffsetError: the master pushes from another place than it was asked to.
-            StoreRefusedError: the store does not accept it now.
-            ReplicationError: the log does not end there.
-        """
+        """Append bytes at a physical offset, after the compared bytes; a push without bytes is a heartbeat."""
         store = self._store
         if not self._comparison.is_done:
             rest = self._comparison.compare(offset, piece)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmq_core.remoting.server_settings import ServerSettings
-from rmq_core.remoting.settings import load_settings, setting
+from rmq_core.remoting.settings import ServerSettings, load_settings, setting
 
 ENVIRONMENT_PREFIX: Final = "RMQ_NAMESRV_"
 _MAX_PORT: Final = 65535

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rmq_core.remoting.bodies import BodyStruct, decode_body, encode_body
+from rmq_core.remoting.bodies.codec import BodyStruct, decode_body, encode_body
 from rmq_formats.errors import DecodeError, StoreError
 
 _Tables = dict[str, dict[str, str]]

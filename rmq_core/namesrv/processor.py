@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import UNSET, structs
 
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.config import DONE_ANYWAY, NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
-from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.routes.route_info import (
+from rmq_core.namesrv.route_info import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     ZONE_NAME,
@@ -23,26 +23,22 @@ from rmq_core.namesrv.routes.route_info import (
     filter_by_zone,
     wanted_zone,
 )
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicConfigs
+from rmq_core.remoting.bodies.routes import (
     BrokerMembers,
-    DataVersion,
     KVTable,
     RegisterBrokerBody,
-    TopicConfigAndMapping,
-    TopicConfigs,
     TopicList,
     TopicRouteData,
     check_topic_count,
-    decode_body,
     decode_registration,
-    encode_body,
 )
 from rmq_core.remoting.codes import ORDER_TOPIC_CONFIG, RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.local_only import local_only
 from rmq_core.remoting.namesrv_requests import (
     BrokerHeartbeat,
     BrokerId,
@@ -57,7 +53,7 @@ from rmq_core.remoting.namesrv_requests import (
     RegisterBroker,
 )
 from rmq_core.remoting.requests import Topic
-from rmq_core.remoting.settings import as_properties, changed_settings
+from rmq_core.remoting.settings import as_properties, changed_settings, local_only
 from rmq_formats.codecs.java_properties import format_properties, parse_properties
 from rmq_formats.errors import DecodeError, OptionError
 
@@ -77,12 +73,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class NamesrvProcessor:
-    """Answers requests from the routes and the key-value configuration.
-
-    Attributes:
-        routes: the registered brokers and topic routes.
-        config: settings; replaced whole when one is changed over the wire.
-    """
+    """Answers requests from the routes and the key-value configuration; a change over the wire replaces ``config``."""
 
     def __init__(
         self,
@@ -91,14 +82,6 @@ class NamesrvProcessor:
         clock_ms: Callable[[], int],
         notify: Callable[[MinBrokerIdNotice], None],
     ) -> None:
-        """Create the handlers.
-
-        Args:
-            config: settings.
-            kv_config: the key-value configuration.
-            clock_ms: the time, ms since 1970.
-            notify: sends a notice.
-        """
         self.routes = RouteInfo()
         self.config = config
         self._use(config)

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.processor import NamesrvProcessor
-from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
 from rmq_core.remoting.client import ClientLimits, RemotingClient
 from rmq_core.remoting.clock import steady_ms
 from rmq_core.remoting.codes import RequestCode
@@ -16,9 +16,9 @@ from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from rmq_core.remoting.server import RemotingServer
-from rmq_core.remoting.service import Service
 
 log = logging.getLogger("rmq.namesrv")
 _NOTICE_TIMEOUT_S = 0.3  # Java's; an unreachable broker must not keep the others waiting
@@ -28,7 +28,6 @@ class NameServer(Service):
     """Name server on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
-        processor: the request handlers and the state.
         address: ``host:port`` that it listens on; empty before it does.
     """
 

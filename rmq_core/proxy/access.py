@@ -28,7 +28,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.front import FORWARDED_CLIENTS
 from rmq_core.proxy.wire import v2
-from rmq_core.remoting.bodies.access import AclInfo
+from rmq_core.remoting.bodies.configs import AclInfo
 from rmq_core.remoting.clock import now_ms, steady_ms
 from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_formats.errors import FormatError

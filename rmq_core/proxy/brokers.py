@@ -16,14 +16,10 @@ from rmq_core.proxy.popped import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import (
-    ClusterInfo,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    decode_body,
-)
+from rmq_core.remoting.bodies.clients import HeartbeatData, ProducerData
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.bodies.routes import ClusterInfo
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import Fields

@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from rmq_core.remoting.access.server_tls import ClientAuth, ServerTls, TlsFile, TlsMode
+from rmq_core.remoting.access.tls import ClientAuth, ServerTls, TlsFile, TlsMode
 from rmq_formats.errors import OptionError
 
 log = logging.getLogger("rmq.proxy")

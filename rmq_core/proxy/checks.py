@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import v2
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
-from rmq_core.remoting.bodies.lite import LITE_PARENT, LITE_QUOTA
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.pop import LITE_PARENT, LITE_QUOTA
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 

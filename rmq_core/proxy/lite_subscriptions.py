@@ -20,13 +20,13 @@ from rmq_core.proxy.checks import check_bound_topic, check_lite_topics, group_na
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import encode_body
-from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions, OffsetOption
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.pop import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import NotifyUnsubscribeLite
+from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")

@@ -21,14 +21,8 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import LITE_CLIENTS
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import v2
-from rmq_core.remoting.bodies import (
-    ConsumerData,
-    ProducerData,
-    ProxiedClient,
-    ProxiedClients,
-    SubscriptionData,
-    encode_body,
-)
+from rmq_core.remoting.bodies.clients import ConsumerData, ProducerData, ProxiedClient, ProxiedClients, SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection

@@ -27,8 +27,7 @@ from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import PopLiteMessage
-from rmq_core.remoting.pop_requests import PopAnswer, PopMessage
+from rmq_core.remoting.pop_requests import PopAnswer, PopLiteMessage, PopMessage
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError

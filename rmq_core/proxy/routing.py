@@ -18,7 +18,7 @@ from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.required_permissions import settings_permissions
 from rmq_core.proxy.sessions import Session, Sessions, commands_of, end, merge_settings, names_in, settings_command
 from rmq_core.proxy.wire import ms_of, rpc, v2
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.requests import (

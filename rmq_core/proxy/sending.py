@@ -16,7 +16,7 @@ from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ResponseError

@@ -32,7 +32,7 @@ from rmq_core.proxy.sending import SendMessageActivity
 from rmq_core.proxy.sessions import Sessions, check_client_id
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.access.server_tls import TlsFile
+from rmq_core.remoting.access.tls import TlsFile
 from rmq_core.remoting.errors import ListenError, RemotingError
 from rmq_formats.errors import RmqError
 

@@ -17,7 +17,8 @@ from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota,
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import ProxiedClient, SubscriptionGroupConfig
+from rmq_core.remoting.bodies.clients import ProxiedClient
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 
 SILENT_S: Final = 120.0  # a client without a call for so long is gone

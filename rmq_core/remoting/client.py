@@ -51,16 +51,14 @@ class RemotingClient:
 
         Args:
             handlers: of requests that servers send, by code.
-            limits: its timeouts and limits.
-            credentials: to sign all requests with.
             tls: to speak TLS with all servers; None is plain.
             on_disconnect: called with the address of each connection that has ended.
 
         Raises:
             OptionError: a file of ``tls`` cannot be used.
         """
-        self._handlers = {} if handlers is None else handlers
-        self._limits = limits
+        self.handlers = {} if handlers is None else handlers
+        self.limits = limits
         self._credentials = credentials
         self._tls_context = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
@@ -137,7 +135,7 @@ class RemotingClient:
 
     async def _connect(self, address: str) -> Connection:
         host, port = _split(address)
-        loop, context, limits = asyncio.get_running_loop(), self._tls_context, self._limits
+        loop, context, limits = asyncio.get_running_loop(), self._tls_context, self.limits
         name = None if context is None else self._server_name or host
         timeout_s = limits.connect_timeout_s if context is None else limits.tls_timeout_s
         try:
@@ -188,16 +186,6 @@ class RemotingClient:
         self._remove(address, connection)
         if self._on_disconnect is not None:
             self._on_disconnect(address)
-
-    @property
-    def handlers(self) -> Mapping[int, Handler]:
-        """The handlers of requests that servers send."""
-        return self._handlers
-
-    @property
-    def limits(self) -> ClientLimits:
-        """The timeouts and limits."""
-        return self._limits
 
 
 class _ClientConnection(Connection):

@@ -82,9 +82,6 @@ class Connection(asyncio.Protocol):
         """Create a connection without a transport.
 
         Args:
-            handlers: by request code.
-            max_frame_bytes: limit of a frame that comes in.
-            max_header_bytes: limit of its header.
             write_high_water_bytes: writers wait while more than that is buffered.
             reads_only_while_writable: read no more requests while the peer does not read answers. For a server;
                 if both sides did so, they could wait for each other for ever.
@@ -444,7 +441,6 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write the queued commands."""
         self._flush_due = False
         out, transport = self._out, self._transport
         if not out or transport is None or transport.is_closing():

@@ -49,13 +49,7 @@ class RefusalLog:
         self._logged: set[tuple[int, int]] = set()
 
     def log_refusal(self, request: RemotingCommand, answer: RemotingCommand, client: str) -> None:
-        """Log the first refusal of each request code and response code.
-
-        Args:
-            request: the request.
-            answer: its answer.
-            client: the address that it came from.
-        """
+        """Log the first refusal of each request code and response code."""
         kind = request.code, answer.code
         if answer.code not in _LOGGED_CODES or kind in self._logged or len(self._logged) >= _MAX_LOGGED:
             return

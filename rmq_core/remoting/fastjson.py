@@ -48,7 +48,6 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     """Decode any JSON, in time that is linear in its size.
 
     Args:
-        data: the text.
         is_request: it comes from a stranger: refuse what is not standard JSON and too long to be read on the loop.
 
     Raises:

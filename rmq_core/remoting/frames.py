@@ -42,9 +42,6 @@ class FrameParser:
 
     It holds the bytes of an unfinished frame only as far as they have come: a size that claims 16 MiB
     costs nothing.
-
-    Attributes:
-        buffered_bytes: bytes of an unfinished frame.
     """
 
     __slots__ = ("_held", "_max_frame_bytes", "_max_header_bytes", "_needed_bytes")

@@ -65,7 +65,6 @@ class RemotingCommand(
         language: what the sender is written in; None if we do not know its name.
         opaque: the request's number; its answer has the same.
         version: of the sender, an ordinal (see ``codes.Version``).
-        remark: text for people, mostly what went wrong.
         fields: the extension fields; as they came still in JSON, and as JSON in bytes where they were made so.
             ``ext_fields`` has them as a dictionary.
         body: bytes behind the header; a view into what was received, or into a mapped file.
@@ -234,7 +233,6 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
 
 
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
-    """Decode the extension fields of a binary header, from a position to its end."""
     fields: dict[str, str] = {}
     end, short, integer = len(data), _SHORT.unpack_from, _INT.unpack_from
     while at < end:

@@ -19,9 +19,6 @@ class PendingRequests:
     """Pending requests by number (``opaque``), to match answers.
 
     One timer serves all requests, as a timer for each would cost more than the rest of a request.
-
-    Attributes:
-        address: of the peer, for errors.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -57,13 +57,8 @@ class PopHandle(NamedTuple):
 
     Attributes:
         start_offset: queue offset that its check point begins at.
-        pop_time_ms: when it was popped.
         invisible_ms: for how long nobody else gets it.
         revive_queue_id: queue of check points and acknowledgements; IN_ORDER if it was popped in order.
-        kind: of its topic.
-        broker_name: of the broker that it was popped from.
-        queue_id: its queue.
-        offset: its queue offset.
     """
 
     start_offset: int

@@ -15,14 +15,7 @@ _VERSION: Final = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """A recall handle: names a timer message that can still be recalled.
-
-    Attributes:
-        topic: its real topic.
-        broker_name: of the broker where it waits.
-        due_ms: a time within the interval in which it is due.
-        uniq_key: the producer's id of it.
-    """
+    """A recall handle: names a timer message, due in the interval of ``due_ms``, that can still be recalled."""
 
     topic: str
     broker_name: str

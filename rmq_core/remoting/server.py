@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from rmq_core.remoting.access.server_tls import ServerTls
+from rmq_core.remoting.access.tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
@@ -49,7 +49,6 @@ class RemotingServer:
     """Server on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
-        connections: those that are open.
         pending_handshakes: connections before their first byte, or during their TLS handshake.
         held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
     """
@@ -68,9 +67,6 @@ class RemotingServer:
 
         Args:
             handlers: by request code; the table is looked at for each request and may change.
-            limits: for its clients.
-            on_connect: called with each new connection.
-            on_disconnect: called with each connection that has ended.
             after_batch: called each time that all requests that had arrived on a connection are handled, before
                 the answers are written: for what is done once for many.
             tls: what it speaks TLS with; None for plain connections alone.
@@ -95,15 +91,12 @@ class RemotingServer:
         await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
-        """Listen on an additional address.
+        """Listen on an additional address; return the address that is listened on.
 
         Args:
             host: an address of this machine or a name; ``0.0.0.0`` is all.
             port: 0 takes a free one.
             handlers: instead of the server's own, for this port.
-
-        Returns:
-            The address that is listened on.
 
         Raises:
             ListenError: the address cannot be listened on.
@@ -238,12 +231,7 @@ class RemotingServer:
 
 
 class _ServerConnection(Connection):
-    """A client's connection, which reports its begin, its end and its byte count to the server.
-
-    Attributes:
-        held_bytes: of unfinished frames, requests whose answers are awaited or that are kept for long, and answers
-            that are not yet sent.
-    """
+    """A client's connection, which reports its begin, its end and its byte count to the server."""
 
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
         super().__init__(

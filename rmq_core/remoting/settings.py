@@ -1,16 +1,25 @@
-"""Settings of a server: defaults < file < environment < flags, in one frozen dataclass.
+"""Settings of a server: how they are loaded, those that all servers share, and handlers that hold to them.
 
-A field is known by its own name and by the one that it has in Java: ``listen_port`` and ``listenPort``. Files
-are Java's properties, or TOML if their name ends so; both may use either name.
+Defaults < file < environment < flags, in one frozen dataclass. A field is known by its own name and by the one that it
+has in Java: ``listen_port`` and ``listenPort``. Files are Java's properties, or TOML if their name ends so; both may
+use either name.
 """
 
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import Field, field, fields
+from collections.abc import Container, Mapping
+from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
+from rmq_core.remoting.access.tls import TlsSettings
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.server import ServerLimits
 from rmq_formats.errors import OptionError
 from rmq_formats.storage.settings_file import read_settings_file
 
@@ -23,6 +32,7 @@ _T = TypeVar("_T", bound=_Dataclass)
 _BOOLEANS: Final = {"true": True, "false": False}
 _OF_PATHS: Final = ("_path", "_file")  # how the names of fields end that are paths, which may begin with ~
 _MAX_INT: Final = (1 << 63) - 1
+_DEFAULTS = ServerLimits()
 
 
 def setting(
@@ -39,8 +49,6 @@ def setting(
     Args:
         default: its default, of its type: int, float, bool or str.
         java: its name in Java, if that is not the field's in camelCase.
-        low: least value of a number.
-        high: largest value of a number.
         mutable: whether it may be changed over the wire.
         is_secret: it is shown nowhere.
     """
@@ -64,10 +72,9 @@ def load_settings(
     ignored: Container[str] = (),
     done_anyway: Mapping[str, str] = {},
 ) -> tuple[_T, list[str]]:
-    """Load settings from all their sources.
+    """Load settings from all their sources; return them, and the ignored keys of the file.
 
     Args:
-        kind: the dataclass; its fields are made by ``setting``.
         file: properties or TOML.
         environ: the process's environment; ``prefix`` and a field's name in capitals is that field's variable.
         prefix: of the variables; others are not looked at.
@@ -75,9 +82,6 @@ def load_settings(
         ignored: Java's keys that a file may have and that have no effect here.
         done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing; where
             there are several, they are separated by ``|``.
-
-    Returns:
-        The settings, and those keys of the file that were ignored.
 
     Raises:
         OptionError: an unknown key, a bad value, or a file that cannot be read; it says where.
@@ -94,7 +98,9 @@ def load_settings(
             ignored_keys.append(key)
         else:
             raise OptionError(f"{file}: unknown key {key!r}")
-    for name, text in _variables(environ or {}, prefix):
+    for name, text in (environ or {}).items():
+        if not name.startswith(prefix):
+            continue
         option = by_name.get(name.removeprefix(prefix).lower())
         if option is None:
             raise OptionError(f"environment: unknown variable {name}")
@@ -120,10 +126,6 @@ def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> No
 def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
     names = {option.name: option for option in fields(kind)}
     return names | {java_name(option): option for option in fields(kind)}
-
-
-def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
-    return ((name, text) for name, text in environ.items() if name.startswith(prefix))
 
 
 def _convert(option: Field[Any], value: object, where: str) -> object:
@@ -182,3 +184,129 @@ def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapp
             raise OptionError(f"{key} cannot be changed while it runs")
         values[by_name[key].name] = _convert(by_name[key], text, key)
     return values
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Base of a server's settings. The first two and those of TLS are Java's; ``ServerLimits`` has the limits.
+
+    Attributes:
+        server_channel_max_idle_time_seconds: idle connections end after that, s.
+        write_buffer_high_water_mark: above that many unread bytes of answers, no requests of a client are read.
+        max_body_bytes: of a request that brings neither messages nor a list: 800 properties of a config file.
+        max_list_bytes: of a request with a list, as of subscriptions, queues or topics: some 4,000 of them.
+        max_list_objects: JSON objects in such a body; the shortest ones have three bytes, and take fifty times as much
+            memory.
+        config_black_list: settings that are not changed over the wire, separated by semicolons.
+        remote_admin_enable: whether requests that change the server are taken from other machines, too, where nobody
+            has to sign them. A setting of ours: the original takes them from everywhere.
+        tls_server_mode: which connections are accepted: ``disabled``, plain ones; ``permissive``, both on one port;
+            ``enforcing``, those with TLS.
+        tls_config_file: a Java properties file that names the certificates, see ``read_tls_file``.
+        tls_enable: whether the server's own connections to others speak TLS; an enforcing server's do anyway.
+    """
+
+    server_channel_max_idle_time_seconds: int = setting(120, low=1)
+    write_buffer_high_water_mark: int = setting(_DEFAULTS.write_high_water_bytes)
+    max_frame_bytes: int = setting(_DEFAULTS.max_frame_bytes, low=1024, high=MAX_FRAME_BYTES)
+    max_header_bytes: int = setting(_DEFAULTS.max_header_bytes, low=1024, high=MAX_FRAME_BYTES)
+    max_body_bytes: int = setting(64 << 10, low=1024)
+    max_list_bytes: int = setting(1 << 20, low=1024)
+    max_list_objects: int = setting(8192, low=1)
+    max_connections: int = setting(_DEFAULTS.max_connections, low=1)
+    max_waiting_bytes: int = setting(_DEFAULTS.max_waiting_bytes, low=1024)
+    max_held_bytes: int = setting(_DEFAULTS.max_held_bytes, low=1024)
+
+    remote_admin_enable: bool = setting(False)
+    config_black_list: str = setting("")
+
+    tls_server_mode: str = setting("disabled", java="tls.server.mode")
+    tls_config_file: str = setting("", java="tls.config.file")
+    tls_enable: bool = setting(False, java="tls.enable")
+
+    @property
+    def tls(self) -> TlsSettings:
+        """Return the settings of TLS."""
+        return TlsSettings(self.tls_server_mode, self.tls_config_file, self.tls_enable)
+
+    @property
+    def limits(self) -> ServerLimits:
+        """Return the limits for clients."""
+        return ServerLimits(
+            max_frame_bytes=self.max_frame_bytes,
+            max_header_bytes=self.max_header_bytes,
+            max_connections=self.max_connections,
+            max_held_bytes=self.max_held_bytes,
+            max_waiting_bytes=self.max_waiting_bytes,
+            idle_timeout_s=self.server_channel_max_idle_time_seconds,
+            write_high_water_bytes=self.write_buffer_high_water_mark or _DEFAULTS.write_high_water_bytes,
+        )
+
+    def limit_bodies(
+        self, handlers: Mapping[int, Handler], *, with_lists: Container[int], with_messages: Container[int] = ()
+    ) -> dict[int, Handler]:
+        """Wrap handlers to refuse bodies over their limits; the store limits those of the codes ``with_messages``."""
+        return {
+            code: handler if code in with_messages else self._limit_body(handler, has_list=code in with_lists)
+            for code, handler in handlers.items()
+        }
+
+    def _limit_body(self, handler: Handler, *, has_list: bool) -> Handler:
+        most_bytes, setting_name = (
+            (self.max_list_bytes, "maxListBytes") if has_list else (self.max_body_bytes, "maxBodyBytes")
+        )
+
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            size = len(request.body)
+            if size > most_bytes:
+                raise _refusal("B", size, most_bytes, setting_name)
+            objects = bytes(request.body).count(b"{") if has_list else 0
+            if objects > self.max_list_objects:
+                raise _refusal("objects", objects, self.max_list_objects, "maxListObjects")
+            return handler(request, connection)
+
+        return handle
+
+
+def _refusal(unit: str, actual: int, most: int, setting_name: str) -> ResponseError:
+    remark = f"a body of {actual} {unit}, which is more than {setting_name}={most}"
+    return ResponseError(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def local_only(handlers: Mapping[int, Handler], codes: Container[int]) -> dict[int, Handler]:
+    """Wrap the handlers of some codes to refuse (NO_PERMISSION) requests from other machines.
+
+    For requests that change a server, where nobody has to sign requests. The original accepts them from everywhere.
+    """
+    return {code: _refuse_remote(handler) if code in codes else handler for code, handler in handlers.items()}
+
+
+def _refuse_remote(handler: Handler) -> Handler:
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        if not is_local(connection):
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION,
+                f"request {request.code} changes this server, which knows no users: it is taken from its own machine "
+                f"only, not from {connection.remote_address}; remoteAdminEnable=true allows it, or "
+                "authenticationEnabled=true has a broker ask who sends it",
+            )
+        return handler(request, connection)
+
+    return handle
+
+
+def is_local(connection: Connection) -> bool:
+    """Return True if the peer is on this machine: at a loopback address, or at the connection's local address."""
+    remote, local = _host(connection.remote_address), _host(connection.local_address)
+    if remote == local:
+        return True
+    try:
+        address = ip_address(remote)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

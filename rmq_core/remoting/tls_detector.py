@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from rmq_core.remoting.access.server_tls import ServerTls, TlsMode
+from rmq_core.remoting.access.tls import ServerTls, TlsMode
 from rmq_core.remoting.connection import log
 from rmq_formats.errors import OptionError
 
@@ -25,13 +25,7 @@ class TlsServer(Protocol):
 
 
 class TlsDetector(asyncio.Protocol):
-    """Protocol of a connection before its first byte; then the real protocol replaces the detector.
-
-    Args:
-        server: the server behind it.
-        tls: its certificates and mode.
-        make: makes the protocol of the connection.
-    """
+    """Protocol of a connection before its first byte; then the real protocol replaces the detector."""
 
     def __init__(self, server: TlsServer, tls: ServerTls, make: Callable[[], asyncio.Protocol]) -> None:
         self._server, self._tls, self._make = server, tls, make

@@ -57,11 +57,7 @@ class UniqKeys:
         self._to_now = ""  # a key's characters before its number
 
     def next(self, now_ms: int | None = None) -> str:
-        """Return a key that no other message has.
-
-        Args:
-            now_ms: the time; the clock's if it is not given.
-        """
+        """Return a key that no other message has; its time is that of the clock by default."""
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if now != self._now_ms:
             if not self._begin_ms <= now < self._end_ms:

@@ -44,15 +44,10 @@ class StoreConfig:
     A store does not record its file sizes: all who open it must use the same settings.
 
     Attributes:
-        root: directory of the store (``storePathRootDir``).
         commitlog_path: directory of the CommitLog; ``<root>/commitlog`` by default.
-        commitlog_file_bytes: size of a CommitLog file.
         consumequeue_file_bytes: size of a ConsumeQueue file, rounded up to whole units.
         batchconsumequeue_file_bytes: size of a BatchConsumeQueue file, a multiple of a unit's.
         consumequeue_ext_enabled: write tags codes and store times to ConsumeQueueExt; units hold their addresses.
-        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file.
-        index_enabled: index keys.
-        index_slots: slots of an IndexFile.
         index_entries: entries of an IndexFile, the unused number 0 included.
         index_tags: whether TAGS are indexed, too, as the original does from 5.4 on: ``yes``, ``no``, or ``auto``, as
             the end of the store's Index has it, and not in a new store. Ours: the original has no such setting.
@@ -76,14 +71,12 @@ class StoreConfig:
         delay_levels: delays of the levels 1, 2, …: number and unit (s, m, h, d), separated by a space.
         max_message_bytes: largest body; a record may be 64 KiB larger.
         append_crc_property: end each record with a checksum over all of it.
-        check_crc_on_recover: verify checksums of what a recovery reads.
         preallocate: have the next CommitLog file ready before it is needed. Ours: the original always does.
         file_reserved_hours: age at which a CommitLog file that is not the last is deleted.
         delete_when: hours of the day, local time, two digits separated by ``;``, in which they are deleted.
         disk_max_used_ratio: percent of the disk in use above which old files are deleted at any hour.
         disk_clean_forcibly_ratio: percent above which files are deleted before their time.
         disk_warning_ratio: percent above which the store takes no more messages.
-        clean_forcibly: whether files may be deleted before their time.
         delete_batch: CommitLog files that one round of cleaning deletes at most.
         max_transfer_bytes_in_memory: bytes that one read gives, the first message aside, …
         max_transfer_count_in_memory: … and messages, …
@@ -161,11 +154,7 @@ class StoreConfig:
         self._check()
 
     def _check(self) -> None:
-        """Check that each setting is within its bounds.
-
-        Raises:
-            OptionError: it names the setting and its value.
-        """
+        """Refuse a setting beyond its bounds with an OptionError that names the setting and its value."""
         least = {
             "commitlog_file_bytes": RECORD_FIXED_BYTES_V2 + BLANK_BYTES,
             "consumequeue_file_bytes": UNIT_BYTES,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rmq_core.store.commitlog.append import Refusals
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.quarantine import Quarantine
@@ -12,26 +13,11 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
-from rmq_core.store.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """The parts of one store; recovery, dispatch, cleaning and the background thread work on them.
-
-    Attributes:
-        config: its settings.
-        disk: the file system.
-        threads: for what is done beside the callers.
-        log: the CommitLog.
-        quarantine: of damaged ranges of the log.
-        queues: the ConsumeQueues.
-        index: the IndexFiles; None without.
-        dispatch: writes units and keys of the log's records.
-        flusher: forces the log.
-        marks: the watermark and the checkpoint.
-        refusals: why no messages are taken.
-    """
+    """The parts of one store; recovery, dispatch, cleaning and the background thread work on them."""
 
     config: StoreConfig
     disk: Disk

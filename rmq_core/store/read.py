@@ -1,12 +1,14 @@
 """Reads from a store: messages of a queue by offset or by time, records by physical offset or by key.
 
-Records are returned as slices of the mapped log: nothing is copied.
+Records are returned as slices of the mapped log: nothing is copied. Of a BatchConsumeQueue, a record that is an inner
+batch is given whole, whichever of its messages was asked for: clients take it apart.
 
-Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#getOffsetInQueueByTime``.
+Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#getOffsetInQueueByTime``,
+``BatchConsumeQueue#iterateFrom``.
 """
 
 import os
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Final
 
 from rmq_core.store.commitlog.log import CommitLog
@@ -16,16 +18,16 @@ from rmq_core.store.consumequeue.ext import ExtReader, MayMatchUnit
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.index.index import Index
-from rmq_core.store.read_batches import BatchReader, Matches
 from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, QueryResult, StoredUnit
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.index import MAX_LONG, TAGS_MARK
-from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, RECORD_VERSIONS, UNIT_BYTES
-from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, EXT_MAX_ADDRESS, FLAG_INNER_BATCH, RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, head_struct
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SYS_FLAG, head_struct
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
 from rmq_formats.errors import FormatError
 
+Matches = Callable[[memoryview], bool]
 _PLACE: Final = head_struct("size", "magic", "physical_offset")
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
 _NO_VIEW: Final = memoryview(b"")
@@ -37,18 +39,80 @@ LEAST_PULL_BYTES: Final = 100
 _MAX_CANDIDATES: Final = 4096  # index entries that one query follows: hot keys and collisions have long chains
 
 
+class BatchReader:
+    """Reads the records of one store's BatchConsumeQueues."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
+        """Read from a log; its last ``memory_bytes`` count as in memory."""
+        self._config = config
+        self._log = log
+        self._memory_bytes = memory_bytes
+
+    def get(
+        self,
+        queue: BatchQueue,
+        queue_offset: int,
+        limits: tuple[int, int],
+        tags_codes: Set[int] | None,
+        matches: Matches | None,
+    ) -> GetResult:
+        """Read the records of a queue from a queue offset on, which the queue has.
+
+        Args:
+            queue_offset: of a message of the first one.
+            limits: messages and bytes at most; the settings bound both as well. The first record is always given.
+            tags_codes: only records with one of these tags codes, and inner batches, whose tags are those of their
+                messages: clients look at these. The original gives no inner batch to who asks for tags.
+        """
+        max_count, max_bytes = limits
+        most_scanned = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
+        slices: list[memoryview] = []
+        count = size = removed = 0
+        following, last_physical = queue_offset, self._log.max_offset
+        is_filtered = tags_codes is not None or matches is not None
+        units = queue.read(queue.find_row(queue_offset), most_scanned if is_filtered else max_count)
+        first_base = -1
+        for unit in BATCH_UNIT.iter_unpack(units):
+            physical_offset, record_bytes, tags_code, _, base, messages, _, _ = unit
+            if first_base < 0:
+                first_base = base
+            if base - first_base >= most_scanned or (count and self._is_full(unit, count, size, max_count, max_bytes)):
+                break
+            following, last_physical = base + messages, physical_offset
+            record = self._log.record(physical_offset)
+            if record is None or len(record) != record_bytes:
+                removed += 1
+                continue
+            if tags_codes is not None and tags_code not in tags_codes and not _is_inner_batch(record):
+                continue
+            if matches is None or matches(record):
+                slices.append(record)
+                count, size = count + messages, size + record_bytes
+        status = GetStatus.FOUND
+        if not count:
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+        is_far = last_physical < self._log.max_offset - self._memory_bytes
+        return GetResult(status, following, queue.min_offset, queue.max_offset, slices, count, size, is_far)
+
+    def _is_full(self, unit: tuple[int, ...], count: int, size: int, max_count: int, max_bytes: int) -> bool:
+        """Return whether a read has no room for a unit's record. Source: ``DefaultMessageStore#isTheBatchFull``."""
+        physical_offset, record_bytes, messages = unit[0], unit[1], unit[5]
+        config, after = self._config, size + record_bytes
+        if count + messages > max_count or after > max_bytes:
+            return True
+        if physical_offset >= self._log.max_offset - self._memory_bytes:
+            return after > config.max_transfer_bytes_in_memory or count >= config.max_transfer_count_in_memory
+        return after > config.max_transfer_bytes_on_disk or count >= config.max_transfer_count_on_disk
+
+
+def _is_inner_batch(record: memoryview) -> bool:
+    return bool(SYS_FLAG.unpack_from(record)[0] & FLAG_INNER_BATCH)
+
+
 class StoreReader:
     """Reads messages of one store by queue offset, time, key and place."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, index: Index | None) -> None:
-        """Read from these.
-
-        Args:
-            config: the store's settings.
-            log: the records.
-            queues: their queues.
-            index: their keys; None without.
-        """
         self._config = config
         self._log = log
         self._queues = queues
@@ -72,13 +136,8 @@ class StoreReader:
         """Read messages of a queue from a queue offset on.
 
         Args:
-            topic: of the queue.
-            queue_id: of the queue.
-            queue_offset: of the first.
             max_count: at most so many; the settings bound count and bytes as well. The first is always given.
-            max_bytes: at most so many bytes.
             tags_codes: only messages with one of these tags codes; None takes all.
-            matches: only messages whose record this function accepts.
             may_match_unit: asked before that with store timestamp (ms) and bit map, where ConsumeQueueExt has them.
 
         Source: ``DefaultMessageStore#getMessage``.
@@ -228,11 +287,8 @@ class StoreReader:
         """Messages of a topic with a key, newest first.
 
         Args:
-            topic: of the messages.
-            key: what its kind says.
             max_count: at most so many; the settings bound it as well.
             begin_ms: earliest store time, to the second.
-            end_ms: latest store time.
             kind: one of KEYS or the UNIQ_KEY, the UNIQ_KEY alone, or TAGS, if the Index has them.
 
         Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
@@ -270,14 +326,6 @@ class StoreReader:
             return decode_record(record, physical_offset=physical_offset)
         except FormatError:
             return None
-
-    def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """Decode the message with an offset message id; None if there is none.
-
-        Raises:
-            DecodeError: the text is no offset message id.
-        """
-        return self.message(decode_message_id(msg_id)[1])
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First readable queue offset; if the queue does not exist 0, or -1 for a BatchConsumeQueue, as in Java."""

@@ -64,7 +64,6 @@ class PutResult(NamedTuple):
         physical_offset: of the record, or of a batch's first; -1 if nothing was stored.
         size: bytes appended, of all records.
         queue_offset: of the message, or of a batch's first.
-        message_count: messages stored.
         physical_offsets: of each message of a batch; empty for a single one.
         store_host: address and port as in the record.
     """
@@ -99,8 +98,6 @@ class GetResult(NamedTuple):
     Attributes:
         status: FOUND, or why there is nothing.
         next_offset: queue offset to go on with.
-        min_offset: first queue offset that is readable.
-        max_offset: queue offset of the next message to come.
         slices: stored records back to back, as slices of the mapped log; records that are neighbours there
             share one.
         message_count: records in them.
@@ -122,9 +119,6 @@ class Arrival(NamedTuple):
     """Messages that became readable in one queue.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
-        max_offset: queue offset one past the newest.
         tags_codes: of the new ones, in order; None where they may have any, as inner batches have many.
     """
 
@@ -140,7 +134,6 @@ class QueryResult(NamedTuple):
     Attributes:
         records: stored records, the newest first, as slices of the mapped log.
         last_update_timestamp_ms: store timestamp of the newest message with a key in the Index.
-        last_update_physical_offset: its physical offset.
     """
 
     records: list[memoryview]

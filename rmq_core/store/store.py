@@ -8,41 +8,32 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import ExitStack
 
-from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.commitlog.append import SHUTDOWN, Appender, Refusals
 from rmq_core.store.commitlog.append_bulk import BulkAppender
-from rmq_core.store.commitlog.boundaries import Boundaries
 from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
-from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.log import Boundaries, CommitLog
 from rmq_core.store.commitlog.quarantine import Quarantine
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
-from rmq_core.store.consumequeue.ext import MayMatchUnit
-from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.dispatch.kernel_loading import load_kernels
+from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.files.layouts import refuse_layouts
-from rmq_core.store.files.lock import lock_store
+from rmq_core.store.files.opening import lock_store, refuse_layouts
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
-from rmq_core.store.index.index import Index
-from rmq_core.store.index.tags import tags_from
+from rmq_core.store.index.index import Index, tags_from
 from rmq_core.store.maintenance.background import Background
-from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
-from rmq_core.store.maintenance.deletions import TopicDeletions
+from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport, TopicDeletions
 from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
 from rmq_core.store.parts import StoreParts
-from rmq_core.store.read import MAX_PULL_BYTES, StoreReader
-from rmq_core.store.read_batches import Matches
+from rmq_core.store.read import StoreReader
 from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
-from rmq_core.store.refusals import SHUTDOWN, Refusals
-from rmq_core.store.results import Boundary, GetResult, KeyKind, PutResult, QueryResult
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.hosts import Host
-from rmq_formats.codecs.index import MAX_LONG, NO_TAGS
-from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.index import NO_TAGS
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -50,12 +41,11 @@ _LOGGER = logging.getLogger(__name__)
 class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
+    Reads are the methods of ``StoreReader``; ``record`` and ``read_log_range`` are the log's, ``next_offset`` is the
+    appender's.
+
     Attributes:
-        config: its settings.
-        recovery: what opening it found.
-        disk: the file system that it is on.
         appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
-        bulk: appends batches.
         boundaries: where records begin in the log.
     """
 
@@ -77,12 +67,24 @@ class MessageStore:
         self._dispatch = Dispatch(
             log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), quarantine,
             tags_from=tags_from(config), to_light_queues=config.lmq_enabled)  # fmt: skip
-        self._reader = StoreReader(config, log, queues, index)
+        reader = StoreReader(config, log, queues, index)
+        self.get = reader.get
+        self.query = reader.query
+        self.message = reader.message
+        self.queue = reader.queue
+        self.min_offset = reader.min_offset
+        self.max_offset = reader.max_offset
+        self.offset_by_time = reader.offset_by_time
+        self.store_timestamp_ms = reader.store_timestamp_ms
+        self.is_in_memory = reader.is_in_memory
+        self.record = log.record
+        self.read_log_range = log.read_range
 
         def roll() -> bool:  # by what is made below
             return self._background.roll()
 
         self.appender = Appender(config, log, queues, store_host.to_bytes(), roll)
+        self.next_offset = self.appender.next_offset
         self.bulk = BulkAppender(self.appender, config, log, roll)
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
@@ -110,8 +112,6 @@ class MessageStore:
         """Open a store, creating it if there is none, and recover it.
 
         Args:
-            config: its settings.
-            now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system; this machine's by default.
             threads: for what is done beside the caller; this process's by default.
@@ -151,16 +151,6 @@ class MessageStore:
         self._background.start()
 
     # --- appending ----------------------------------------------------------------------
-    def put_batch(
-        self, topic: str, queue_id: int, batch: bytes, properties: bytes, born_timestamp_ms: int, born_host: bytes,
-        now_ms: int, *, sys_flag: int = 0, reconsume_times: int = 0, store_host: bytes | None = None,
-    ) -> PutResult:  # fmt: skip
-        """Append the messages of a client's batch, all or none; see ``BulkAppender.put_batch``."""
-        return self.bulk.put_batch(
-            topic, queue_id, batch, properties, born_timestamp_ms, born_host, now_ms, sys_flag=sys_flag,
-            reconsume_times=reconsume_times, store_host=store_host,
-        )  # fmt: skip
-
     def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append bytes of a master's log, as a slave does; they may begin and end within records.
 
@@ -168,10 +158,6 @@ class MessageStore:
             False if they do not belong at the end of this log, or cannot be taken now.
         """
         return not self._refusals.by_cause and self.bulk.put_encoded(physical_offset, data)
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message of a queue gets."""
-        return self.appender.next_offset(topic, queue_id)
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
         """Make readable what has been appended; call it after each batch of appends. See ``LiveDispatch.run``."""
@@ -182,73 +168,11 @@ class MessageStore:
     @property
     def has_more_to_dispatch(self) -> bool:
         """True if the last ``dispatch`` ended early."""
-        return self._live.has_more
+        return self._dispatch.has_more
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
         """Register a callback for queues with new messages; ``dispatch`` calls it while ``is_waiting`` is true."""
         self._live.on_dispatched(listener, is_waiting)
-
-    # --- reading ------------------------------------------------------------------------
-    def get(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, *, max_bytes: int = MAX_PULL_BYTES,
-        tags_codes: Set[int] | None = None, matches: Matches | None = None, may_match_unit: MayMatchUnit | None = None,
-    ) -> GetResult:  # fmt: skip
-        """Messages of a queue, from an offset on; see ``StoreReader.get``."""
-        return self._reader.get(
-            topic, queue_id, queue_offset, max_count, max_bytes=max_bytes, tags_codes=tags_codes, matches=matches,
-            may_match_unit=may_match_unit,
-        )  # fmt: skip
-
-    def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *,
-        kind: KeyKind = KeyKind.ANY,
-    ) -> QueryResult:  # fmt: skip
-        """Messages of a topic with a key, newest first; see ``StoreReader.query``."""
-        return self._reader.query(topic, key, max_count, begin_ms, end_ms, kind=kind)
-
-    def message(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message at a physical offset, decoded; None where none begins, or a damaged one."""
-        return self._reader.message(physical_offset)
-
-    def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """Return the message with an offset message id; None where there is none.
-
-        Raises:
-            DecodeError: not such an id.
-        """
-        return self._reader.message_by_id(msg_id)
-
-    def record(self, physical_offset: int) -> memoryview | None:
-        """Return the stored record at a physical offset; None where none begins."""
-        return self._log.record(physical_offset)
-
-    def read_log_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Return bytes of the log, for a slave; see ``CommitLog.read_range``."""
-        return self._log.read_range(physical_offset, most_bytes)
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Queue offset for a store time; see ``StoreReader.offset_by_time``."""
-        return self._reader.offset_by_time(topic, queue_id, time_ms, boundary)
-
-    def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """When a message of a queue was stored; None where there is none."""
-        return self._reader.store_timestamp_ms(topic, queue_id, queue_offset)
-
-    def queue(self, topic: str, queue_id: int) -> Queue | None:
-        """Return a queue, to look at its units; None where there is none."""
-        return self._reader.queue(topic, queue_id)
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Return whether a message is likely still in memory."""
-        return self._reader.is_in_memory(topic, queue_id, queue_offset)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """First readable queue offset; 0 for a queue that is not there."""
-        return self._reader.min_offset(topic, queue_id)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset one past the newest readable message."""
-        return self._reader.max_offset(topic, queue_id)
 
     # --- the disk -----------------------------------------------------------------------
     @property
@@ -390,7 +314,7 @@ class MessageStore:
                 "%(store)s: is not shut down in order: %(error)s", {"store": self.config.root, "error": error}
             )
             is_complete = False
-        self._queues.close()
+        self._queues.open_files.close_all()
         self._log.close()
         self._closing.close()
         return is_complete

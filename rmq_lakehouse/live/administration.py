@@ -7,7 +7,9 @@ from typing import Any, Final, TypeVar
 
 from rmq_core.client import Admin
 from rmq_core.client.errors import BrokerError, NoRouteError
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig, TopicOffset, parse_queue_key
+from rmq_core.remoting.bodies.codec import MessageQueue, parse_queue_key
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.bodies.stats import TopicOffset
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.loop import loop_factory
 from rmq_lakehouse.live.client import access_arguments, translate_errors

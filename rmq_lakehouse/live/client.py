@@ -22,7 +22,7 @@ from rmq_core.client.bulk.send import BulkSender, BulkUniqKeys
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.request import PullStatus
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC

@@ -22,7 +22,7 @@ from rmq_core.client.access import Access
 from rmq_core.client.bulk.send import BulkSender
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.options import ClientOptions
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError, StoreError
 from rmq_formats.read.log_end import readable_segments

@@ -18,14 +18,14 @@ from typing import Final
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import JSON, ROCKETMQ
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
-from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.remoting.settings import ServerSettings
 from rmq_formats.errors import FormatError
 from tests.broker.conftest import Asker, Clock, small_store
 

@@ -11,7 +11,8 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.timer.schedule import DelayOffsets
-from rmq_core.remoting.bodies import OffsetTable, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler

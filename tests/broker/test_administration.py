@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from rmq_core.broker.tables.stats import Stats
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicConfig, decode_body, queue_key
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, queue_key
+from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.config import StoreConfig

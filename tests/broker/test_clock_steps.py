@@ -12,7 +12,7 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.wall_clock import WallClock
 from rmq_core.client.pop.handles import Handles, ack_fields
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer

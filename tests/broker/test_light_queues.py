@@ -15,7 +15,9 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import consumer_offsets
 from rmq_core.broker.tables import names as table_names
-from rmq_core.remoting.bodies import OffsetTable, SubscriptionData, decode_body
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.pop import PopHandle, TopicKind, decode_offsets, decode_starts

@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import (
-    ConsumerData,
-    ConsumeTimeSpans,
-    HeartbeatData,
-    SubscriptionData,
-    TopicStats,
-    decode_body,
-    encode_body,
-)
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.stats import ConsumeTimeSpans, TopicStats
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES

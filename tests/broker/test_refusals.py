@@ -5,7 +5,9 @@ import logging
 
 import pytest
 
-from rmq_core.remoting.bodies import ConsumerConnection, ConsumerIdList, SubscriptionGroups, decode_body
+from rmq_core.remoting.bodies.clients import ConsumerConnection, ConsumerIdList
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import SubscriptionGroups
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from tests.broker.conftest import Asker
 

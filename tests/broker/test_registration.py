@@ -15,7 +15,8 @@ from rmq_core.broker.cluster import registration
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request

@@ -8,7 +8,9 @@ import pytest
 from rmq_core.broker.processors.runtime_info import _readable
 from rmq_core.broker.tables.stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, Stats
 from rmq_core.broker.tables.store_times import StoreTimes
-from rmq_core.remoting.bodies import BrokerStats, KVTable, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import KVTable
+from rmq_core.remoting.bodies.stats import BrokerStats
 from rmq_core.remoting.codes import RequestCode
 from tests.broker.conftest import Asker, Clock
 

@@ -6,7 +6,7 @@ from struct import pack
 import pytest
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.message_id import decode_message_id

@@ -7,7 +7,8 @@ import pytest
 import uvloop
 
 from rmq_core.client import MessageQueue, ReceivedMessage
-from rmq_core.remoting.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.routes import BrokerData, QueueData, TopicRouteData
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.header import RemotingCommand

@@ -16,7 +16,7 @@ from rmq_core.client import (
     PushConsumer,
     StartPosition,
 )
-from rmq_core.remoting.bodies import parse_queue_key
+from rmq_core.remoting.bodies.codec import parse_queue_key
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.loop import run
 from tests.client.consumer_scenarios import topic_queues

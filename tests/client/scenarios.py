@@ -33,7 +33,7 @@ from rmq_core.client import (
     TransactionState,
 )
 from rmq_core.client.producer.selectors import by_hash
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import RemotingCommand, request

@@ -17,7 +17,8 @@ from rmq_core.client import (
     TransactionState,
 )
 from rmq_core.client.options import DEFAULT_INSTANCE
-from rmq_core.remoting.bodies import ConsumerIdList, encode_body
+from rmq_core.remoting.bodies.clients import ConsumerIdList
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.errors import ConnectError
 from rmq_formats.errors import OptionError
 from tests.client.conftest import FakeCluster

@@ -13,7 +13,8 @@ import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import HaStatus, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.stats import HaStatus
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import RemotingCommand, request

@@ -8,7 +8,8 @@ import pytest
 from rmq_core.ha import master as ha_master
 from rmq_core.ha.frames import encode_push, encode_report
 from rmq_core.ha.log_comparison import FROM_START, REPEATS_AT_START
-from rmq_core.remoting.bodies import HaStatus, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.stats import HaStatus
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually
 from tests.ha.conftest import FILE_BYTES, caught_up, log_of, running, slave_of, store_of, written

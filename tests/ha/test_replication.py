@@ -9,7 +9,9 @@ from struct import pack
 import pytest
 
 from rmq_core.ha.slave import HaSlave
-from rmq_core.remoting.bodies import HaStatus, OffsetTable, TopicConfig, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable, TopicConfig
+from rmq_core.remoting.bodies.stats import HaStatus
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.files.disk import Disk

@@ -11,7 +11,7 @@ import pytest
 from rmq_core.client import PullConsumer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import TopicConfig
+from rmq_core.remoting.bodies.configs import TopicConfig
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store_of
 from tests.ha.test_replication import fill

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_core.client import Admin, ClientOptions, Credentials, Tls
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
 from tests.interop import go_peer, peer
 from tests.support.certificates import Authority

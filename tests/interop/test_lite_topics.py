@@ -10,7 +10,7 @@ import pytest
 
 from rmq_core.client import Admin
 from rmq_core.proxy.server import Proxy
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
 from tests.interop import peer
 from tests.interop.test_grpc_clients import played

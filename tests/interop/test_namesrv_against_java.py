@@ -19,7 +19,8 @@ from typing import IO, Any
 
 import pytest
 
-from rmq_core.remoting.bodies import ClusterInfo, TopicRouteData, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import ClusterInfo, TopicRouteData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand, request

@@ -18,7 +18,7 @@ def put_some(store: MessageStore, dice: random.Random, number: int) -> PutResult
     if dice.randrange(6) == 0:
         batch = batch_of([(dice.randbytes(1 + dice.randrange(30)), b"KEYS\x01b%d" % part)
                           for part in range(dice.randrange(1, 6))])  # fmt: skip
-        return store.put_batch(topic, queue_id, batch, properties, now_ms - 5, born_host, now_ms)
+        return store.bulk.put_batch(topic, queue_id, batch, properties, now_ms - 5, born_host, now_ms)
     body = dice.randbytes(dice.choice([1, 20, 300]) + dice.randrange(40))
     sys_flag = dice.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x2, 0x301])
     return store.appender.put(topic, queue_id, body, properties, now_ms - 5, born_host, now_ms, sys_flag=sys_flag)
@@ -60,6 +60,6 @@ class SteppedStore:
     def abandon(self) -> None:
         """Let go of its files, without a word to the disk: as a process that was killed leaves them."""
         store = self.store
-        store._queues.close()
+        store._queues.open_files.close_all()
         store._log.close()
         store._closing.close()

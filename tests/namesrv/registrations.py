@@ -1,7 +1,8 @@
 """Registrations that the tests of this directory share."""
 
-from rmq_core.namesrv.routes.route_info import Registered, RouteInfo
-from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigAndMapping
+from rmq_core.namesrv.route_info import Registered, RouteInfo
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConfigAndMapping
+from rmq_core.remoting.bodies.routes import RegisterBrokerBody
 from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 
 

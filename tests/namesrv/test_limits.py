@@ -10,7 +10,7 @@ import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import encode_registration
+from rmq_core.remoting.bodies.routes import encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import write_fields

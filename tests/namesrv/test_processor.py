@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
-from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, encode_body, encode_registration
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import DataVersion
+from rmq_core.remoting.bodies.routes import RegisterBrokerBody, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand, request

@@ -3,17 +3,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.routes.route_info import Registered, RouteInfo, RouteOptions
-from rmq_core.remoting.bodies import (
-    BrokerData,
-    DataVersion,
-    QueueData,
-    RegisterBrokerBody,
-    TopicConfigAndMapping,
-    TopicQueueMapping,
-    TopicRouteData,
-)
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.route_info import Registered, RouteInfo, RouteOptions
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicQueueMapping
+from rmq_core.remoting.bodies.routes import BrokerData, QueueData, RegisterBrokerBody, TopicRouteData
 from tests.namesrv.registrations import broker, identity, register, topics
 
 

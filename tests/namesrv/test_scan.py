@@ -7,7 +7,7 @@ import pytest
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import request
-from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.remoting.settings import ServerSettings
 from tests.namesrv.conftest import Asker
 from tests.namesrv.registrations import broker, topics
 from tests.namesrv.test_processor import content, register

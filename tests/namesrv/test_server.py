@@ -6,7 +6,7 @@ import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import encode_registration
+from rmq_core.remoting.bodies.routes import encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ListenError

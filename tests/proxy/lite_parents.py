@@ -12,7 +12,7 @@ import grpc.aio
 from rmq_core.client import Admin
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from tests.proxy.conftest import Caller, named, seconds
 
 _NUMBERS = itertools.count()

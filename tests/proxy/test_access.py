@@ -23,9 +23,10 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.required_permissions import CALLS
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.access.server_tls import read_tls_file
-from rmq_core.remoting.bodies import encode_body, encode_registration
-from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rmq_core.remoting.access.tls import read_tls_file
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rmq_core.remoting.bodies.routes import encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import write_fields

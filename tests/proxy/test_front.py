@@ -15,7 +15,7 @@ from rmq_core.proxy.access import address_of
 from rmq_core.proxy.front import FORWARDED_CLIENTS
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.access.server_tls import read_tls_file
+from rmq_core.remoting.access.tls import read_tls_file
 from rmq_core.remoting.errors import ListenError
 from tests.proxy.conftest import Caller, named
 

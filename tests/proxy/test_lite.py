@@ -18,8 +18,9 @@ from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, decode_body
-from rmq_core.remoting.bodies.lite import LiteSubscriptions
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.pop import LiteSubscriptions
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import request
 from rmq_core.remoting.pop_requests import PopAnswer

@@ -14,7 +14,7 @@ from rmq_core.proxy.presence import split_report, version_of
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import ProxiedClient
+from rmq_core.remoting.bodies.clients import ProxiedClient
 from tests.proxy.conftest import Caller, named
 
 

@@ -13,7 +13,7 @@ from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.sending import TransactionId
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo
+from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo
 from tests.broker.access.test_guard import Door, send_fields
 from tests.broker.access.test_push_rights import half_fields
 from tests.broker.conftest import eventually

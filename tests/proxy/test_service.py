@@ -12,7 +12,7 @@ import pytest
 from rmq_core.client import Admin, Message, Producer
 from rmq_core.proxy.popped import Receipt
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.hashing import consistent_hash
 from tests.broker.conftest import eventually
 from tests.proxy.conftest import Caller, named, seconds

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_core.store.config import StoreConfig
-from rmq_core.store.index.tags import tags_from as tags_from_of_broker
+from rmq_core.store.index.index import tags_from as tags_from_of_broker
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, parse_index_tags
 from rmq_formats.codecs.properties import encode_properties

@@ -6,36 +6,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.remoting import bodies
-from rmq_core.remoting.bodies import (
-    BrokerData,
-    ClusterInfo,
-    ConsumerConnection,
-    DataVersion,
-    HeartbeatData,
-    KVTable,
-    LockBatchRequest,
-    LockBatchResponse,
+from rmq_core.remoting.bodies import clients, configs, pop, routes, stats
+from rmq_core.remoting.bodies.clients import ConsumerConnection, HeartbeatData, LockBatchRequest, LockBatchResponse
+from rmq_core.remoting.bodies.codec import (
+    BodyStruct,
     MessageQueue,
-    OffsetsBody,
+    decode_body,
+    encode_body,
+    parse_queue_key,
+    queue_key,
+)
+from rmq_core.remoting.bodies.configs import (
+    DataVersion,
     OffsetTable,
-    RegisterBrokerBody,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigAndMapping,
     TopicConfigs,
-    TopicOffset,
     TopicQueueMapping,
-    TopicRouteData,
-    TopicStats,
-    decode_body,
-    decode_registration,
-    encode_body,
-    encode_registration,
-    lite,
-    parse_queue_key,
-    queue_key,
 )
+from rmq_core.remoting.bodies.routes import (
+    BrokerData,
+    ClusterInfo,
+    KVTable,
+    RegisterBrokerBody,
+    TopicRouteData,
+    decode_registration,
+    encode_registration,
+)
+from rmq_core.remoting.bodies.stats import OffsetsBody, TopicOffset, TopicStats
 from rmq_formats.errors import DecodeError, FormatError
 from tests.remoting.command_strategies import TEXTS, damaged
 
@@ -86,7 +85,7 @@ LITE = (
         (GROUP, SubscriptionGroupConfig),
         (CONNECTION, ConsumerConnection),
         (LOCK, LockBatchRequest),
-        (LITE, lite.LiteSubscriptions),
+        (LITE, pop.LiteSubscriptions),
         (b'{"lockOKMQSet":[{"brokerName":"b","queueId":0,"topic":"T"}]}', LockBatchResponse),
         (b'{"table":{"k":"v"}}', KVTable),
         (b'{"counter":1,"stateVersion":2,"timestamp":3}', DataVersion),
@@ -97,20 +96,20 @@ def test_java_s_own_bytes_come_back_byte_for_byte(sample: bytes, kind: type[msgs
     assert encode_body(decode_body(sample, kind)) == sample
 
 
-def all_structs() -> list[type[bodies.BodyStruct]]:
-    found = [value for name in bodies.__all__ if isinstance(value := getattr(bodies, name), type)]
-    found += [value for value in vars(lite).values() if isinstance(value, type) and value not in found]
-    return [kind for kind in found if issubclass(kind, bodies.BodyStruct) and kind is not bodies.BodyStruct]
+def all_structs() -> list[type[BodyStruct]]:
+    values = (value for module in (clients, configs, pop, routes, stats) for value in vars(module).values())
+    structs = dict.fromkeys(value for value in values if isinstance(value, type) and issubclass(value, BodyStruct))
+    return [kind for kind in structs if kind is not BodyStruct]
 
 
 @pytest.mark.parametrize("kind", all_structs(), ids=lambda kind: kind.__name__)
-def test_members_stand_in_java_s_order(kind: type[bodies.BodyStruct]) -> None:
+def test_members_stand_in_java_s_order(kind: type[BodyStruct]) -> None:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     assert names == sorted(names)
 
 
 @pytest.mark.parametrize("kind", all_structs(), ids=lambda kind: kind.__name__)
-def test_absent_members_have_defaults_and_nulls_count_as_absent(kind: type[bodies.BodyStruct]) -> None:
+def test_absent_members_have_defaults_and_nulls_count_as_absent(kind: type[BodyStruct]) -> None:
     fields = msgspec.structs.fields(kind)
     if any(field.required for field in fields):
         return
@@ -267,7 +266,7 @@ def test_a_registration_damaged_at_any_byte_gives_a_typed_error_or_a_registratio
 
 
 def test_a_registration_that_inflates_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_core.remoting.bodies.registration.MAX_INFLATED_BYTES", 1000)
+    monkeypatch.setattr("rmq_core.remoting.bodies.routes.MAX_INFLATED_BYTES", 1000)
     with pytest.raises(FormatError, match="inflates to too much"):
         decode_registration(zlib.compress(bytes(100_000)), True, 479)
 

@@ -5,24 +5,19 @@ from typing import Any
 
 import pytest
 
-from rmq_core.remoting.bodies import (
-    ConsumerData,
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, LockBatchRequest
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
+from rmq_core.remoting.bodies.configs import (
     DataVersion,
     GroupConfigList,
-    HeartbeatData,
-    KVTable,
-    LockBatchRequest,
-    MessageQueue,
     MessageRequestMode,
     OffsetTable,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigList,
-    TopicList,
-    decode_body,
 )
-from rmq_core.remoting.bodies.lite import LiteSubscriptions
-from rmq_core.remoting.bodies.pop import QueryAssignment
+from rmq_core.remoting.bodies.pop import LiteSubscriptions, QueryAssignment
+from rmq_core.remoting.bodies.routes import KVTable, TopicList
 from rmq_formats.errors import DecodeError
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from rmq_core.remoting.bodies import decode_registration, encode_registration
+from rmq_core.remoting.bodies.routes import decode_registration, encode_registration
 from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError
 from tests.remoting import test_bodies as bodies

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_core.remoting import tls_detector
-from rmq_core.remoting.access.server_tls import ServerTls, TlsMode, TlsSettings, read_tls_file
-from rmq_core.remoting.access.tls import Tls
+from rmq_core.remoting.access.tls import ServerTls, Tls, TlsMode, TlsSettings, read_tls_file
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import ConnectError, TransportError
 from rmq_core.remoting.frames import encode_frame

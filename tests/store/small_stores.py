@@ -139,7 +139,7 @@ def put_any(store: MessageStore, source: random.Random, number: int, now_ms: int
             (source.randbytes(1 + source.randrange(30)), b"KEYS\x01b%d" % part)
             for part in range(source.randrange(1, 9))
         ]
-        result = store.put_batch(topic, queue_id, batch_of(inner), properties, now_ms - 5, born_host, now_ms)
+        result = store.bulk.put_batch(topic, queue_id, batch_of(inner), properties, now_ms - 5, born_host, now_ms)
     else:
         result = store.appender.put(
             topic, queue_id, body, properties, now_ms - 5, born_host, now_ms, flag=source.randrange(-5, 5),

@@ -17,6 +17,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import ALL_TAGS
 from rmq_formats.codecs.layout import EXT_FILE_BYTES, LOST_UNIT_SIZE, UNIT_BYTES
+from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import decode_record
 from rmq_offline.repair.job import repair_store
 from rmq_offline.tasks.runner import ProcessRunner
@@ -64,7 +65,7 @@ def test_every_message_is_served(copied: tuple[Path, StoreConfig], crashed: bool
     assert store.recovery.damages + store.recovery.tail == ()
     assert store.max_physical_offset == wanted[-1]["physical_offset"] + wanted[-1]["size"]
     for message in wanted:
-        got = store.message_by_id(message["msg_id"])
+        got = store.message(decode_message_id(message["msg_id"])[1])
         assert got is not None
         assert (got.physical_offset, got.body) == (message["physical_offset"], b64decode(message["body_base64"]))
         for key in got.keys if got.uniq_key is None else (*got.keys, got.uniq_key):

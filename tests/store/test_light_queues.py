@@ -70,7 +70,7 @@ def append_again(store: MessageStore, message: StoredMessage) -> PutResult:
         if PLACES not in message.properties:
             head = pack(">iiiii", 22 + len(message.body) + len(properties), 0, 0, message.flag, len(message.body))
             batch = head + message.body + pack(">h", len(properties)) + properties
-            return store.put_batch(
+            return store.bulk.put_batch(
                 message.topic, message.queue_id, batch, b"", *about, store_host=message.store_host.to_bytes()
             )
         properties = encode_properties({**message.properties, PLACES: "wrong"})  # it is computed
@@ -172,9 +172,9 @@ def test_a_name_that_stands_twice_takes_one_place(open_store: Opener) -> None:
 def test_batches_get_no_places_and_may_bring_none(open_store: Opener) -> None:
     store = open_store(**LIGHT)
     batch = batch_of([(b"one", light("x")), (b"two", light("x"))])
-    assert store.put_batch("T", 0, batch, b"", NOW_MS, HOST, NOW_MS).status is PutStatus.PUT_OK
+    assert store.bulk.put_batch("T", 0, batch, b"", NOW_MS, HOST, NOW_MS).status is PutStatus.PUT_OK
     for own, common in ((light("x", **{PLACES: "9"}), b""), (light("x"), b"INNER_MULTI_QUEUE_OFFSET\x019\x02")):
-        result = store.put_batch("T", 0, batch_of([(b"one", own)]), common, NOW_MS, HOST, NOW_MS)
+        result = store.bulk.put_batch("T", 0, batch_of([(b"one", own)]), common, NOW_MS, HOST, NOW_MS)
         assert result.status is PutStatus.MESSAGE_ILLEGAL
     store.dispatch()
     assert list(store.topics()) == ["T"]

@@ -17,8 +17,8 @@ import msgspec
 
 from rmq_core.broker.access.policies import Entry, canonical_entry, parse_entry, refusal
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
-from rmq_core.remoting.bodies import BodyStruct, decode_body
-from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rmq_core.remoting.bodies.codec import BodyStruct, decode_body
+from rmq_core.remoting.bodies.configs import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_formats.errors import DecodeError, OptionError, StoreError

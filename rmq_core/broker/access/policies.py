@@ -13,7 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from rmq_core.remoting.bodies.access import PolicyEntryInfo
+from rmq_core.remoting.bodies.configs import PolicyEntryInfo
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 

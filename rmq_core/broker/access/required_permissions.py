@@ -21,20 +21,17 @@ from rmq_core.broker.access.policies import (
     group_permission,
     topic_permission,
 )
-from rmq_core.remoting.bodies import (
-    CheckClientBody,
+from rmq_core.remoting.bodies.clients import CheckClientBody, HeartbeatData, LockBatchRequest
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import (
     GroupConfigList,
     GroupsToDelete,
-    HeartbeatData,
-    LockBatchRequest,
     MessageRequestMode,
     SubscriptionGroupConfig,
     TopicConfigList,
-    TopicList,
-    decode_body,
 )
-from rmq_core.remoting.bodies.lite import LiteSubscriptions
-from rmq_core.remoting.bodies.pop import BatchAcks, QueryAssignment
+from rmq_core.remoting.bodies.pop import BatchAcks, LiteSubscriptions, QueryAssignment
+from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand

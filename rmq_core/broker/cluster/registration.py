@@ -14,7 +14,8 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.table_file import log
-from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import KVTable, RegisterBrokerBody, TopicRouteData, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop

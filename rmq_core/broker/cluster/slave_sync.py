@@ -16,14 +16,8 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import BATCH_QUEUES, QUEUE_TYPE
 from rmq_core.broker.tables.table_file import log
 from rmq_core.broker.timer.schedule import DelayOffsets, Schedule
-from rmq_core.remoting.bodies import (
-    OffsetTable,
-    SubscriptionGroups,
-    TopicConfig,
-    TopicConfigs,
-    TopicsOfMaster,
-    decode_body,
-)
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable, SubscriptionGroups, TopicConfig, TopicConfigs, TopicsOfMaster
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError

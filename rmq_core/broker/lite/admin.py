@@ -15,8 +15,8 @@ from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.bodies import ConsumeOffset, TopicOffset, encode_body
-from rmq_core.remoting.bodies.lite import (
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.pop import (
     BrokerLiteInfo,
     ClientGroup,
     LiteClientInfo,
@@ -25,12 +25,13 @@ from rmq_core.remoting.bodies.lite import (
     LiteTopicInfo,
     ParentTopicInfo,
 )
+from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import Topic
 from rmq_formats.codecs.topics import lite_parts
 

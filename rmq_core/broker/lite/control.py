@@ -13,8 +13,8 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.attributes import MAX_LONG
 from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.bodies import decode_body
-from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.pop import LiteSubscription, LiteSubscriptions
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError

@@ -13,7 +13,7 @@ from rmq_core.broker.tables.attributes import (
     LITE_WILDCARD,
 )
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.bodies.lite import LITE_PARENT
+from rmq_core.remoting.bodies.pop import LITE_PARENT
 from rmq_formats.codecs.properties import parse_decimal
 
 _MOST_EVENTS: Final = 100_000  # of a client: capacity of the original's queue

@@ -15,7 +15,8 @@ from rmq_core.broker.processors.topic_admin import check_deletable
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
-from rmq_core.remoting.bodies import TopicList, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited
 from rmq_core.remoting.fields import read_fields

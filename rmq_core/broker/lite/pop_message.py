@@ -21,9 +21,8 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import PopLiteAnswer, PopLiteMessage
 from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, MOST_MESSAGES
-from rmq_core.remoting.pop_requests import Notification, NotificationAnswer
+from rmq_core.remoting.pop_requests import Notification, NotificationAnswer, PopLiteAnswer, PopLiteMessage
 
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _MOST_ID_CHARS: Final = 255  # of a client, and of an attempt

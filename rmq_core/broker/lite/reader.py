@@ -12,7 +12,7 @@ from rmq_core.broker.pop.reader import ENOUGH_BYTES, OFFSET_MOVED, get_pop_offse
 from rmq_core.broker.pop.records import read_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
-from rmq_core.remoting.lite_requests import PopLiteMessage
+from rmq_core.remoting.pop_requests import PopLiteMessage
 from rmq_core.store.results import GetResult, GetStatus, split_records
 
 _QUEUE_ID: Final = 0

@@ -8,7 +8,7 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.remoting.bodies import TopicRouteData
+from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 

@@ -15,12 +15,12 @@ from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.remoting.bodies.lite import OffsetOption
+from rmq_core.remoting.bodies.pop import OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
-from rmq_core.remoting.lite_requests import NotifyUnsubscribeLite
+from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
 from rmq_formats.codecs.topics import lite_parts
 
 log = logging.getLogger("rmq.broker.lite")

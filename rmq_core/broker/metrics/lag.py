@@ -18,7 +18,7 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
-from rmq_core.store.consumequeue.estimate import estimate_count
+from rmq_core.store.consumequeue.queue import estimate_count
 
 _LABELS: Final = ("cluster", "consumer_group", "is_retry", "is_system", "node_id", "node_type", "topic")
 _SYSTEM_GROUP_PREFIX: Final = names.SYSTEM_GROUP_PREFIX.lower()

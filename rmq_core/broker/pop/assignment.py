@@ -14,16 +14,10 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.pending_changes import PendingChanges
 from rmq_core.broker.tables.table_file import TableFile
-from rmq_core.remoting.allocation import Allocation, averagely, by_circle
-from rmq_core.remoting.bodies import (
-    MessageQueue,
-    MessageRequestMode,
-    MessageRequestModes,
-    TopicRouteData,
-    decode_body,
-    encode_body,
-)
-from rmq_core.remoting.bodies.pop import Assignment, Assignments, QueryAssignment
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
+from rmq_core.remoting.bodies.configs import MessageRequestMode, MessageRequestModes
+from rmq_core.remoting.bodies.pop import Allocation, Assignment, Assignments, QueryAssignment, averagely, by_circle
+from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

@@ -7,7 +7,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.subscription_filter import Filter, filter_of, is_tag_type, subscription
 from rmq_core.broker.tables.topics import has_batch_queues
-from rmq_core.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_formats.sql92 import SqlError

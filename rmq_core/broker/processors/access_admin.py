@@ -23,8 +23,8 @@ from rmq_core.broker.access.accounts import (
 from rmq_core.broker.access.guard import audit
 from rmq_core.broker.access.policies import refusal
 from rmq_core.remoting.access.acl import ACCESS_KEY
-from rmq_core.remoting.bodies import decode_body
-from rmq_core.remoting.bodies.access import AclInfo, UserInfo
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import AclInfo, UserInfo
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

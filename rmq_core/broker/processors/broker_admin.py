@@ -12,7 +12,9 @@ from rmq_core.broker.processors.runtime_info import runtime_info
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.timer.schedule import Schedule
 from rmq_core.broker.timer.service import Timers
-from rmq_core.remoting.bodies import DataVersion, KVTable, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import DataVersion
+from rmq_core.remoting.bodies.routes import KVTable
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

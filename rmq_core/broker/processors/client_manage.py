@@ -17,7 +17,7 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client, ConsumerGroup, Peer, Proxied, silent
 from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
 from rmq_core.remoting import fastjson
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.clients import (
     CheckClientBody,
     ConsumerData,
     ConsumerIdList,
@@ -26,9 +26,8 @@ from rmq_core.remoting.bodies import (
     LockBatchResponse,
     LongHeartbeat,
     ProducerData,
-    decode_body,
-    encode_body,
 )
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields, write_fields

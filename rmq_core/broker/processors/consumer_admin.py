@@ -12,17 +12,14 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.timer.schedule import Schedule
-from rmq_core.remoting.bodies import (
-    BodyStruct,
+from rmq_core.remoting.bodies.codec import BodyStruct, MessageQueue, encode_body, queue_key
+from rmq_core.remoting.bodies.stats import (
     BrokerConsumeStats,
     ConsumeOffset,
     ConsumeStats,
     ConsumeTimeSpans,
-    MessageQueue,
     OffsetsBody,
     QueueTimeSpan,
-    encode_body,
-    queue_key,
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler

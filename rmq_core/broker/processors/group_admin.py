@@ -9,21 +9,18 @@ from collections.abc import Iterable
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.clients import (
     ConnectionBody,
     ConsumerConnection,
-    GroupConfigList,
-    GroupsToDelete,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
     QuerySubscription,
-    SubscriptionGroupConfig,
-    TopicList,
-    decode_body,
-    encode_body,
 )
-from rmq_core.remoting.bodies.lite import LITE_PARENT
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.configs import GroupConfigList, GroupsToDelete, SubscriptionGroupConfig
+from rmq_core.remoting.bodies.pop import LITE_PARENT
+from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

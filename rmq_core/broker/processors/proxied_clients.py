@@ -14,7 +14,8 @@ from typing import Final
 from rmq_core.broker.processors.client_manage import ClientManageProcessor
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client, Login, Proxied
-from rmq_core.remoting.bodies import ProxiedClient, ProxiedClients, decode_body
+from rmq_core.remoting.bodies.clients import ProxiedClient, ProxiedClients
+from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

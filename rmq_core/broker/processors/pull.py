@@ -15,7 +15,8 @@ from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
-from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

@@ -15,7 +15,7 @@ from rmq_core.broker.tables.timer_admission import drop as drop_times
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
-from rmq_core.remoting.bodies import TopicConfig
+from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ResponseError
@@ -266,7 +266,7 @@ class MessageWriter:
         properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
-        result = self._state.store.put_batch(
+        result = self._state.store.bulk.put_batch(
             fields.topic, queue_id, bytes(request.body), encode_properties(properties), fields.born_timestamp,
             connection.remote_host, self._state.clock_ms(), sys_flag=sys_flag,
             reconsume_times=fields.reconsume_times or 0,

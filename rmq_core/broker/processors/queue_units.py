@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.subscription_filter import Filter, filter_of, is_tag_type
-from rmq_core.remoting.bodies import SubscriptionData, encode_body
-from rmq_core.remoting.bodies.queue_units import QueueExtData, QueueUnit, QueueUnits
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.stats import QueueExtData, QueueUnit, QueueUnits
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

@@ -13,20 +13,11 @@ from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
-from rmq_core.remoting.bodies import (
-    GroupList,
-    MessageQueue,
-    TopicConfig,
-    TopicConfigList,
-    TopicList,
-    TopicOffset,
-    TopicsOfMaster,
-    TopicStats,
-    decode_body,
-    encode_body,
-    queue_key,
-)
-from rmq_core.remoting.bodies.configs import parse_attribute_changes
+from rmq_core.remoting.bodies.clients import GroupList
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, queue_key
+from rmq_core.remoting.bodies.configs import TopicConfig, TopicConfigList, TopicsOfMaster, parse_attribute_changes
+from rmq_core.remoting.bodies.routes import TopicList
+from rmq_core.remoting.bodies.stats import TopicOffset, TopicStats
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.remoting.bodies.configs import ADD, DELETE
-from rmq_core.remoting.bodies.lite import LITE_PARENT, LITE_QUOTA
+from rmq_core.remoting.bodies.pop import LITE_PARENT, LITE_QUOTA
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
+from rmq_core.remoting.bodies.clients import ConsumerData, SubscriptionData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ConnectionLostError, ResponseError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
-from rmq_core.remoting.bodies import DataVersion, OffsetTable
+from rmq_core.remoting.bodies.configs import DataVersion, OffsetTable
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 

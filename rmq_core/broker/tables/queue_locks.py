@@ -6,7 +6,7 @@ Source: ``RebalanceLockManager``.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 
 LOCK_LIFE_MS: Final = 60_000  # a lock that its owner does not renew for so long is free
 LOCK_BYTES: Final = 512  # what a lock takes, without its owner's client id

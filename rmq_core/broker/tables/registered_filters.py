@@ -13,9 +13,9 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.subscription_filter import SQL92, Filter, is_tag_type, sql_filter
 from rmq_core.broker.tables.table_file import TableFile, TableFiles, log
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.configs import BloomBits, FilterTable, GroupFilter, TopicFilters
-from rmq_core.store.read_batches import Matches
+from rmq_core.store.read import Matches
 from rmq_formats.codecs.consumequeue_ext import BloomFilter
 from rmq_formats.codecs.layout import PROPERTY_RETRY_TOPIC
 from rmq_formats.codecs.properties import raw_property

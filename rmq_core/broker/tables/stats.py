@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from rmq_core.broker.tables.store_times import StoreTimes
-from rmq_core.remoting.bodies import BrokerStats, BrokerStatsItem
+from rmq_core.remoting.bodies.stats import BrokerStats, BrokerStatsItem
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"

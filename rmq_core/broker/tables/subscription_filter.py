@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.store.consumequeue.ext import MayMatchUnit
-from rmq_core.store.read_batches import Matches
+from rmq_core.store.read import Matches
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from rmq_formats.codecs.properties import raw_property

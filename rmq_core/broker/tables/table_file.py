@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from rmq_core.broker.slices import Sliced, Slices
-from rmq_core.remoting.bodies import decode_body
+from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.store.files import config_files
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads

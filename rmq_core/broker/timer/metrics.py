@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import field
 
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
-from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_core.remoting.bodies.configs import DataVersion
 from rmq_formats.codecs.hashing import java_string_hash
 
 _FILE: Final = "timermetrics"

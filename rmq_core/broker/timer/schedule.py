@@ -13,8 +13,8 @@ from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.timer.records import stored_messages
-from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct, Int, Long
+from rmq_core.remoting.bodies.configs import DataVersion
 from rmq_core.store.results import GetStatus, PutStatus
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from rmq_formats.codecs.properties import parse_decimal

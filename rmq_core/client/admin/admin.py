@@ -26,24 +26,15 @@ from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import (
-    ClusterInfo,
-    ConsumerConnection,
-    ConsumeStats,
-    KVTable,
-    MessageQueue,
-    OffsetsBody,
-    SubscriptionGroupConfig,
-    TopicList,
-    TopicRouteData,
-    TopicStats,
-    decode_body,
-    encode_body,
-    parse_queue_key,
-)
+from rmq_core.remoting.bodies.clients import ConsumerConnection
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.routes import ClusterInfo, KVTable, TopicList, TopicRouteData
+from rmq_core.remoting.bodies.stats import ConsumeStats, OffsetsBody, TopicStats
 from rmq_core.remoting.codes import MASTER_ID, ORDER_TOPIC_CONFIG, UNIQUE_KEY_QUERY, RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv, KVConfigKey, KVConfigValue
 from rmq_core.remoting.requests import (
     ConsumerGroupName,
@@ -55,7 +46,6 @@ from rmq_core.remoting.requests import (
     Topic,
     ViewMessage,
 )
-from rmq_core.remoting.service import Service
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC

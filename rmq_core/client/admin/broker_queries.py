@@ -6,28 +6,22 @@ Source: ``MQClientAPIImpl``.
 from typing import Final
 
 from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.remoting.bodies import (
-    BrokerConsumeStats,
-    BrokerStats,
+from rmq_core.remoting.bodies.clients import (
     ConsumeDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
-    ConsumeStats,
     GroupList,
-    OffsetsBody,
-    OffsetTable,
     ProducerConnection,
-    SubscriptionGroups,
-    TopicConfigs,
-    TopicList,
-    TopicStats,
-    decode_body,
 )
-from rmq_core.remoting.bodies.lite import BrokerLiteInfo, LiteClientInfo, LiteGroupInfo, LiteTopicInfo, ParentTopicInfo
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable, SubscriptionGroups, TopicConfigs
+from rmq_core.remoting.bodies.pop import BrokerLiteInfo, LiteClientInfo, LiteGroupInfo, LiteTopicInfo, ParentTopicInfo
+from rmq_core.remoting.bodies.routes import TopicList
+from rmq_core.remoting.bodies.stats import BrokerConsumeStats, BrokerStats, ConsumeStats, OffsetsBody, TopicStats
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.lite_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import (
     CloneGroupOffset,
     ConsumeDirectly,

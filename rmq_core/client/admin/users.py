@@ -4,8 +4,8 @@ Source: ``MQClientAPIImpl#createUser`` … ``#listAcl``.
 """
 
 from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.remoting.bodies import decode_body, encode_body
-from rmq_core.remoting.bodies.access import AclInfo, UserInfo
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.configs import AclInfo, UserInfo
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.requests import AccessFields
 

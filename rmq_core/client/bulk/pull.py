@@ -16,7 +16,9 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import ClusterInfo, MessageQueue, SubscriptionData, TopicList, decode_body
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
+from rmq_core.remoting.bodies.routes import ClusterInfo, TopicList
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import read_fields

@@ -20,7 +20,7 @@ from rmq_core.client.message import SendStatus
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import TransportError

@@ -17,15 +17,17 @@ from rmq_core.client.cluster.routes import Route, route_of, template_data
 from rmq_core.client.errors import BrokerError, NoRouteError, is_refusal
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
+from rmq_core.remoting.bodies.clients import HeartbeatData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
+from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import Fields, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.namesrv_requests import GetRoute
-from rmq_core.remoting.service import Service
 from rmq_core.remoting.uniq_key import local_ip
 from rmq_formats.errors import OptionError, RmqError
 

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.remoting.bodies import MessageQueue, QueueData, TopicRouteData
+from rmq_core.remoting.bodies.codec import MessageQueue
+from rmq_core.remoting.bodies.routes import QueueData, TopicRouteData
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_formats.codecs.properties import parse_decimal
 

@@ -9,17 +9,9 @@ from typing import Protocol
 
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.remoting.bodies import (
-    ConsumerRunningInfo,
-    ConsumerStatus,
-    MessageQueue,
-    OffsetsBody,
-    decode_body,
-    encode_body,
-    parse_queue_key,
-    queue_key,
-)
-from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.bodies.clients import ConsumeDirectlyResult, ConsumerRunningInfo
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key, queue_key
+from rmq_core.remoting.bodies.stats import ConsumerStatus, OffsetsBody
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

@@ -13,7 +13,7 @@ from rmq_core.client.consumer.send_back import SendBack
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PushOptions
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")

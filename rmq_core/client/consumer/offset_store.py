@@ -10,14 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.remoting.bodies import (
-    MessageQueue,
-    OffsetsBody,
-    decode_body,
-    encode_body,
-    parse_queue_key,
-    queue_key,
-)
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key, queue_key
+from rmq_core.remoting.bodies.stats import OffsetsBody
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError, StoreError
 

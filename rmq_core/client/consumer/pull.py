@@ -31,14 +31,8 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import (
-    ConsumerData,
-    ConsumerRunningInfo,
-    HeartbeatData,
-    MessageQueue,
-    SubscriptionData,
-    queue_key,
-)
+from rmq_core.remoting.bodies.clients import ConsumerData, ConsumerRunningInfo, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, queue_key
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError

@@ -13,7 +13,8 @@ from rmq_core.client.errors import is_refusal
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.pull.request import Puller, PullStatus
-from rmq_core.remoting.bodies import MessageQueue, ProcessQueueInfo, SubscriptionData
+from rmq_core.remoting.bodies.clients import ProcessQueueInfo, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError
 

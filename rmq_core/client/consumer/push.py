@@ -38,16 +38,15 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import (
+from rmq_core.remoting.bodies.clients import (
+    ConsumeDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
     HeartbeatData,
-    MessageQueue,
     ProcessQueueInfo,
     SubscriptionData,
-    queue_key,
 )
-from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.bodies.codec import MessageQueue, queue_key
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.errors import RmqError
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.remoting.bodies import LockBatchRequest, LockBatchResponse, MessageQueue, decode_body, encode_body
+from rmq_core.remoting.bodies.clients import LockBatchRequest, LockBatchResponse
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError
 

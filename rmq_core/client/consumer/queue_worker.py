@@ -13,7 +13,8 @@ from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.pull.request import Puller, PullStatus
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError, RmqError

@@ -16,7 +16,8 @@ from rmq_core.client.errors import NoRouteError
 from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.remoting.bodies import ConsumerIdList, MessageQueue, SubscriptionData, decode_body
+from rmq_core.remoting.bodies.clients import ConsumerIdList, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields

@@ -31,7 +31,7 @@ from rmq_core.client.pop.requests import PopRequests
 from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
 from rmq_formats.errors import OptionError

@@ -15,7 +15,8 @@ from rmq_core.client.options import PopOptions, StartPosition
 from rmq_core.client.pop.handles import Handles, ack_fields, batch_ack_entries, changed_handle, fits_into_batch
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.subscription import filter_messages
-from rmq_core.remoting.bodies import SubscriptionData, encode_body
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields

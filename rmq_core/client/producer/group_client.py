@@ -8,11 +8,11 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import HeartbeatData
+from rmq_core.remoting.bodies.clients import HeartbeatData
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.loop import Service
 from rmq_core.remoting.requests import UnregisterClient
-from rmq_core.remoting.service import Service
 from rmq_formats.errors import OptionError
 
 _JOINED: Final[set[tuple[str, str, str]]] = set()  # role, client id and group

@@ -25,7 +25,8 @@ from rmq_core.client.producer.request_reply import Requests
 from rmq_core.client.producer.selectors import QueueSelector
 from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer, trace_sent
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
+from rmq_core.remoting.bodies.clients import HeartbeatData, ProducerData
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, TransportError

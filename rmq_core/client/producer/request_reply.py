@@ -22,7 +22,7 @@ import msgspec
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import Message, ReceivedMessage
 from rmq_core.client.producer.packet import PROPERTY_MESSAGE_TYPE, REPLY
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand

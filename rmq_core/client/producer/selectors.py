@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rmq_core.client.message import Message
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.codecs.hashing import java_string_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]

@@ -31,7 +31,7 @@ from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.tracer import trace_ended
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import RemotingError

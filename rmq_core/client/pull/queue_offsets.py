@@ -3,7 +3,7 @@
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions, StartPosition
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields, Int64, read_fields
 from rmq_core.remoting.requests import QueryConsumerOffset, Queue, SearchOffset, UpdateConsumerOffset

@@ -9,7 +9,7 @@ from struct import error as StructError  # a class by its lower-case name
 from typing import Final
 
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
-from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import (
     FLAG_COMPRESSED,

@@ -12,7 +12,8 @@ from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.subscription import filter_messages
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.requests import PullMessage, PullResult

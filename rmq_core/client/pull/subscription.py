@@ -6,7 +6,7 @@ Source: ``FilterAPI#buildSubscriptionData``, ``PullAPIWrapper#processPullResult`
 from typing import Final
 
 from rmq_core.client.message import ReceivedMessage
-from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.clock import now_ms
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.errors import OptionError

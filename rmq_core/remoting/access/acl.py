@@ -38,13 +38,7 @@ class Credentials:
 
 
 def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str:
-    """Compute the signature of a request, in Base64.
-
-    Args:
-        secret_key: the signer's.
-        ext_fields: all of the request's; a signature among them does not count.
-        body: the request's.
-    """
+    """Compute the signature of a request, in Base64; a signature among the extension fields does not count."""
     names = tuple(ext_fields)
     values_of = _values_of.get(names)
     if values_of is None:

@@ -1,12 +1,25 @@
-"""TLS of a client's connections: Java's settings, but the server's certificate and name are checked by default.
+"""TLS of connections: Java's settings of clients and servers, its file of settings, and certificates that change.
 
-Source: ``TlsSystemConfig``, ``TlsHelper#buildSslContext``.
+Otherwise than there, the server's certificate and name are checked by default, no certificate is made up where none is
+given, and a client's certificate is always verified.
+
+Source: ``TlsMode``, ``TlsSystemConfig``, ``TlsHelper#buildSslContext``, ``#extractTlsConfigFromFile``,
+``NettyRemotingServer``.
 """
 
+import logging
+import os
 import ssl
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
-from rmq_formats.errors import OptionError
+from rmq_formats.codecs.java_properties import parse_properties
+from rmq_formats.errors import FormatError, OptionError
+
+log = logging.getLogger("rmq.remoting")
+_BOOLEANS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +56,7 @@ class Tls:
         try:
             context = ssl.create_default_context(cafile=self.trust_cert_path)
         except OSError as error:
-            raise _unusable("trustCertPath", self.trust_cert_path, error) from error
+            raise _unusable("tls.client.trustCertPath", self.trust_cert_path, error) from error
         if not self.auth_server:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -51,14 +64,14 @@ class Tls:
             try:  # never without a password: OpenSSL would ask for it on the terminal
                 context.load_cert_chain(self.cert_path, self.key_path, self.key_password or "")
             except (OSError, ValueError) as error:
-                raise _unusable("certPath", self.cert_path, error) from error
+                raise _unusable("tls.client.certPath", self.cert_path, error) from error
         return context
 
 
 def _unusable(setting: str, path: str | None, error: Exception) -> OptionError:
     is_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror
     reason = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
-    return OptionError(f"tls.client.{setting} {path}: {reason}")
+    return OptionError(f"{setting} {path}: {reason}")
 
 
 def handshake_failure(error: Exception) -> str:
@@ -68,3 +81,198 @@ def handshake_failure(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"no TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     return "the server ended the TLS handshake: it may speak no TLS, or want a client's certificate"
+
+
+class TlsMode(StrEnum):
+    """TLS mode of a server."""
+
+    DISABLED = "disabled"  # plain ones
+    PERMISSIVE = "permissive"  # both, on one port: the first byte tells
+    ENFORCING = "enforcing"  # those with TLS
+
+
+class ClientAuth(StrEnum):
+    """Requirement of a client's certificate."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFile:
+    """The settings in the file that ``tls.config.file`` names.
+
+    Attributes:
+        cert_path: PEM of the server's certificate and what signed it.
+        key_path: PEM of its private key (PKCS#8).
+        client_auth: whether clients show a certificate.
+        trust_cert_path: PEM of the authorities that sign clients' certificates.
+        client: what the server's own connections to others speak TLS with.
+    """
+
+    path: str
+    cert_path: str | None
+    key_path: str | None
+    key_password: str | None = field(default=None, repr=False)
+    client_auth: ClientAuth = ClientAuth.NONE
+    trust_cert_path: str | None = None
+    client: Tls = field(default_factory=Tls)
+
+
+def read_tls_file(path: str) -> TlsFile:
+    """Read a file of TLS settings, a Java properties file with the original's keys.
+
+    Raises:
+        OptionError: it cannot be read, has an unknown key, or asks for what is not there.
+    """
+    try:
+        read = parse_properties(Path(path).read_bytes().decode())
+        values = {key: os.path.expanduser(text) if key.endswith("Path") else text for key, text in read.items()}  # noqa: PTH111
+    except OSError as error:
+        raise OptionError(f"tls.config.file {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, FormatError) as error:
+        raise OptionError(f"tls.config.file {path}: {error}") from error
+    text = values.pop
+    if _boolean(path, "tls.test.mode.enable", text("tls.test.mode.enable", "false")):
+        raise OptionError(f"{path}: tls.test.mode.enable=true is not supported: give a certificate of your own")
+    mode = text("tls.server.need.client.auth", "none").strip().lower()
+    try:
+        client_auth = ClientAuth(mode)
+    except ValueError as error:
+        raise OptionError(f"{path}: tls.server.need.client.auth={mode}: give none, optional or require") from error
+    verifies = _boolean(path, "tls.server.authClient", text("tls.server.authClient", "true"))
+    if client_auth is not ClientAuth.NONE and not verifies:
+        raise OptionError(f"{path}: tls.server.authClient=false is not supported: it lets any certificate in")
+    file = TlsFile(
+        path=path, cert_path=text("tls.server.certPath", None), key_path=text("tls.server.keyPath", None),
+        key_password=text("tls.server.keyPassword", None), client_auth=client_auth,
+        trust_cert_path=text("tls.server.trustCertPath", None),
+        client=Tls(
+            trust_cert_path=text("tls.client.trustCertPath", None), cert_path=text("tls.client.certPath", None),
+            key_path=text("tls.client.keyPath", None), key_password=text("tls.client.keyPassword", None),
+            auth_server=_boolean(path, "tls.client.authServer", text("tls.client.authServer", "true")),
+            server_name=text("tls.client.serverName", None),
+        ),
+    )  # fmt: skip
+    if values:
+        raise OptionError(f"{path}: unknown key {min(values)!r}")
+    return file
+
+
+def _boolean(path: str, key: str, value: str) -> bool:
+    try:
+        return _BOOLEANS[value.strip().lower()]
+    except KeyError as error:
+        raise OptionError(f"{path}: {key}={value}: give true or false") from error
+
+
+class ServerTls:
+    """TLS certificates of a server, which are reloaded when their files change; its ``mode`` is not DISABLED."""
+
+    def __init__(self, mode: TlsMode, file: TlsFile) -> None:
+        """Load the certificates.
+
+        Raises:
+            OptionError: one is missing or cannot be used; naming the file.
+        """
+        self.mode = mode
+        self._file = file
+        if file.cert_path is None or file.key_path is None:
+            raise OptionError(f"{file.path}: tls.server.mode={mode} needs tls.server.certPath and tls.server.keyPath")
+        if file.client_auth is not ClientAuth.NONE and file.trust_cert_path is None:
+            raise OptionError(f"{file.path}: tls.server.need.client.auth={file.client_auth} needs "
+                              "tls.server.trustCertPath")  # fmt: skip
+        self._state = self._states()
+        self.context = self._load()
+
+    def reload(self) -> bool:
+        """Load the certificates again if a file has changed; return True after a load.
+
+        Raises:
+            OptionError: they cannot be used; the former ones stay, and the same files are not tried again.
+        """
+        state = self._states()
+        if state == self._state:
+            return False
+        self._state = state
+        self.context = self._load()
+        return True
+
+    def listening_context(self) -> ssl.SSLContext:
+        """Make a context for a server that speaks TLS alone; each connection gets the certificate of that moment."""
+        context = self._load()
+
+        def current(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            try:
+                self.reload()
+            except OptionError as error:
+                log.error("the certificates stay: %(why)s", {"why": str(error)})
+            connection.context = self.context
+
+        context.sni_callback = current  # called without a name, too
+        return context
+
+    def _states(self) -> list[tuple[int, int, int] | None]:
+        paths = (self._file.cert_path, self._file.key_path, self._file.trust_cert_path)
+        return [_state(path) for path in paths if path is not None]
+
+    def _load(self) -> ssl.SSLContext:
+        file = self._file
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:  # never without a password: OpenSSL would ask for it on the terminal
+            context.load_cert_chain(str(file.cert_path), file.key_path, file.key_password or "")
+        except (OSError, ValueError) as error:
+            raise _unusable(f"{file.path}: tls.server.certPath", file.cert_path, error) from error
+        if file.client_auth is not ClientAuth.NONE:
+            try:
+                context.load_verify_locations(file.trust_cert_path)
+            except OSError as error:
+                raise _unusable(f"{file.path}: tls.server.trustCertPath", file.trust_cert_path, error) from error
+            required = file.client_auth is ClientAuth.REQUIRE
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        return context
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS settings of a server, and of its own connections to other servers.
+
+    Attributes:
+        mode: ``tls.server.mode``.
+        config_file: ``tls.config.file``; empty for none.
+        for_own_clients: ``tls.enable``; as in the original, an enforcing server's own connections speak TLS, too.
+    """
+
+    mode: str
+    config_file: str
+    for_own_clients: bool
+
+    def server(self) -> ServerTls | None:
+        """Load the server's TLS; None for a plain server. Raises OptionError."""
+        mode = self._mode()
+        if mode is TlsMode.DISABLED:
+            return None
+        if not self.config_file:
+            raise OptionError(f"tls.server.mode={mode} needs tls.config.file, which names the certificate")
+        return ServerTls(mode, read_tls_file(self.config_file))
+
+    def client(self) -> Tls | None:
+        """Return the TLS of the server's own connections; None for plain connections. Raises OptionError."""
+        if not self.for_own_clients and self._mode() is not TlsMode.ENFORCING:
+            return None
+        return read_tls_file(self.config_file).client if self.config_file else Tls()
+
+    def _mode(self) -> TlsMode:
+        try:
+            return TlsMode(self.mode.strip().lower())
+        except ValueError as error:
+            raise OptionError(f"tls.server.mode={self.mode}: give disabled, permissive or enforcing") from error

@@ -1,4 +1,4 @@
-"""Statistics of topics, consumer groups and brokers: offsets, rates, replication.
+"""Bodies for administrators: statistics of topics, groups and brokers, replication, units of queues.
 
 Tables keyed by a message queue have ``queue_key`` texts as keys.
 """
@@ -7,6 +7,7 @@ Tables keyed by a message queue have ``queue_key`` texts as keys.
 
 from msgspec import UNSET
 
+from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue, QueueKeyedBody
 
 
@@ -126,3 +127,41 @@ class HaStatus(BodyStruct, frozen=True, kw_only=True):
     in_sync_slave_nums: int = 0
     master: bool = True
     master_commit_log_max_offset: int = 0
+
+
+class QueueUnit(BodyStruct, frozen=True, kw_only=True):
+    """A ConsumeQueue unit (``ConsumeQueueData``).
+
+    Attributes:
+        eval: whether a group's filter may let its message through, by its ConsumeQueueExt unit.
+        extend_data_json: that unit.
+        msg: what is wrong with it.
+        physic_size: of the record, B.
+    """
+
+    eval: bool = False
+    extend_data_json: Maybe[str] = UNSET
+    msg: Maybe[str] = UNSET
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+
+
+class QueueUnits(BodyStruct, frozen=True, kw_only=True):
+    """Units of a queue, and its bounds (code 321); with a group, its subscription and its filter as text."""
+
+    filter_data: Maybe[str] = UNSET
+    max_queue_index: int
+    min_queue_index: int
+    queue_data: list[QueueUnit] = []
+    subscription_data: Maybe[SubscriptionData] = UNSET
+
+
+class QueueExtData(BodyStruct, frozen=True, kw_only=True):
+    """A ConsumeQueueExt unit in the answer of 321."""
+
+    bit_map_size: int
+    filter_bit_map: str
+    msg_store_time: int
+    size: int
+    tags_code: int

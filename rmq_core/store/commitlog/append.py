@@ -1,4 +1,4 @@
-"""Appends single messages to the CommitLog, encoding each record straight into the mapped file.
+"""Appends single messages to the CommitLog, encoding each record straight into the mapped file, or refuses them.
 
 A record's first eight bytes, its size and magic, are written last: a process that dies in between leaves
 no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_record`` is the oracle of the bytes.
@@ -6,6 +6,8 @@ no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_reco
 Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncoder``.
 """
 
+import logging
+import threading
 from collections.abc import Callable, Collection, Set
 from struct import error as struct_error
 from typing import Final
@@ -39,12 +41,15 @@ from rmq_formats.codecs.record_layout import (
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 MAX_QUEUE_ID: Final = (1 << 31) - 1
+SHUTDOWN: Final = "shutdown"  # a cause of refusals of which nothing is logged
 
+_LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__
 _OK = PutStatus.PUT_OK
 _ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
 _PROPERTIES_EXCEEDED: Final = PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _NO_FILE: Final = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+_REFUSED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
 class Appender:
@@ -65,9 +70,6 @@ class Appender:
         """Begin at the end of the log.
 
         Args:
-            config: the store's settings.
-            log: where records go.
-            queues: the ConsumeQueues, which give the next queue offset of a queue that is not cached yet.
             store_host: the broker's address and port, 8 or 20 bytes.
             roll: rolls the log over to a new file; False if that fails.
         """
@@ -143,16 +145,10 @@ class Appender:
         """Append one message. It is readable after the next ``dispatch``.
 
         Args:
-            topic: of the message.
-            queue_id: of its queue.
             body: as it is to be stored; not empty.
-            properties: encoded.
-            born_timestamp_ms: when the producer made it.
             born_host: the producer: 4 or 16 address bytes, and the port in 4.
             now_ms: the time, to be its store timestamp.
-            flag: the user's own.
             sys_flag: bits of ``rmq_formats.codecs.layout``; those of the hosts are set here.
-            reconsume_times: how often consuming it failed.
             prepared_transaction_offset: of a commit, where its half message stands.
             store_host: other than the store's own.
 
@@ -226,3 +222,40 @@ class Appender:
         if self._log.position + size + BLANK_BYTES > self._file_bytes and not self._roll():
             return _NO_FILE
         return None
+
+
+class Refusals:
+    """The causes for which appends are refused; any thread may add one. Begin and end of each are logged once."""
+
+    def __init__(self, config: StoreConfig, appender: Appender) -> None:
+        self._root = config.root
+        self._appender = appender
+        # Its master writes a slave's log; Java: "broker role is slave, so putMessage is forbidden".
+        self._without_cause = _REFUSED if config.slave else None
+        appender.refusal = self._without_cause
+        self._texts: dict[str, str] = {}
+        self._changing = threading.Lock()
+
+    @property
+    def by_cause(self) -> dict[str, str]:
+        """The text of each cause."""
+        return dict(self._texts)
+
+    def add(self, cause: str, text: str) -> None:
+        """Refuse appends because of a cause."""
+        with self._changing:
+            previous_text = self._texts.get(cause)
+            self._texts[cause] = text
+            self._appender.refusal = _REFUSED
+        if previous_text is None and cause != SHUTDOWN:
+            _LOGGER.error("%(store)s: takes no more messages: %(why)s", {"store": self._root, "why": text})
+
+    def remove(self, cause: str) -> None:
+        """Remove a cause; the store accepts appends again after the last one."""
+        if cause not in self._texts:
+            return
+        with self._changing:
+            text = self._texts.pop(cause)
+            if not self._texts:
+                self._appender.refusal = self._without_cause
+        _LOGGER.warning("%(store)s: over: %(why)s", {"store": self._root, "why": text})

@@ -38,14 +38,6 @@ class BulkAppender:
     """Appends batches and replicated bytes; shares queue offsets with the ``Appender`` of single messages."""
 
     def __init__(self, appender: Appender, config: StoreConfig, log: CommitLog, roll: Callable[[], bool]) -> None:
-        """Share the queue offsets and the refusal of an appender.
-
-        Args:
-            appender: of single messages; it has the next queue offsets, and the refusal while nothing is taken.
-            config: the store's settings.
-            log: where records go.
-            roll: rolls the log over to a new file; False if that fails.
-        """
         self._appender = appender
         self._log = log
         self._roll = roll
@@ -69,19 +61,12 @@ class BulkAppender:
         reconsume_times: int = 0,
         store_host: bytes | None = None,
     ) -> PutResult:
-        """Append the messages of a client's batch, all or none.
+        """Append the messages of a client's batch, all or none; other arguments are as in ``Appender.put``.
 
         Args:
-            topic: of all.
-            queue_id: of all.
             batch: as it came over the wire.
             properties: of the batch, encoded; they follow those of each message.
-            born_timestamp_ms: as in ``put``, like all that follow.
-            born_host: likewise.
-            now_ms: likewise.
-            sys_flag: likewise; transactions cannot come in batches.
-            reconsume_times: likewise.
-            store_host: likewise.
+            sys_flag: transactions cannot come in batches.
 
         Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
         """
@@ -142,16 +127,9 @@ class BulkAppender:
         """Append the messages of a client's batch as one record, for a topic with BatchConsumeQueues.
 
         Args:
-            topic: of all.
-            queue_id: of all.
             batch: as it came over the wire, and as it is stored.
             properties: of the record, encoded and ended by a separator, without those that tell of the batch.
-            born_timestamp_ms: as in ``Appender.put``, like all that follow.
-            born_host: likewise.
-            now_ms: likewise.
-            flag: likewise.
-            sys_flag: likewise; those of an inner batch are set here.
-            reconsume_times: likewise.
+            sys_flag: as in ``Appender.put``; those of an inner batch are set here.
 
         Source: ``SendMessageProcessor#sendBatchMessage``, ``BatchConsumeQueue#assignQueueOffset``.
         """

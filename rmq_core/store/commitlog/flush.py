@@ -34,9 +34,6 @@ class LogFlusher:
         """Create the thread; ``start`` runs it.
 
         Args:
-            log: what to force.
-            disk: where it is.
-            threads: for its own one.
             interval_ms: how often to flush without a request; None flushes on request only.
             least_pages: new pages that such a flush wants, …
             thorough_interval_ms: … unless the last flush was so long ago.

@@ -41,13 +41,7 @@ class LmqOffsets:
     """Next offsets of the LMQs that messages name. Each LMQ has the single queue id 0."""
 
     def __init__(self, queue_of: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, most: int) -> None:
-        """Set the limit, and where offsets come from.
-
-        Args:
-            queue_of: gives the next offset of a queue; ``Appender.queue``.
-            queues: the stored ConsumeQueues.
-            most: maximal number of LMQs; a message that would create another one is refused.
-        """
+        """Limit the number of LMQs to ``most``; ``queue_of`` gives the next offset of a queue (``Appender.queue``)."""
         self._queue_of = queue_of
         self._queues = queues
         self._most = most
@@ -80,7 +74,6 @@ class LmqOffsets:
         an invalid LMQ name: Java writes offsets then that end its own dispatch.
 
         Args:
-            topic: of the stored message.
             properties: of the message, encoded; LMQ offsets from the client are ignored.
 
         Returns:

@@ -1,12 +1,11 @@
-"""The CommitLog: its mapped files, where the next record goes, and slices of stored records."""
+"""The CommitLog: its mapped files, where records go, begin and end, and slices of stored records."""
 
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
-from rmq_core.store.commitlog.mapped_file import MappedFile
-from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.disk import Disk, MappedFile
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import (
@@ -29,14 +28,12 @@ from rmq_formats.codecs.record_layout import (
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
+_WINDOW_BYTES: Final = 64 << 10
+_WIDER: Final = 4  # a window without a record is followed by one so many times as wide
 
 
 class LogFile(MappedFile):
-    """One mapped file of the CommitLog.
-
-    Attributes:
-        start: physical offset of its first byte.
-    """
+    """One mapped file of the CommitLog; ``start`` is the physical offset of its first byte."""
 
     def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
         super().__init__(path, size, disk, descriptor)
@@ -47,9 +44,8 @@ class CommitLog:
     """The CommitLog's files in order, and the place of the next record.
 
     Attributes:
-        directory: where the files are.
-        file_bytes: size of each.
         files: in the order of the log; a missing one in between leaves a gap.
+        start: physical offset at which the last file begins.
         position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
         max_offset: physical offset of the next record. One attribute, set last: other threads read it.
         memory: the last file's map.
@@ -66,7 +62,7 @@ class CommitLog:
         self.preallocate_at = file_bytes + 1
         self._by_start: dict[int, LogFile] = {}
         self._disk = disk
-        self._last_start = -file_bytes
+        self.start = -file_bytes
 
     def adopt(self, files: list[LogFile], end: int) -> None:
         """Adopt recovered files; ``end`` is the physical offset of the next record.
@@ -79,7 +75,7 @@ class CommitLog:
         if not files:
             return
         last = files[-1]
-        self._last_start = last.start
+        self.start = last.start
         self.position = end - last.start
         self.max_offset = end
         if self.position < self.file_bytes:
@@ -97,25 +93,13 @@ class CommitLog:
         """Physical offset of the first file; 0 without files."""
         return self.files[0].start if self.files else 0
 
-    @property
-    def start(self) -> int:
-        """Physical offset at which the last file begins."""
-        return self._last_start
-
-    def path_of(self, start: int) -> str:
-        """Path of the file that begins at a physical offset."""
-        return f"{self.directory}/{paths.segment_name(start)}"
-
     def roll(self, prepared: LogFile | None = None) -> None:
         """Fill the last file up with a BLANK and continue in a new one.
-
-        Args:
-            prepared: the new one, if it has been made ahead.
 
         Raises:
             OSError: it cannot be made; nothing has changed then.
         """
-        start = self._last_start + self.file_bytes
+        start = self.start + self.file_bytes
         if prepared is None:
             prepared = self.create(start)
         memory = prepared.map
@@ -124,7 +108,7 @@ class CommitLog:
             SIZE_AND_MAGIC.pack_into(self.memory, self.position, free_bytes, MAGIC_BLANK)
         self.files.append(prepared)
         self._by_start[start] = prepared
-        self._last_start, self.position, self.memory = start, 0, memory
+        self.start, self.position, self.memory = start, 0, memory
         self.max_offset = start
         self._expect_next()
 
@@ -151,7 +135,7 @@ class CommitLog:
 
     def create(self, start: int) -> LogFile:
         """Create a file with all its blocks allocated and its name forced to the disk. Any thread may call this."""
-        path = self.path_of(start)
+        path = f"{self.directory}/{paths.segment_name(start)}"
         descriptor = self._disk.create(path, self.file_bytes, allocate=True)
         file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
         try:
@@ -176,10 +160,10 @@ class CommitLog:
         self.memory = None
         while self.files:
             self.remove_first().release()
-        self.position, self._last_start = self.file_bytes, -self.file_bytes
+        self.position, self.start = self.file_bytes, -self.file_bytes
         first = self.create(start)
         self.files, self._by_start = [first], {start: first}
-        self.memory, self.position, self._last_start = first.map, 0, start
+        self.memory, self.position, self.start = first.map, 0, start
         self.max_offset = start
         self._expect_next()
 
@@ -265,3 +249,88 @@ def list_log_files(directory: str) -> list[tuple[str, int, int]]:
         if start is not None and path.is_file():
             files.append((str(path), start, path.stat().st_size))
     return sorted(files, key=lambda file: file[1])
+
+
+class Boundaries:
+    """The places in a CommitLog where records begin or end."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+
+    def is_one(self, physical_offset: int) -> bool:
+        """Return whether a record, a BLANK or a file begins at a physical offset, or the log ends at the offset."""
+        log = self._log
+        position = physical_offset % log.file_bytes
+        if physical_offset == log.max_offset:
+            return True
+        if log.file_at(physical_offset) is None or not position:
+            return not position
+        head = log.slice(physical_offset, BLANK_BYTES)
+        is_blank = head is not None and SIZE_AND_MAGIC.unpack(head) == (log.file_bytes - position, MAGIC_BLANK)
+        return is_blank or log.record(physical_offset) is not None
+
+    def before(self, physical_offset: int, about_bytes: int) -> int:
+        """Begin of a whole record that is some bytes before a place; the log's first byte if there is no nearer.
+
+        Args:
+            physical_offset: the place, which need not be a boundary.
+            about_bytes: how far before it, at most; farther only where no record begins in between. A file's first
+                record is not passed: what is before that may be deleted elsewhere.
+        """
+        log = self._log
+        file_start = max(physical_offset - 1, 0) // log.file_bytes * log.file_bytes
+        begin = max(physical_offset - about_bytes, file_start)
+        while begin > log.min_offset:
+            record_offset = self._first_record(begin, physical_offset)
+            if record_offset is not None:
+                return record_offset
+            about_bytes *= _WIDER
+            begin = physical_offset - about_bytes
+        record_offset = self._first_record(log.min_offset, physical_offset)
+        return log.min_offset if record_offset is None else record_offset
+
+    def last_until(self, physical_offset: int, floor: int) -> int:
+        """Return the last boundary at or before a physical offset; ``floor`` is one before it."""
+        at, width = floor, _WINDOW_BYTES
+        while physical_offset - width > floor:
+            record_offset = self._first_record(physical_offset - width, physical_offset)
+            if record_offset is not None:
+                at = record_offset
+                break
+            width *= _WIDER
+        while True:
+            end = self._end_of(at)
+            if end is None or end > physical_offset:
+                return at
+            at = end
+
+    def _end_of(self, physical_offset: int) -> int | None:
+        """Return the end of the record or BLANK at a boundary; None if no whole one begins there."""
+        log = self._log
+        record = log.record(physical_offset)
+        if record is not None:
+            return physical_offset + len(record)
+        file_end = physical_offset - physical_offset % log.file_bytes + log.file_bytes
+        return file_end if physical_offset < log.max_offset and file_end <= log.max_offset else None
+
+    def _first_record(self, begin: int, end: int) -> int | None:
+        """Return the offset of the first whole, sound record in a range of the log; None without one."""
+        import numpy as np  # noqa: PLC0415 # see ``kernel_loading``
+
+        from rmq_formats.kernels import scan  # noqa: PLC0415 # numba, see ``kernel_loading``
+
+        row = np.zeros(scan.FRAME_COLUMNS, dtype=np.int64)
+        result = np.zeros(2, dtype=np.int64)
+        while begin < end:
+            file = self._log.file_at(begin)
+            if file is None:
+                return None
+            data_bytes = min(self._log.max_offset - file.start, file.size)
+            status = scan.find_sound(
+                file.array, data_bytes, 0, file.start, file.size, begin - file.start, row, result
+            )  # fmt: skip
+            record_offset = file.start + int(result[0])
+            if status == scan.SOUND:
+                return record_offset if record_offset < end else None
+            begin = file.start + file.size
+        return None

@@ -39,10 +39,7 @@ class Quarantine:
         self._disk = disk
 
     def copy(self, file: LogFile, damage: Damage, now_ms: int) -> str:
-        """Copy a damaged range and its metadata to the quarantine, and fsync both.
-
-        Returns:
-            Path of the copy.
+        """Copy a damaged range and its metadata to the quarantine, and fsync both; return the path of the copy.
 
         Raises:
             OSError: the copy cannot be made; the log must stay as it is then.
@@ -68,11 +65,7 @@ class Quarantine:
         return path
 
     def note(self, tombstone_range: Damage) -> None:
-        """Note a tombstone that is in the log already, without the bytes that it took the place of.
-
-        Raises:
-            OSError: the note cannot be written.
-        """
+        """Note a tombstone that is in the log already, without the bytes that it took the place of."""
         self._disk.make_durable_directory(self.directory)
         note = {
             "physical_offset": tombstone_range.physical_offset, "size": tombstone_range.size,
@@ -102,15 +95,11 @@ class Quarantine:
         """Overwrite a damaged range with tombstones, and with a BLANK at its end if the range ends with its file.
 
         Args:
-            file: of the range.
             damage: the range; sound records follow, in this file or in the next.
             timestamp_ms: store time of the tombstones, that of a record nearby.
 
         Returns:
             True if tombstones were written. A range that is too small for one stays as it is, or becomes a BLANK.
-
-        Raises:
-            OSError: the disk failed.
         """
         position, remaining_bytes = damage.physical_offset - file.start, damage.size
         if position + remaining_bytes == file.size and remaining_bytes >= BLANK_BYTES:

@@ -46,14 +46,7 @@ class BatchQueue:
     """One BatchConsumeQueue, with the interface that recovery and cleaning use of ``ConsumeQueue``.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log; -1 where there never was one, as in Java.
-        max_offset: queue offset of the next message.
-        least_next: least queue offset of the next message; see ``ConsumeQueue``.
-        is_whole: False if a file of it was missing.
-        files: its files.
-        ext: None, always.
     """
 
     ext: Final = None
@@ -124,11 +117,7 @@ class BatchQueue:
         return unit if unit is not None and unit.base_offset <= queue_offset < unit.end_offset else None
 
     def find(self, is_from_here: Callable[[BatchUnit], bool], begin: int | None = None) -> int:
-        """Return the first row, from ``begin`` on, whose unit satisfies a monotonic condition (binary search).
-
-        Returns:
-            One past the last row where none does.
-        """
+        """Return the first row whose unit satisfies a monotonic condition (binary search); else one past the last."""
 
         def is_satisfied_at(row: int) -> bool:
             unit = self.unit(row)
@@ -158,11 +147,7 @@ class BatchQueue:
 
     # --- ends ---------------------------------------------------------------------------
     def load(self, known_until: int | None) -> None:
-        """Open the files and find the last unit; see ``find_end.load_queue``.
-
-        Raises:
-            StoreSizeError: a file of another size than this store's.
-        """
+        """Open the files and find the last unit; see ``ConsumeQueue.load``."""
         self.is_whole = self.files.load()
         if not self.files.files:
             return
@@ -277,8 +262,4 @@ class BatchQueue:
 
     def expire_files(self, log_min: int) -> int:
         """Detach the files whose messages have all expired, except the last file; return their number."""
-        expired, kept = 0, self.find_physical(log_min)
-        while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // BATCH_UNIT_BYTES <= kept:
-            self.files.expire_first()
-            expired += 1
-        return expired
+        return self.files.expire_before(self.find_physical(log_min) * BATCH_UNIT_BYTES)

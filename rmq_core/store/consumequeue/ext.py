@@ -19,23 +19,14 @@ _BLOCK_BYTES: Final = 4096
 
 
 class QueueExt:
-    """The ConsumeQueueExt units of one queue; only the addresses in its ConsumeQueue lead to them.
-
-    Attributes:
-        end: offset of the next unit.
-        files: its files.
-    """
+    """The ConsumeQueueExt units of one queue, up to offset ``end``; only addresses in its ConsumeQueue lead to them."""
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
         self.end = 0
         self.files = FileSequence(directory, file_bytes, open_files)
 
     def load(self, last_tags_code: int | None) -> None:
-        """Open the files, and cut off all bytes after the unit at the queue's last address.
-
-        Args:
-            last_tags_code: the last of the queue's tags codes that is an address; None if none is.
-        """
+        """Open the files, and cut off all bytes after the unit at the queue's last address."""
         self.files.load()
         self.cut(last_tags_code)
 
@@ -89,9 +80,7 @@ class QueueExt:
     def remove_before(self, tags_code: int) -> None:
         """Detach the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
         if is_ext_address(tags_code):
-            offset = decode_ext_address(tags_code)
-            while len(self.files.files) > 1 and self.files.start + self.files.file_bytes <= offset:
-                self.files.expire_first()
+            self.files.expire_before(decode_ext_address(tags_code))
 
 
 class ExtReader:

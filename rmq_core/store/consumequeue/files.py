@@ -33,7 +33,6 @@ class QueueMap:
     """A mapped queue file; writes must stay below ``allocated``, as a full disk would end the process.
 
     Attributes:
-        view: the whole file.
         address: of its first byte in memory.
         allocated: bytes from the start whose disk blocks are allocated.
         row: of the queue in the table of targets.
@@ -67,7 +66,6 @@ class ConsumeQueueFile:
     """One file of a ConsumeQueue.
 
     Attributes:
-        path: of the file.
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
         is_dirty: written since it was forced to the disk last.
@@ -91,7 +89,6 @@ class OpenFiles:
 
     Attributes:
         dirty: files written, for the thread that forces them, which opens them anew.
-        limit: of open files.
         new_directories: directories with new names in them, for the same thread.
         expired_directories: directories with expired files whose removal nobody has requested yet.
     """
@@ -190,11 +187,7 @@ class OpenFiles:
 
 
 class FileSequence:
-    """The files of one ConsumeQueue, by offset.
-
-    Attributes:
-        files: the first may begin anywhere at a multiple of ``file_bytes``; none is missing after it.
-    """
+    """The files of one ConsumeQueue; the first begins at any multiple of ``file_bytes``, and none is missing later."""
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
         self.directory = directory
@@ -319,11 +312,18 @@ class FileSequence:
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
 
-    def expire_first(self) -> None:
-        """Detach the first file; ``OpenFiles.remove_expired`` removes it."""
-        file = self.files.pop(0)
-        file.mapped = None
-        self._open.expire(file, self.directory)
+    def expire_before(self, offset: int) -> int:
+        """Detach the files before an offset, except the last file; return their number.
+
+        ``OpenFiles.remove_expired`` removes them.
+        """
+        expired = 0
+        while len(self.files) > 1 and self.start + self.file_bytes <= offset:
+            file = self.files.pop(0)
+            file.mapped = None
+            self._open.expire(file, self.directory)
+            expired += 1
+        return expired
 
     def remove_expired(self) -> None:
         """Remove the files that were detached and are there still."""

@@ -1,37 +1,37 @@
-"""One ConsumeQueue: its units on disk, and which of them are readable.
+"""One ConsumeQueue: its units on disk, which of them are readable, and how many of them match a filter.
 
 Source: ``ConsumeQueue``. ``UnitWriter`` says at which places units stand.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rmq_core.store.consumequeue.ext import QueueExt
+from rmq_core.store.consumequeue.ext import ExtReader, MayMatchUnit, QueueExt
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
 from rmq_core.store.results import StoredUnit
-from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_placeholder, is_pre_blank
+from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_placeholder, is_pre_blank, is_unwritten
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.kernels.live_dispatch_tables import TARGET_NEXT, TARGET_RECORD_END, TARGET_ROOM
 
+MOST_SCANNED: Final = 20_000  # units of a queue that an estimate reads: ``maxConsumeQueueScan``
+MOST_MATCHES: Final = 5000  # ``sampleCountThreshold``: above it, the rest is taken to be like what was scanned
 _UNITS_AT_ONCE: Final = 4096
+_FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
 
 
 class ConsumeQueue:
     """One ConsumeQueue: a unit for each message, in the order of queue offsets.
 
     Attributes:
-        topic: of the queue.
-        queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log.
         least_next: least queue offset of the next message: offsets that were given to records that are damaged
             now are not given again.
         is_whole: False if a file of it was missing.
-        files: its files.
-        ext: its ConsumeQueueExt; None without one.
     """
 
     def __init__(
@@ -130,14 +130,11 @@ class ConsumeQueue:
             unit = self.next_unit(unit.queue_offset + 1)
 
     def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
-        """Return the first queue offset whose message satisfies a monotonic condition (binary search).
+        """Return the first queue offset whose message satisfies a monotonic condition; else ``max_offset``.
 
         Args:
             is_from_here: the condition; pre-blanks are skipped.
             begin: where to begin; the oldest readable one by default.
-
-        Returns:
-            ``max_offset`` where none does.
         """
 
         def is_satisfied_at(queue_offset: int) -> bool:
@@ -152,6 +149,52 @@ class ConsumeQueue:
     def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
         """Return the first queue offset whose record is at or after a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
+
+    def load(self, known_until: int | None) -> None:
+        """Open the files, find the last unit, and set ``is_whole``.
+
+        Args:
+            known_until: physical offset below which units are known to be sound on the disk, so that a search by
+                halves finds the last of them; those above are thrown away. None trusts nothing, and reads the
+                last files unit by unit.
+        """
+        self.is_whole = self.files.load()
+        files = self.files.files
+        if files and known_until is None:
+            self._scan(max(self.files.start, files[-1].start - (_FILES_SCANNED - 1) * self.files.file_bytes))
+        elif files and known_until is not None:
+            self._search(known_until)
+        if self.ext is not None:
+            self.ext.load(self.last_address())
+
+    def scan_all(self) -> None:
+        """Find the end of the sound units from the first file on."""
+        if self.files.files:
+            self._scan(self.files.start)
+
+    def _search(self, known_until: int) -> None:
+        self.max_offset = (self.files.files[-1].start + self.files.file_bytes) // UNIT_BYTES
+
+        def is_past_end(unit: StoredUnit) -> bool:
+            return unit.size <= 0 or unit.physical_offset >= known_until
+
+        end = self.find(is_past_end, self.first_stored)
+        self.max_offset = end
+        if self.files.has_data(end * UNIT_BYTES):
+            self.trim(end)
+
+    def _scan(self, offset: int) -> None:
+        """Find the first unit from a byte offset on that was never written, and cut the queue there."""
+        end = self.files.files[-1].start + self.files.file_bytes
+        while offset < end:
+            units = np.frombuffer(self.files.read(offset, self.files.file_bytes), dtype=UNIT_DTYPE)
+            unwritten = np.flatnonzero(is_unwritten(units))
+            if len(unwritten):
+                offset += int(unwritten[0]) * UNIT_BYTES
+                break
+            offset += len(units) * UNIT_BYTES
+        self.max_offset = offset // UNIT_BYTES
+        self.trim(self.max_offset)
 
     @property
     def first_stored(self) -> int:
@@ -272,8 +315,60 @@ class ConsumeQueue:
         The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
         offsets of its consumers.
         """
-        expired, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
-        while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // UNIT_BYTES <= kept:
-            self.files.expire_first()
-            expired += 1
-        return expired
+        kept = self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
+        return self.files.expire_before(kept * UNIT_BYTES)
+
+
+def estimate_count(
+    queue: ConsumeQueue, begin: int, end: int, tags_codes: Set[int] | None, may_match_unit: MayMatchUnit | None
+) -> int:
+    """Estimate how many messages of a queue from one queue offset up to another a filter lets through.
+
+    Exact for ranges of up to 20,000 units with up to 5,000 matches; longer ones are taken to be like their begin.
+    As far as the queue tells: other tags of the same hash code count, and of SQL92 only bit maps are asked.
+
+    Args:
+        begin: queue offset of the first message; where that has been deleted, the range begins, and ends, later.
+        end: one after the last.
+        tags_codes: messages with one of these tags codes; None for all.
+        may_match_unit: asked with store timestamp (ms) and bit map, where ConsumeQueueExt has them; None for all.
+
+    Source: ``ConsumeQueue#estimateMessageCount``.
+    """
+    count = max(0, end - max(0, begin))
+    begin = max(begin, queue.min_offset)
+    scanned = matches = 0
+    while scanned < min(count, MOST_SCANNED):
+        data = queue.read(begin + scanned, min(count, MOST_SCANNED) - scanned)
+        if not data:
+            break
+        units = np.frombuffer(data, dtype=UNIT_DTYPE)
+        match_counts = matches + np.cumsum(_matching(queue, units, tags_codes, may_match_unit))
+        most = int(np.searchsorted(match_counts, MOST_MATCHES, side="right"))
+        if most < len(units):
+            return (MOST_MATCHES + 1) * count // (scanned + most + 1)
+        scanned, matches = scanned + len(units), int(match_counts[-1])
+    return matches * count // scanned if scanned == MOST_SCANNED else matches
+
+
+def _matching(
+    queue: ConsumeQueue, units: "np.ndarray[tuple[int], np.dtype[np.void]]", tags_codes: Set[int] | None,
+    may_match_unit: MayMatchUnit | None,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Return a mask of the units whose messages may match the filter."""
+    codes = units["tags_code"].astype(np.int64)
+    matching = np.ones(len(units), dtype=np.bool_)
+    ext = queue.ext
+    addresses = np.flatnonzero(codes <= EXT_MAX_ADDRESS) if ext is not None else ()
+    if ext is not None and may_match_unit is not None:
+        reader = ExtReader(ext)
+        for at in addresses:
+            unit = reader.at(int(codes[at]))
+            matching[at] = unit is None or may_match_unit(*unit)
+    if tags_codes is not None:
+        if ext is not None:
+            for at in addresses:
+                codes[at] = ext.tags_code(int(codes[at]))
+        # The original compares the low half, as that is what it has of a time of delivery.
+        matching &= np.isin(codes.astype(np.int32), np.fromiter(tags_codes, dtype=np.int64).astype(np.int32))
+    return matching

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, NewUnit
-from rmq_core.store.consumequeue.deleted_topics import DeletedTopics
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
-from rmq_core.store.consumequeue.find_end import load_queue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
+from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
@@ -23,8 +22,6 @@ class ConsumeQueueTable:
     """The queues of a store, by topic and queue id.
 
     Attributes:
-        batch_topics: topics whose queues are BatchConsumeQueues.
-        deleted_topics: of the store.
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
         is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
@@ -60,13 +57,10 @@ class ConsumeQueueTable:
         return iter(self._queues.values())
 
     def load(self, known_until: int | None) -> None:
-        """Open the existing queues, and find their ends; see ``load_queue``.
+        """Open the existing queues, and find their ends; see ``ConsumeQueue.load``.
 
         Those of the other kind than their topic's are removed, and the table is not whole: a slave may have got
         messages before it was told of their topic.
-
-        Raises:
-            StoreSizeError: a file of another size than this store's.
         """
         for directory in (self._directory, self._batch_directory):
             for topic in _names(directory):
@@ -79,7 +73,7 @@ class ConsumeQueueTable:
 
     def _load(self, topic: str, queue_id: int, known_until: int | None, *, is_batch: bool) -> None:
         queue = self._make(topic, queue_id, is_batch=is_batch)
-        load_queue(queue, known_until)
+        queue.load(known_until)
         if not queue.files.files:
             return
         if is_batch == (topic in self.batch_topics):
@@ -147,7 +141,6 @@ class ConsumeQueueTable:
         the master's power, and its next ones have fitted after those of the old topic.
 
         Args:
-            ends: these offsets, by topic.
             all_end: physical offset after all records with units: no queue is read if all records are deleted.
         """
         removed = set()
@@ -171,13 +164,7 @@ class ConsumeQueueTable:
         return len(removed)
 
     def remove_files(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Remove the files of removed queues.
-
-        Args:
-            is_over: tells when to end; None is to go on to the last.
-
-        Returns:
-            Whether some are left.
+        """Remove the files of removed queues, until ``is_over`` says so; return whether some are left.
 
         Raises:
             OSError: one cannot be removed; the rest is left.
@@ -277,10 +264,6 @@ class ConsumeQueueTable:
     def last_end(self) -> int:
         """Return the largest physical offset after a record that has a unit; -1 without units."""
         return max((queue.last_end() for queue in self), default=-1)
-
-    def close(self) -> None:
-        """Close all files."""
-        self.open_files.close_all()
 
 
 def _names(directory: str) -> list[str]:

@@ -44,20 +44,14 @@ class UnitWriter:
         displaced: units left out because of an impossible queue offset.
         met: queues that had their first unit here, for most of which a directory and a file were made.
         names: topic and queue id of each row; the owner adds to it.
-        follows: this is a slave's store.
+        follows: this is a slave's store: a newer record with an older queue offset is of a topic that the master has
+            made anew.
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
             of the records at hand. The owner sets it.
         lost: damaged ranges of the log, begins and ends: a gap that their messages explain stays open.
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
-        """Create a writer without rows.
-
-        Args:
-            queues: where the units go; old records of a deleted topic get none.
-            follows: this is a slave's store: a newer record with an older queue offset is of a topic that the master
-                has made anew.
-        """
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
         self.met = 0
@@ -144,7 +138,6 @@ class UnitWriter:
         return count
 
     def _put_batches(self, row: int, queue: BatchQueue, units: list[list[int]]) -> int:
-        """Write the units of a BatchConsumeQueue, one for each record."""
         before = queue.max_offset
         if self._restarted is not None and row not in self._restarted:
             self._restarted.add(row)
@@ -186,7 +179,6 @@ class UnitWriter:
                 self._write(queue, int(places[run[0]]), [units[index] for index in run.tolist()], has_ext=has_ext)
 
     def _write(self, queue: ConsumeQueue, place: int, units: list[list[int]], *, has_ext: bool) -> None:
-        """Write units at consecutive places of a queue."""
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
         if queue.ext is not None and has_ext:
             tags_codes = queue.ext.append(
@@ -200,8 +192,6 @@ class UnitWriter:
         """Write units at consecutive offsets of a queue, at or after the queue's end.
 
         Args:
-            queue: theirs.
-            place: of the first.
             rows: int64[n, ROW_COLUMNS], with these places.
         """
         from rmq_formats.kernels.units import encode_units  # noqa: PLC0415 # numba

@@ -40,10 +40,7 @@ class Mark(NamedTuple):
 
     Attributes:
         offset: physical offset below which all is dispatched.
-        timestamp_ms: store timestamp of the last message dispatched.
-        unit_total: sum of the queues' maximum offsets.
         index_name: of the newest IndexFile; 0 if there is none.
-        index_files: IndexFiles.
         index_header: header of the newest.
         index_full_ms: store timestamp of the last key in the last IndexFile that is full.
     """
@@ -84,8 +81,6 @@ class Dispatch:
     Attributes:
         offset: physical offset of the next record to dispatch.
         timestamp_ms: store timestamp of the last one dispatched.
-        mark: the progress, for other threads.
-        writer: writes the units.
         skipped: ranges of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
         has_more: whether the last run ended early, as it had met as many queues as it might.
@@ -177,7 +172,7 @@ class Dispatch:
                 collector.note_arrivals(units, arrivals)
         if index is not None and run_numbers[RUN_LAST_OFFSET] >= 0:
             if run_numbers[RUN_INDEXED]:
-                index.note_appended()
+                index.note_dirty(index.files[-1])
             else:
                 index.append(keys, run_numbers[RUN_LAST_OFFSET], self.timestamp_ms)
         position = run_numbers[RUN_POSITION]
@@ -209,7 +204,6 @@ class Dispatch:
         return self._collector.has_lmq_records
 
     def _extend_queue_names(self) -> None:
-        """Extend ``writer.names`` to all rows of the queue table."""
         if self._collector.queue_count > len(self.writer.names):
             self.writer.names += self._collector.queue_names(len(self.writer.names))
 

@@ -46,7 +46,6 @@ class Collector(Dispatcher):
         marks: of all records: MARK_LIGHT, MARK_BATCH and MARK_ROLLBACK.
         batches: the inner batches of the last run: by physical offset, the queue offset of their first message and how
             many they have.
-        tombstones: of the last run, in order.
     """
 
     def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int, *, to_light_queues: bool) -> None:
@@ -70,8 +69,6 @@ class Collector(Dispatcher):
         """Dispatch the records of a log file that ``numbers`` selects, and write units into mapped files.
 
         Args:
-            data: the mapped file.
-            writer: has the mapped place of each queue's next unit.
             index_file: the newest, to which keys are appended; None if they cannot be now.
 
         Returns:
@@ -133,19 +130,10 @@ class Collector(Dispatcher):
         return bool(self.numbers[tables.RUN_WALK_STATUS] > scan_kernel.SOUND)
 
     def place(self, units: Table, begin: int, writer: UnitWriter, most_met: int | None = None) -> bool:
-        """Write units to their ConsumeQueues, from row ``begin`` on.
+        """Write units to their ConsumeQueues, from row ``begin`` on; return whether all are written.
 
         Args:
-            units: a unit table.
-            begin: the first row.
-            writer: writes what the kernel cannot.
             most_met: end once ``writer.met`` is that; the same units have to be passed again then.
-
-        Returns:
-            Whether all are written.
-
-        Raises:
-            OSError: the disk is full, or broken. The same units may be passed again.
         """
         numbers = self.numbers
         writer.batches = self.batches
@@ -231,7 +219,6 @@ class Collector(Dispatcher):
 
 
 def _by_offset(batches: Table) -> dict[int, tuple[int, int]]:
-    """Inner batches by physical offset, of a table int64[n, BATCH_COLUMNS]."""
     return {offset: (base, count) for offset, base, count in batches.tolist()}
 
 

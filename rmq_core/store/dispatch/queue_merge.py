@@ -32,7 +32,6 @@ class _Comparison:
     """How far a queue's units are those of the records that have come.
 
     Attributes:
-        queue: the queue.
         place: of the next unit to compare.
         last: the record of the unit before it, int64[1, ROW_COLUMNS]; empty before the first one.
         rows: the records from the first one on that is not the next unit's; None as long as there is none.
@@ -54,13 +53,7 @@ class QueueMerge:
     """
 
     def __init__(self, queues: ConsumeQueueTable, writer: UnitWriter, begin: int) -> None:
-        """Start a merge without units.
-
-        Args:
-            queues: as they stand.
-            writer: writes the merged units, and has the damaged ranges of the log.
-            begin: physical offset of the first record that is read; units of earlier ones are right.
-        """
+        """Start a merge; records are read from physical offset ``begin`` on, and units of earlier ones are right."""
         self._queues = queues
         self._writer = writer
         self._begin = begin
@@ -119,14 +112,7 @@ class QueueMerge:
         return same
 
     def finish(self, log_end: int) -> None:
-        """Merge the queues whose units are not those of the records, one after the other.
-
-        Args:
-            log_end: physical offset after the last record.
-
-        Raises:
-            OSError: the disk is full, or broken.
-        """
+        """Merge the queues whose units are not those of the records, one after the other."""
         comparisons = [comparison for comparison in self._comparisons.values() if comparison is not None]
         names = {self._writer.names[row] for row in self._comparisons}
         for queue in self._queues:
@@ -139,7 +125,6 @@ class QueueMerge:
                 self._merge(comparison.queue, comparison.place - 1, rows, bounds)
 
     def _merge(self, queue: ConsumeQueue, begin: int, rows: Rows, log: LogBounds) -> None:
-        """Merge a queue's units from a place on with its records."""
         begin = max(begin, queue.first_stored)
         standing = _rows(queue, begin, queue.max_offset)
         blanks = _count_first_pre_blanks(queue, standing, rows)
@@ -163,7 +148,6 @@ class QueueMerge:
         queue.least_next = max(queue.least_next, merged.end)
 
     def _write(self, queue: ConsumeQueue, rows: Rows) -> None:
-        """Write units at their places."""
         cuts = np.flatnonzero(np.diff(rows[:, unit_kernel.QUEUE_OFFSET]) != 1) + 1
         for run in np.split(rows, cuts):
             if len(run):
@@ -215,9 +199,7 @@ def _first_difference(standing: Rows, expected: Rows, begin: int, end: int) -> i
     """Find the first place at which a queue is to be written anew, up to its end; None if all units are as expected.
 
     Args:
-        standing: its units, from ``begin`` on.
         expected: what it is to have, ascending by place; pre-blanks are between.
-        begin: place of the first standing unit.
         end: one past the last place that the queue is to have; pre-blanks at the end are not written.
     """
     at = expected[:, unit_kernel.QUEUE_OFFSET] - begin

@@ -42,15 +42,12 @@ class Watermark:
 
     Attributes:
         sequence: goes up with each write; the higher of two copies counts.
-        clean: the store was shut down in order.
         rebuild: a rebuild of queues and Index from the whole log has begun and not ended.
         log_flushed: physical offset below which the log is forced.
         dispatched: physical offset below which all units are.
         unit_total: sum of the queues' maximum offsets then: what is missing later, shows.
         index_dispatched: physical offset below which all Index entries are forced.
         index_name: of the last IndexFile then; 0 if there was none.
-        index_files: IndexFiles then.
-        index_header: of the last one.
         checkpoint_before: the used bytes of ``checkpoint`` when this was written, …
         checkpoint_after: … and those written right after it.
     """

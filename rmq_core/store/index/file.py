@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.store.commitlog.mapped_file import MappedFile
-from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.disk import Disk, MappedFile
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
@@ -24,7 +23,6 @@ class MappedIndexFile(MappedFile):
         name: its name as a number; files are read in the order of these.
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``; one of them is never used.
-        is_dirty: written since it was forced last.
     """
 
     def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:
@@ -39,15 +37,7 @@ class MappedIndexFile(MappedFile):
     def create(
         cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]
     ) -> "MappedIndexFile":
-        """Make a file; it begins with the end of the one before.
-
-        Args:
-            path: of the file.
-            name: likewise.
-            slots: of the file.
-            entries: of the file.
-            disk: where it is.
-            end: end timestamp (ms) and end physical offset of the file before; 0 for none.
+        """Make a file; ``end`` is the end timestamp (ms) and physical offset of the one before, or 0 and 0.
 
         Raises:
             OSError: it cannot be made; nothing is left of it then.
@@ -85,7 +75,6 @@ class MappedIndexFile(MappedFile):
         return max(self._allocated - entry_position(0, self.slots), 0) // INDEX_ENTRY_BYTES
 
     def _allocate(self, end: int) -> None:
-        """Allocate disk blocks for all bytes before ``end``."""
         if self._allocated == 0:  # header and slots are written to from the first entry on
             first = entry_position(0, self.slots)
             self._disk.allocate(self.descriptor, 0, first)
@@ -96,10 +85,7 @@ class MappedIndexFile(MappedFile):
             self._allocated += step
 
     def append(self, keys: NDArray[np.int64]) -> None:
-        """Append entries; the caller has checked ``room``.
-
-        Args:
-            keys: rows of a key table, in log order.
+        """Append entries, rows of a key table in log order; the caller has checked ``room``.
 
         Raises:
             OSError: the disk has no blocks for them; nothing has changed then.

@@ -1,33 +1,47 @@
-"""The Index of an open store: its IndexFiles in order, the newest being appended to.
+"""The Index of an open store: its IndexFiles in order, the newest being appended to, and whether TAGS are in them.
 
 Source: ``IndexService``.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.opening import LocalTree
 from rmq_core.store.index.file import MappedIndexFile
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.hashing import index_key_hash
-from rmq_formats.codecs.index import IndexHeader
-from rmq_formats.codecs.layout import INDEX_HEADER_BYTES, index_file_bytes
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexHeader, entry_position, parse_index_tags
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 from rmq_formats.codecs.paths import INDEX_NAME_DIGITS
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.variants.index_tags import (
+    ENTRIES_AT_ONCE,
+    TaggedMessage,
+    is_last_indexed,
+    read_message,
+    tagged_messages,
+)
+from rmq_formats.errors import FormatError
+from rmq_formats.storage.store_variants import Variant, detect_layouts
 
 Keys = NDArray[np.int64]
+_MOST_WINDOWS: Final = 16  # of entries that are searched for TAGS; a store may have none at all
 
 
 class Index:
     """The IndexFiles of a store: keys of messages, and where these stand.
 
     Attributes:
-        files: in order.
         dirty: files written, for the thread that forces them.
         new_directories: directories with new names in them, for the same thread.
     """
@@ -86,7 +100,6 @@ class Index:
         Args:
             keys: rows of a key table, in log order.
             last_physical_offset: of the last message of the batch, with or without keys.
-            last_timestamp_ms: its store timestamp.
 
         Raises:
             OSError: the disk is full. Pass the whole batch again: the keys that were appended are skipped.
@@ -108,25 +121,13 @@ class Index:
         self._appended = 0
 
     def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
-        """Record the progress over a message without keys, or with keys that are in the Index already.
-
-        Args:
-            physical_offset: of the message.
-            timestamp_ms: its store timestamp.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Record the progress over a message without keys, or with keys that are in the Index already."""
         if not self.files or (not self.files[-1].room and physical_offset > self.last_update()[1]):
             self._roll(timestamp_ms)
 
     def target(self) -> MappedIndexFile | None:
         """Return the newest file, for who appends to it by kernel; None after a batch that failed."""
         return self.files[-1] if self.files and not self._appended else None
-
-    def note_appended(self) -> None:
-        """Mark the newest file as dirty: a kernel has appended to it."""
-        self.note_dirty(self.files[-1])
 
     def note_dirty(self, file: MappedIndexFile) -> None:
         """Queue a file for fsync. Call after the write: the flush thread clears the flag before it syncs."""
@@ -135,7 +136,6 @@ class Index:
             self.dirty.append(file)
 
     def _roll(self, timestamp_ms: int) -> None:
-        """Create the next file."""
         end = (0, 0)
         name = _name_of(timestamp_ms)
         if self.files:
@@ -193,12 +193,7 @@ class Index:
         return True
 
     def cut(self, physical_offset: int, store_timestamp_ms: Callable[[int], int | None]) -> None:
-        """Remove the entries of records at or after a physical offset.
-
-        Args:
-            physical_offset: where the log ends now.
-            store_timestamp_ms: gives the store timestamp of a record, by its physical offset.
-        """
+        """Remove the entries of records at or after a physical offset, where the log ends now."""
         while self.files:
             file = self.files[-1]
             header = file.header
@@ -253,3 +248,53 @@ def _name_of(timestamp_ms: int) -> int:
     except (ValueError, OSError, OverflowError):  # a damaged header's time, beyond the calendar
         return 0
     return int(f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}")
+
+
+def tags_from(config: StoreConfig) -> int:
+    """Physical offset from which the store's TAGS are to be indexed: ALL_TAGS or NO_TAGS.
+
+    With ``indexTags=auto`` the end of the Index decides, as this broker continues there: brokers from 5.4 on index
+    TAGS; see ``rmq_formats.codecs.variants.index_tags``.
+    """
+    configured_offset = parse_index_tags(config.index_tags)
+    if configured_offset is not None:
+        return configured_offset
+    is_indexed = is_last_indexed(_newest(config))
+    if is_indexed is None:
+        is_indexed = _is_from_5_4(config.root)
+    return ALL_TAGS if is_indexed else NO_TAGS
+
+
+def _is_from_5_4(root: str) -> bool:
+    with suppress(FormatError, OSError):
+        if Checkpoint.decode(Path(paths.checkpoint_file(root)).read_bytes()).logics_physical_offset > 0:
+            return True
+    return Variant.FROM_5_4 in detect_layouts(LocalTree(), root)
+
+
+def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
+    directory = Path(paths.index_dir(config.root))
+    names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
+    windows_left = _MOST_WINDOWS
+    is_last = True
+    for path in sorted(names, reverse=True):
+        with suppress(FormatError, OSError), path.open("rb") as file:
+            end = min(IndexHeader.decode(file.read(INDEX_HEADER_BYTES)).index_count, config.index_entries)
+            while end > 1 and windows_left > 0:
+                begin = max(1, end - ENTRIES_AT_ONCE)
+                file.seek(entry_position(begin, config.index_slots))
+                entries = file.read((end - begin) * INDEX_ENTRY_BYTES)
+                yield from reversed(list(tagged_messages(entries, lambda at: _message(config, at), is_end=is_last)))
+                end, is_last, windows_left = begin, False, windows_left - 1
+
+
+def _message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
+    start = physical_offset - physical_offset % config.commitlog_file_bytes
+    with suppress(OSError), Path(config.commitlog_path, paths.segment_name(start)).open("rb") as file:
+
+        def read(position: int, count: int) -> bytes:
+            file.seek(position)
+            return file.read(count)
+
+        return read_message(read, physical_offset - start, physical_offset)
+    return None

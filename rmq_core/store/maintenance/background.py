@@ -33,9 +33,6 @@ class _Removal:
     """A removal that waits.
 
     Attributes:
-        remove: what removes the files.
-        pause_s: how long the next removal waits.
-        is_read: tells whether somebody reads the file.
         forced_at: monotonic time from which on a reader does not count; None before the first try.
     """
 
@@ -46,14 +43,10 @@ class _Removal:
 
 
 class Background:
-    """The background thread of a store: makes log files ahead, forces queues and Index, removes files.
-
-    Attributes:
-        watermark: the one written last.
-    """
+    """The background thread of a store: makes log files ahead, forces queues and Index, removes files."""
 
     def __init__(self, parts: StoreParts) -> None:
-        self.watermark = Watermark()
+        self.watermark = Watermark()  # the one written last
         self._config = parts.config
         self._disk = parts.disk
         self._log = parts.log
@@ -242,8 +235,6 @@ class Background:
         """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.
 
         Args:
-            units: flush the ConsumeQueues.
-            keys: flush the Index.
             clean: mark the store as shut down in order: nothing is left to dispatch.
 
         Returns:

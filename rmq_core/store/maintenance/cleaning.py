@@ -1,20 +1,23 @@
-"""Deletes expired CommitLog, ConsumeQueue and Index files of an open store.
+"""Deletes expired files and topics of an open store.
 
-Source: ``CleanCommitLogService``, ``CleanConsumeQueueService``.
+Source: ``CleanCommitLogService``, ``CleanConsumeQueueService``, ``DefaultMessageStore#deleteTopics``.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from rmq_core.store.commitlog.append import Appender
 from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.config import StoreConfig, delete_hours
+from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.maintenance.background import Background
+from rmq_core.store.maintenance.background import LACKS, Background
+from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
 
 _HOUR_MS: Final = 3_600_000
@@ -34,14 +37,7 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """Result of one round of cleaning.
-
-    Attributes:
-        pressure: of the disk.
-        log_files: CommitLog files removed.
-        queue_files: ConsumeQueue files removed.
-        index_files: IndexFiles removed.
-    """
+    """Result of one round of cleaning."""
 
     pressure: Pressure
     log_files: int = 0
@@ -69,14 +65,7 @@ class Retention:
         return Pressure.RECLAIM if used > self._config.disk_max_used_ratio / 100 else Pressure.NONE
 
     def expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
-        """How many of the log's files, from the oldest on, are to be deleted now.
-
-        Args:
-            paths: of the files that may be removed, in order.
-            now_ms: the time.
-            pressure: of the disk.
-            manually: an operator asks for it, whatever the hour.
-        """
+        """How many of the files that may be removed, from the oldest on, are to be deleted now."""
         in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
         if not (in_time or manually or pressure >= Pressure.RECLAIM):
             return 0
@@ -98,7 +87,6 @@ class Cleaner:
     """Removes expired files of log, queues and Index according to ``Retention``."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
-        """Clean a store; its ``background`` removes the files."""
         self._disk = parts.disk
         self._log = parts.log
         self._queues = parts.queues
@@ -114,7 +102,6 @@ class Cleaner:
         """Delete expired files, or the oldest if the disk is too full; call it every ten seconds.
 
         Args:
-            now_ms: the time.
             manually: an operator asks for it, whatever the hour.
         """
         pressure = self._retention.pressure()
@@ -170,3 +157,80 @@ class Cleaner:
         for file in expired:
             self._background.remove_later(partial(self._disk.remove, file.path))
         return queue_files, len(expired)
+
+
+class TopicDeletions:
+    """Removes the queues of deleted topics. Their messages stay in the log until that is cleaned."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        deleted_topics: DeletedTopics,
+        appender: Appender,
+        live: LiveDispatch,
+        background: Background,
+    ) -> None:
+        self._log = parts.log
+        self._queues = parts.queues
+        self._dispatch = parts.dispatch
+        self._flusher = parts.flusher
+        self._deleted_topics = deleted_topics
+        self._appender = appender
+        self._live = live
+        self._background = background
+        self._monotonic_s = parts.threads.monotonic_s
+        self._begin = 0
+
+    def begin(self) -> None:
+        """Note where the log begins, as the store is opened: what is cleaned later may be there after a kill."""
+        self._begin = self._log.min_offset
+
+    def delete(self, topics: Collection[str], ends: Mapping[str, int]) -> int:
+        """Remove the queues of topics; returns how many had any. ``MessageStore.remove_deleted`` removes their files.
+
+        The log's end is noted for each topic. It is forced first: a note beyond what a loss of power leaves would
+        count for nothing, in the place of an earlier one.
+
+        Args:
+            ends: physical offsets up to which records are dead, of topics that were created again meanwhile.
+
+        Raises:
+            OSError: the log cannot be forced, or the note not be written; no topic is deleted then.
+        """
+        if not self._flusher.flush() and self._flusher.fault is not None:
+            raise self._flusher.fault
+        self._live.run()
+        return self.drop({**dict.fromkeys(topics, self._log.max_offset), **ends})
+
+    def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
+        """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
+
+        The queues' files are left to ``MessageStore.remove_deleted``.
+
+        Args:
+            ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
+            at_least: they may have been deleted later, and what a queue has after that is dead as well.
+
+        Raises:
+            OSError: the note cannot be written; no topic is deleted then.
+        """
+        if at_least:
+            ends = {topic: self._queues.dead_until(topic, end) for topic, end in ends.items()}
+        try:
+            if not self._deleted_topics.note(ends, self._begin):
+                return 0
+        except OSError as error:
+            if error.errno not in LACKS:  # the note may be there: at the next start, what came now would be dead
+                self._flusher.fail(error)
+            raise
+        self._dispatch.writer.clear_cache()
+        removed = self._queues.remove_topics(ends, self._dispatch.offset)
+        self._appender.evict_queues(ends.keys())
+        self._dispatch.note()
+        self._background.request_flush()
+        return removed
+
+    def remove_files(self, seconds: float) -> bool:
+        """Remove files of the queues of deleted topics, for so long at most; return whether some are left."""
+        end_s = self._monotonic_s() + seconds
+        return self._queues.remove_files(lambda: self._monotonic_s() > end_s)

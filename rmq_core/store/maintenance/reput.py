@@ -19,7 +19,6 @@ class LiveDispatch:
     """Dispatches appended messages, and notifies listeners of queues with new messages."""
 
     def __init__(self, parts: StoreParts, background: Background) -> None:
-        """Dispatch in a store; its ``background`` makes the next log file ahead."""
         self._config = parts.config
         self._log = parts.log
         self._dispatch = parts.dispatch
@@ -32,28 +31,15 @@ class LiveDispatch:
         self._warns_of_lmqs = not parts.config.lmq_enabled
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
-        """Register a callback for the queues that have new readable messages.
-
-        Args:
-            listener: called with them.
-            is_waiting: whether it wants to be; where no listener does, they are not collected.
-        """
+        """Register a callback for queues with new readable messages, collected while ``is_waiting`` is true."""
         self._on_arrival.append(listener)
         self._are_waiting.append(is_waiting)
-
-    @property
-    def has_more(self) -> bool:
-        """True if the last run ended early, at its limit of new queues."""
-        return self._dispatch.has_more
 
     def run(self, most_new_queues: int | None = None) -> bool:
         """Dispatch what has been appended, so that it is readable; call it once for each batch of appends.
 
         With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
         it again when ``MessageStore.on_flushed`` tells of more.
-
-        Args:
-            most_new_queues: as in ``Dispatch.run``.
 
         Returns:
             False if the disk did not take it: it is tried again at the next call, and until then no message is

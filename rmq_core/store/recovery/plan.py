@@ -12,7 +12,6 @@ from typing import Final
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
-from rmq_core.store.consumequeue.find_end import scan_all
 from rmq_core.store.dispatch.dispatch import Resume
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.index.index import Index
@@ -49,12 +48,7 @@ class RecoveryPlanner:
     """Plans one recovery; it opens ConsumeQueues and Index on the way."""
 
     def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
-        """Plan the recovery of a store that is not open yet.
-
-        Args:
-            parts: of the store; its queues and Index are to be opened.
-            files: of the log, in order; at least one.
-        """
+        """Plan the recovery of a store that is not open yet, whose log has these files, in order, at least one."""
         self._config = parts.config
         self._disk = parts.disk
         self._files = files
@@ -63,16 +57,7 @@ class RecoveryPlanner:
         self._marks = parts.marks
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
-        """Return the recovery after the watermark; None where the watermark cannot be this store's.
-
-        Args:
-            watermark: one that can be trusted.
-            is_clean: the store was shut down in order.
-
-        Raises:
-            StoreSizeError: files of queues of another size than the settings say.
-            OSError: the disk is full or broken.
-        """
+        """Return the recovery after the watermark; None where the watermark cannot be this store's."""
         first, end = self._files[0].start, self._files[-1].start + self._files[-1].size
         if watermark.log_flushed > end:
             return None
@@ -128,7 +113,7 @@ class RecoveryPlanner:
         """Prepare to rebuild all ConsumeQueues and the Index; a note has it begun again, should it be interrupted."""
         self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
         for queue in self._queues:
-            scan_all(queue)
+            queue.scan_all()
             queue.write_again(self._files[0].start)
         self._queues.count_units()
         if self._index is not None:
@@ -140,10 +125,6 @@ class RecoveryPlanner:
 
         Args:
             crashed: the file ``abort`` was there.
-
-        Raises:
-            StoreSizeError: files of queues of another size than the settings say.
-            OSError: the disk is full or broken.
         """
         if not len(self._queues):
             self._queues.load(None)

@@ -35,19 +35,16 @@ class RecoveryReport:
 
     Attributes:
         is_new: there was no log.
-        is_clean: the store was shut down in order.
         is_trusted: the watermark held; else another program, such as the original, has changed the store since.
         begin_offset: physical offset where reading began.
         end_offset: physical offset of the next record.
         record_count: sound records read.
         unit_count: units written.
-        damages: damaged ranges before sound records.
         tail: damaged ranges at the end of the log, which were cut off.
         quarantined: paths of the copies of ``damages``, and of what of ``tail`` was below the flushed offset.
         rebuilt: all queues and the Index were made anew.
         missing_files: physical offsets at which a CommitLog file is missing.
         displaced: units left out because of an impossible queue offset.
-        seconds: how long it took.
     """
 
     is_new: bool = False
@@ -70,12 +67,6 @@ class Recovery:
     """The recovery of one store while it is opened."""
 
     def __init__(self, parts: StoreParts, now_ms: int) -> None:
-        """Recover a store that is not open yet.
-
-        Args:
-            parts: of the store: log, queues and Index are to be opened, and ``dispatch`` writes what lacks there.
-            now_ms: the time.
-        """
         self._parts = parts
         self._config = parts.config
         self._disk = parts.disk

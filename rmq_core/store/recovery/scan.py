@@ -72,7 +72,6 @@ class RecoveryScan:
         timestamp_ms: store timestamp of the last record before that.
         damages: damaged ranges before sound records, in order.
         tail: damaged ranges at the end, without the zeros after them, to be cut off.
-        record_count: sound records.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class RecoveryScan:
             files: of the log, in order; those from the start of the scan on are read.
             feed: dispatches the sound frames of a batch; those whose CODE is not 0 are damaged.
             flushed_until: physical offset below which all was on the disk: nothing there is half-written.
-            verify_crc: verify checksums.
             follows: this is a slave's log, which ends before the first damage after what was flushed: its master has
                 the rest, where a log that was patched would be another one than the master's.
         """

@@ -23,13 +23,7 @@ _NO_FILE: Final = -1
 
 
 class TimerLog:
-    """``timerlog``: units of timer messages, linked by slot of the wheel.
-
-    Attributes:
-        directory: where the files are.
-        file_bytes: size of each.
-        end: position of the next unit, bytes.
-    """
+    """``timerlog``: units of timer messages, linked by slot of the wheel; ``end`` is the position of the next one."""
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
         """Open the existing files; ``truncate`` sets the log's end.
@@ -78,10 +72,7 @@ class TimerLog:
 
     # --- writing ------------------------------------------------------------------------
     def append(self, unit: TimerUnit) -> int:
-        """Append a unit to a buffer, which ``write`` writes to the file.
-
-        Returns:
-            Its position.
+        """Append a unit to a buffer, which ``write`` writes to the file; return its position.
 
         Raises:
             OSError: there is no room for a new file; nothing has changed.
@@ -128,11 +119,7 @@ class TimerLog:
         return self.end - len(self._tail)
 
     def truncate(self, end: int) -> None:
-        """Cut the log at a position: fill the rest of its file with zeros, and remove later files.
-
-        Raises:
-            OSError: the disk does not do it.
-        """
+        """Cut the log at a position: fill the rest of its file with zeros, and remove later files."""
         while self._starts and self._starts[-1] >= max(end, 1) and len(self._starts) > 1:
             self._remove(self._starts.pop())
         if self._starts:
@@ -143,13 +130,7 @@ class TimerLog:
         self._block = b""
 
     def remove_before(self, physical_offset: int) -> int:
-        """Remove files whose messages have all expired from the CommitLog, except the last file.
-
-        Args:
-            physical_offset: where the CommitLog begins.
-
-        Returns:
-            How many.
+        """Remove files whose messages are all before the CommitLog's begin, except the last; return their number.
 
         Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
         """
@@ -182,9 +163,6 @@ class TimerLog:
         """Write the units after a position again, to be flushed.
 
         A flush that failed has left them in memory alone, where they count as clean: the next one would do nothing.
-
-        Raises:
-            OSError: the disk is full or broken.
         """
         for start in self._starts:
             at, end = max(begin - start, 0), min(self._tail_at - start, self.file_bytes)
@@ -242,9 +220,6 @@ class TimerLog:
         Args:
             begin: of a file; those of files before it are left out.
             end: of a unit; those after it are left out.
-
-        Raises:
-            OSError: a file cannot be read.
         """
         self.write()
         room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES

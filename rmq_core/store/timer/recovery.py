@@ -1,21 +1,23 @@
 """Opens the timer files ``timerlog``, ``timerwheel`` and ``timercheck``, and repairs them after a crash.
 
-Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``, ``#checkAndReviseMetrics``.
+Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``, ``#checkAndReviseMetrics``;
+for snapshots ``TimerWheel#backup``, ``#getMaxSnapshotFlag``, ``TimerMessageStore.TimerFlushService#flush`` of 5.4.
 """
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rmq_core.store.commitlog.mapped_file import MappedFile
-from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.disk import Disk, MappedFile
 from rmq_core.store.results import GetStatus
 from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
-from rmq_core.store.timer.snapshots import has_units_up_to, restore_newest_snapshot
 from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
 from rmq_core.store.timer.wheel import TimerWheel
 from rmq_formats.codecs.index import MAX_LONG
@@ -28,6 +30,7 @@ from rmq_formats.codecs.timer import (
     WHEEL_FILE_BYTES,
     TimerCheckpoint,
     decode_done_offset,
+    encode_done_offset,
 )
 from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import FormatError, StoreSizeError
@@ -39,18 +42,13 @@ _PHYSICAL_OFFSET: Final = head_struct("physical_offset")
 def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerStore:
     """Open the timer files of a store; missing ones are created when the first timer message comes.
 
-    Args:
-        config: settings of the files.
-        store: where the messages are.
-        now_ms: the time.
-
     Raises:
         StoreSizeError: a file of another size than the settings say.
         OSError: a file cannot be read.
     """
     disk = store.disk
     checkpoint, done_offset = _read_checkpoint(config, disk)
-    checkpoint = restore_newest_snapshot(config, disk, checkpoint, done_offset)
+    checkpoint = _restore_newest_snapshot(config, disk, checkpoint, done_offset)
     wheel, is_wheel_there = _read_wheel(config, disk)
     log = TimerLog(config.log_path, config.file_bytes, disk)
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
@@ -63,7 +61,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     if done_offset is None and checkpoint == TimerCheckpoint():
         done_offset = _first_offset(store)
     # With our note the wheel was forced before the checkpoint; what is not in it was delivered, whenever that was due.
-    is_whole = is_wheel_there and (done_offset is not None or has_units_up_to(wheel, log, flushed, read_time_ms))
+    is_whole = is_wheel_there and (done_offset is not None or _has_units_up_to(wheel, log, flushed, read_time_ms))
     new_from = MAX_LONG if done_offset is None else flushed
     last, first_ms = _reconcile(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
     if log.end > flushed:  # what is after the checkpoint was not forced, or that has failed
@@ -86,6 +84,72 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     return TimerStore(
         config, disk, wheel, log, checkpoint, progress, again_before, enqueued_offsets, store.max_offset(TIMER_TOPIC, 0)
     )
+
+
+def _restore_newest_snapshot(
+    config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, done_offset: int | None
+) -> TimerCheckpoint:
+    """Make the newest snapshot, if any, the wheel, and remove the others; return the checkpoint that goes with it.
+
+    Brokers from 5.4 on write snapshots with ``timerWheelSnapshotFlush=true``. Such a broker leaves ``timerwheel`` as it
+    found it, and writes the wheel whole into ``timerwheel.N``: N is where ``timerlog`` ended then.
+
+    Whatever wrote the wheel since, the units after N are put into it when it is opened. The checkpoint is written
+    first: with it alone, as after a loss of power, the snapshot is taken at the next start.
+
+    Raises:
+        StoreSizeError: a snapshot of another size than a wheel has; nothing has changed.
+        OSError: a file cannot be read or written.
+    """
+    snapshot_paths = _snapshot_paths(config)
+    if not snapshot_paths:
+        return checkpoint
+    end = max(snapshot_paths)
+    image = disk.read_file(snapshot_paths[end])
+    if len(image) != WHEEL_FILE_BYTES:
+        raise StoreSizeError(f"{snapshot_paths[end]}: has {len(image)} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
+    flushed = min(end, checkpoint.last_timer_log_flush_position)
+    checkpoint = replace(checkpoint, last_timer_log_flush_position=flushed)
+    data = checkpoint.encode_file()
+    disk.make_directory(str(Path(config.checkpoint_path).parent))
+    disk.replace(config.checkpoint_path, data if done_offset is None else encode_done_offset(data, done_offset))
+    disk.replace(config.wheel_path, image)
+    for path in snapshot_paths.values():
+        disk.remove(path)
+    _LOGGER.info("%(path)s is the timer wheel now", {"path": snapshot_paths[end]})
+    return checkpoint
+
+
+def _snapshot_paths(config: TimerConfig) -> dict[int, str]:
+    wheel = Path(config.wheel_path)
+    paths = wheel.parent.glob(f"{wheel.name}.*") if wheel.parent.is_dir() else []
+    return {int(text): str(path) for path in paths if (text := path.suffix[1:]).isascii() and text.isdecimal()}
+
+
+def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: int) -> bool:
+    """Return whether a wheel has the units of a ``timerlog`` file up to a position.
+
+    A wheel that was never written lacks the units: a broker that writes snapshots was killed before the first.
+
+    Args:
+        end: position before which units are looked at.
+        read_time_ms: units that were due before it are delivered.
+    """
+    begin = max(end - 1, 0) // log.file_bytes * log.file_bytes
+    return all(
+        (is_linked | (due_ms < read_time_ms)).all() for _, due_ms, is_linked in _find_linked(wheel, log, begin, end)
+    )
+
+
+def _find_linked(
+    wheel: TimerWheel, log: TimerLog, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.bool_]]]:
+    """Yield the units block by block, when each is due (ms), and a mask of those in their slot's chain."""
+    for position, block in log.blocks(begin, end):
+        units = np.frombuffer(block, dtype=UNIT_DTYPE)
+        due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
+        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
+        yield units, due_ms, wheel.are_linked(due_ms, positions)
 
 
 def _discard(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
@@ -126,7 +190,6 @@ def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, 
 
 
 def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
-    """Read the wheel, and return whether its file exists."""
     wheel = TimerWheel(config.precision_ms)
     path = Path(config.wheel_path)
     size = path.stat().st_size if path.exists() else 0
@@ -148,10 +211,7 @@ def _reconcile(
     message that the CommitLog has lost.
 
     Args:
-        wheel: the wheel.
-        log: of the units.
         flushed: position up to which the wheel has them.
-        store: where the messages are.
         read_time_ms: units that were due before it are delivered, …
         new_from: … but for those from this position on, which came after that was noted: the clock was set back.
 
@@ -222,7 +282,6 @@ def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
 
 
 def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
-    """Read the physical offsets of the messages whose units are after a position."""
     units = (log.read(position) for position in log.positions(begin, log.end))
     return {unit.physical_offset for unit in units if unit is not None}
 
@@ -231,21 +290,13 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
     """Return the number of waiting messages by topic, less the recalls that wait with them.
 
     Args:
-        wheel: which units are of a chain.
         log: the units; all of it is read, block by block.
 
     Returns:
         By Java's hash of the topic where they belong.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     counts: Counter[int] = Counter()
-    for position, block in log.blocks():
-        units = np.frombuffer(block, dtype=UNIT_DTYPE)
-        due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
-        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
-        waiting = wheel.are_linked(due_ms, positions)
+    for units, _, waiting in _find_linked(wheel, log):
         changes = np.where(units["flags"][waiting] & FLAG_DELETE, -1, 1)
         hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
         sums = np.bincount(places, weights=changes, minlength=len(hashes))

@@ -42,7 +42,6 @@ class TimerConfig:
     """Settings of the timer wheel and its files.
 
     Attributes:
-        root: directory of the store.
         file_bytes: size of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
         precision_ms: length of an interval (``timerPrecisionMs``).
         roll_window_slots: slots ahead from which on a message rolls: it is stored again on the way
@@ -97,9 +96,6 @@ class TimerStore:
     """Timer messages that wait, in ``timerwheel`` and ``timerlog``.
 
     Attributes:
-        config: its settings.
-        wheel: its slots.
-        log: its units.
         read_time_ms: begin of the next interval to be delivered.
         queue_offset: of the next message of the timer topic to be enqueued.
         done: the progress whose messages are flushed.
@@ -143,10 +139,7 @@ class TimerStore:
 
         Args:
             due_ms: when it is due; not before the interval of ``now_ms``.
-            physical_offset: of its record.
-            size: of its record, bytes.
             topic_hash: Java's hash of the topic where it belongs.
-            now_ms: the time; see ``has_to_wait``.
             recalls: whether it recalls another message.
 
         Raises:
@@ -177,8 +170,6 @@ class TimerStore:
         clock was set back a slot comes once more.
 
         Args:
-            due_ms: as in ``add``.
-            now_ms: likewise.
             flushed_offset: physical offset up to which the CommitLog is on the disk.
         """
         delivered = self._delivered.get(self._slot_of(due_ms, self.interval(now_ms))[0])
@@ -268,11 +259,7 @@ class TimerStore:
         return log_offset - self._noted_offset < _NOTE_BYTES
 
     def advance_done(self, flushed_offset: int) -> None:
-        """Count as done all progress whose messages are flushed.
-
-        Args:
-            flushed_offset: physical offset up to which the CommitLog is.
-        """
+        """Count as done all progress whose messages are flushed."""
         under_way = self._under_way
         while under_way and under_way[0].log_offset <= flushed_offset:
             self.done = under_way.popleft()
@@ -299,8 +286,6 @@ class TimerStore:
         """Write a checkpoint if the progress has changed, unless one is being written.
 
         Args:
-            now_ms: the time.
-            flushed_offset: physical offset up to which the CommitLog is on the disk.
             run: runs the writing, on another thread perhaps; what it raises is kept, and all is tried again.
 
         Raises:

@@ -23,11 +23,7 @@ assert _DTYPE.itemsize == SLOT_BYTES
 
 
 class TimerWheel:
-    """``timerwheel``: one slot for each unit of time.
-
-    Attributes:
-        precision_ms: length of an interval.
-    """
+    """``timerwheel``: one slot for each interval of ``precision_ms``."""
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms
@@ -58,8 +54,6 @@ class TimerWheel:
         """Make a new unit the head of a slot's chain.
 
         Args:
-            time_ms: when it is due.
-            position: of the unit.
             change: of the slot's count: 1, or -1 for a recall.
         """
         time_index = time_ms // self.precision_ms
@@ -83,11 +77,7 @@ class TimerWheel:
         self._clear_all(np.flatnonzero((times != 0) & (times < time_ms // self.precision_ms)))
 
     def clear_beyond(self, position: int) -> list[tuple[int, int]]:
-        """Empty the slots whose chain's head is at or after a position of ``timerlog``.
-
-        Returns:
-            The time of each, ms, and the position of its chain's head.
-        """
+        """Empty the slots whose chain's head is at or after a position of ``timerlog``; return time (ms) and head."""
         slots = self._slots
         places = np.flatnonzero((slots["time_index"] != 0) & (slots["last"] >= position))
         heads = [
@@ -130,12 +120,7 @@ class TimerWheel:
         return int(slots["count"][slots["time_index"] >= max(begin_ms // self.precision_ms, 1)].sum(dtype=np.int64))
 
     def are_linked(self, times_ms: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mask of the units that stand in their slot's chain.
-
-        Args:
-            times_ms: when each is due.
-            positions: of each in ``timerlog``.
-        """
+        """Mask of the units, by due time and position in ``timerlog``, that stand in their slot's chain."""
         indices = times_ms // self.precision_ms
         slots = self._slots[indices % WHEEL_SLOTS]
         is_there: NDArray[np.bool_] = (indices > 0) & (slots["time_index"] == indices)

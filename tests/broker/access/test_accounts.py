@@ -9,7 +9,7 @@ import pytest
 
 from rmq_core.broker.access.accounts import Accounts, AccountTable, User
 from rmq_core.broker.tables.table_file import TableFiles
-from rmq_core.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
+from rmq_core.remoting.bodies.configs import PolicyEntryInfo, PolicyInfo
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads

@@ -16,18 +16,9 @@ from rmq_core.broker.access.required_permissions import RULES
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig, load_config
 from rmq_core.remoting.access.acl import SIGNATURE, Credentials, sign
-from rmq_core.remoting.bodies import (
-    ConsumerData,
-    GroupConfigList,
-    HeartbeatData,
-    LockBatchRequest,
-    MessageQueue,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicConfigList,
-    encode_body,
-)
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, LockBatchRequest, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, encode_body
+from rmq_core.remoting.bodies.configs import GroupConfigList, SubscriptionGroupConfig, TopicConfig, TopicConfigList
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import JSON, ROCKETMQ, RequestCode, ResponseCode
 from rmq_core.remoting.errors import ConnectionLostError

@@ -14,7 +14,7 @@ from rmq_core.broker.access.policies import (
     parse_entry,
     topic_permission,
 )
-from rmq_core.remoting.bodies.access import PolicyEntryInfo
+from rmq_core.remoting.bodies.configs import PolicyEntryInfo
 from rmq_core.remoting.errors import ResponseError
 
 PUB = topic_permission("TTX", Action.PUB)

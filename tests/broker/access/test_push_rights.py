@@ -11,7 +11,8 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
+from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode

@@ -12,7 +12,7 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import ConnectionLostError
 from rmq_core.remoting.header import request
-from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.remoting.settings import ServerSettings
 from tests.broker.access.test_guard import ADMIN, TG, Door, door, send_fields
 
 __all__ = ["door"]  # the fixture

@@ -13,7 +13,8 @@ from rmq_core.broker.tables import registered_filters
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
 from rmq_core.broker.tables.subscription_filter import sql_filter
 from rmq_core.broker.tables.table_file import TableFiles
-from rmq_core.remoting.bodies import CheckClientBody, SubscriptionData, encode_body
+from rmq_core.remoting.bodies.clients import CheckClientBody, SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.ext import QueueExt

@@ -6,7 +6,8 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.bodies.codec import encode_body
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import StoreConfig

@@ -6,7 +6,8 @@ import pytest
 
 from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
 from rmq_core.broker.lite.sharding import LiteSharding
-from rmq_core.remoting.bodies import TopicRouteData, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.broker.conftest import Asker
 from tests.broker.lite.conftest import PARENT, Watcher, send

@@ -13,7 +13,7 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.table_file import TableFiles
-from rmq_core.remoting.bodies import OffsetTable
+from rmq_core.remoting.bodies.configs import OffsetTable
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler

@@ -1,7 +1,7 @@
 """The table of topics of a broker."""
 
 from rmq_core.broker.tables.attributes import BATCH_QUEUES, QUEUE_TYPE
-from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigs
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConfigs
 from tests.broker.conftest import Asker
 
 

@@ -10,7 +10,7 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables.table_file import TableFiles
 from rmq_core.broker.timer.metrics import TimerCounts, TimerMetrics
-from rmq_core.remoting.bodies import decode_body
+from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.store.config import StoreConfig

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from rmq_core.remoting.bodies import encode_registration
+from rmq_core.remoting.bodies.routes import encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import write_fields

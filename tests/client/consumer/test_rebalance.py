@@ -11,7 +11,8 @@ from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.rebalance import Rebalancer
 from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.subscription import subscription
-from rmq_core.remoting.bodies import ConsumerIdList, SubscriptionData, encode_body
+from rmq_core.remoting.bodies.clients import ConsumerIdList, SubscriptionData
+from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.header import RemotingCommand

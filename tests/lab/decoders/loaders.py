@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from rmq_core.broker.config import load_config
-from rmq_core.remoting.bodies import OffsetTable, TopicConfigs, decode_body
+from rmq_core.remoting.bodies.codec import decode_body
+from rmq_core.remoting.bodies.configs import OffsetTable, TopicConfigs
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.config_files import load, load_numbers
 from rmq_core.store.files.disk import Disk

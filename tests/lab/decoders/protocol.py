@@ -7,11 +7,8 @@ from rmq_core.broker.transaction.check import half_offsets
 from rmq_core.broker.transaction.half import decode_half_record
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.ha.frames import Pushes, Reports, encode_push, encode_report
-from rmq_core.remoting.bodies import (
-    decode_registration,
-    encode_registration,
-    parse_queue_key,
-)
+from rmq_core.remoting.bodies.codec import parse_queue_key
+from rmq_core.remoting.bodies.routes import decode_registration, encode_registration
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.commitlog.record_encoder import BatchEncoder, QueueParts
 from rmq_formats.codecs.java_properties import parse_properties

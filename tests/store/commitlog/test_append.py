@@ -86,7 +86,7 @@ def test_a_batch_becomes_records_that_follow_each_other(open_store: Opener, appe
     store = open_store(append_crc_property=append_crc)
     inner = [(b"one", b"TAGS\x01a"), (b"two", b"KEYS\x01k\x02"), (b"three", b"")]
     put(store, "B", 1)
-    result = store.put_batch("B", 1, batch_of(inner), b"UNIQ_KEY\x01U\x02", 5, HOST, NOW_MS, sys_flag=0x301)
+    result = store.bulk.put_batch("B", 1, batch_of(inner), b"UNIQ_KEY\x01U\x02", 5, HOST, NOW_MS, sys_flag=0x301)
     assert (result.status, result.queue_offset, result.message_count) == (PutStatus.PUT_OK, 1, 3)
     messages = [decode_record(stored(store, offset), physical_offset=offset) for offset in result.physical_offsets]
     assert [message.body for message in messages] == [b"one", b"two", b"three"]
@@ -106,7 +106,7 @@ def test_each_message_of_a_batch_is_the_record_that_it_would_be_alone(open_store
     store = open_store(append_crc_property=append_crc, commitlog_file_bytes=65536)
     source = random.Random(4)
     inner = [(source.randbytes(1 + source.randrange(50)), b"K\x01v\x02") for _ in range(20)]
-    result = store.put_batch(LONG_TOPIC, 0, batch_of(inner), b"W\x01x\x02", 5, V6_HOST, NOW_MS, reconsume_times=2)
+    result = store.bulk.put_batch(LONG_TOPIC, 0, batch_of(inner), b"W\x01x\x02", 5, V6_HOST, NOW_MS, reconsume_times=2)
     for number, offset in enumerate(result.physical_offsets):
         message = MessageToStore(
             topic=LONG_TOPIC, queue_id=0, body=inner[number][0], properties_bytes=b"K\x01v\x02W\x01x\x02", flag=7,
@@ -123,7 +123,7 @@ def test_message_ids_lead_back_to_the_message(open_store: Opener) -> None:
     put(store)
     result = put(store, body=b"second")
     assert decode_message_id(result.msg_id) == (STORE_HOST, result.physical_offset)
-    message = store.message_by_id(result.msg_id)
+    message = store.message(result.physical_offset)
     assert message is not None
     assert message.body == b"second"
 
@@ -132,7 +132,7 @@ def test_message_ids_lead_back_to_the_message(open_store: Opener) -> None:
 def test_a_topic_that_could_name_another_place_is_refused(open_store: Opener, tmp_path: Path, topic: str) -> None:
     store = open_store()
     assert put(store, topic).status is PutStatus.MESSAGE_ILLEGAL
-    assert store.put_batch(topic, 0, batch_of([(b"x", b"")]), b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.bulk.put_batch(topic, 0, batch_of([(b"x", b"")]), b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
     assert store.max_physical_offset == 0
     assert not list(tmp_path.rglob("etc"))
 
@@ -164,7 +164,7 @@ def test_a_record_that_no_file_can_hold_is_refused(open_store: Opener) -> None:
     assert put(store, body=bytes(1000 - 8 - 91 - 1)).status is PutStatus.PUT_OK
     assert put(store, body=bytes(1000 - 8 - 91)).status is PutStatus.MESSAGE_ILLEGAL
     inner = batch_of([(bytes(410), b""), (bytes(410), b"")])
-    assert store.put_batch("T", 0, inner, b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.bulk.put_batch("T", 0, inner, b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
     assert put(store).queue_offset == 1
 
 
@@ -180,20 +180,20 @@ def test_a_batch_whose_lengths_lie_is_refused_whole(open_store: Opener, batch: b
     store = open_store()
     sound = batch_of([(b"sound", b"")])
     for wrong in (batch, sound + batch) if batch else (batch,):
-        assert store.put_batch("T", 0, wrong, b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
+        assert store.bulk.put_batch("T", 0, wrong, b"", 1, HOST, 1).status is PutStatus.MESSAGE_ILLEGAL
     assert store.max_physical_offset == 0
 
 
 def test_a_batch_has_no_transactions(open_store: Opener) -> None:
     store = open_store()
-    result = store.put_batch("T", 0, batch_of([(b"x", b"")]), b"", 1, HOST, 1, sys_flag=FLAG_TRANSACTION_PREPARED)
+    result = store.bulk.put_batch("T", 0, batch_of([(b"x", b"")]), b"", 1, HOST, 1, sys_flag=FLAG_TRANSACTION_PREPARED)
     assert result.status is PutStatus.MESSAGE_ILLEGAL
 
 
 def test_a_batch_that_does_not_fit_goes_to_the_next_file_whole(open_store: Opener) -> None:
     store = open_store(commitlog_file_bytes=1000)
     put(store, body=bytes(500))
-    result = store.put_batch("T", 0, batch_of([(bytes(150), b""), (bytes(150), b"")]), b"", 1, HOST, 1)
+    result = store.bulk.put_batch("T", 0, batch_of([(bytes(150), b""), (bytes(150), b"")]), b"", 1, HOST, 1)
     assert result.physical_offsets[0] == 1000
     blank = store.read_log_range(592, 100)
     assert blank is not None

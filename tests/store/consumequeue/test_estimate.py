@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_core.store.consumequeue.estimate import MOST_MATCHES, MOST_SCANNED, estimate_count
 from rmq_core.store.consumequeue.ext import MayMatchUnit, QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
-from rmq_core.store.consumequeue.queue import ConsumeQueue
+from rmq_core.store.consumequeue.queue import MOST_MATCHES, MOST_SCANNED, ConsumeQueue, estimate_count
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.consumequeue_ext import ExtUnit

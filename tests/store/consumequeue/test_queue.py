@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rmq_core.store.consumequeue.files import OpenFiles
-from rmq_core.store.consumequeue.find_end import load_queue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT, Unit
@@ -56,7 +55,7 @@ def test_the_first_unit_of_a_cleaned_queue_has_blanks_before_it_that_no_one_read
     assert (queue.min_offset, queue.max_offset) == (7, 9)
     assert queue.unit(6) is None
     again = make()
-    load_queue(again, None)
+    again.load(None)
     again.correct_min(0)
     assert (again.min_offset, again.max_offset) == (7, 9)
 
@@ -67,7 +66,7 @@ def test_a_queue_comes_back_as_it_was(make: Maker, count: int, known: int | None
     queue = make()
     put(queue, *range(count))
     again = make()
-    load_queue(again, known)
+    again.load(known)
     assert again.max_offset == (count if known is None else min(count, 8))
 
 
@@ -75,7 +74,7 @@ def test_units_beyond_what_is_known_are_thrown_away(make: Maker) -> None:
     queue = make()
     put(queue, *range(12))
     again = make()
-    load_queue(again, 1350)
+    again.load(1350)
     assert images(again) == built(0, 1, 2, 3)
     assert again.max_offset == 4
 
@@ -88,7 +87,7 @@ def test_a_queue_whose_first_file_is_all_zeros_ends_where_it_begins(make: Maker,
     directory.mkdir()
     for start in (200, 300):
         (directory / f"{start:020d}").write_bytes(bytes(FILE_BYTES))
-    load_queue(queue, known)
+    queue.load(known)
     assert queue.max_offset == 10
     put(queue, 10)
     assert images(queue)[f"{200:020d}"] == unit(10) + bytes(FILE_BYTES - 20)
@@ -99,7 +98,7 @@ def test_a_scan_ends_at_the_first_unit_that_is_not_written(make: Maker) -> None:
     put(queue, *range(12))
     queue.files.write(bytes(20), 8 * 20)
     again = make()
-    load_queue(again, None)
+    again.load(None)
     assert again.max_offset == 8
     assert images(again) == built(*range(8))
 
@@ -147,7 +146,7 @@ def test_the_minimum_follows_the_log(make: Maker, log_min: int, expected: int, f
     queue.correct_min(log_min)
     assert (queue.min_offset, len(queue.files.files)) == (expected, files)
     again = make()
-    load_queue(again, None)
+    again.load(None)
     again.correct_min(log_min)
     assert (again.min_offset, again.max_offset) == (expected, 12)
 
@@ -177,7 +176,7 @@ def test_a_file_of_another_size_is_an_error_that_names_it(make: Maker) -> None:
     put(queue, 0)
     Path(queue.files.files[0].path).write_bytes(bytes(120))
     with pytest.raises(StoreSizeError, match="00000000000000000000: has 120 bytes"):
-        load_queue(make(), None)
+        make().load(None)
 
 
 def test_an_empty_file_and_those_behind_it_do_not_count(make: Maker) -> None:
@@ -185,7 +184,7 @@ def test_an_empty_file_and_those_behind_it_do_not_count(make: Maker) -> None:
     put(queue, *range(12))
     Path(queue.files.files[1].path).write_bytes(b"")
     again = make()
-    load_queue(again, None)
+    again.load(None)
     assert again.max_offset == 5
     assert again.is_whole
 
@@ -195,7 +194,7 @@ def test_a_queue_with_a_file_missing_says_so(make: Maker) -> None:
     put(queue, *range(12))
     Path(queue.files.files[1].path).unlink()
     again = make()
-    load_queue(again, None)
+    again.load(None)
     assert not again.is_whole
 
 
@@ -207,7 +206,7 @@ def test_stray_files_are_passed_over(make: Maker) -> None:
     (directory / "00000000000000000100.bak").write_bytes(b"x")
     (directory / "sub").mkdir()
     again = make()
-    load_queue(again, None)
+    again.load(None)
     assert again.max_offset == 1
 
 

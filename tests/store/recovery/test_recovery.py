@@ -247,7 +247,7 @@ def test_a_unit_that_a_clean_shutdown_of_the_original_loses_is_made_good(tmp_pat
     queue = max(store._queues, key=lambda queue: queue.last_end())
     assert queue.last_end() <= store.max_physical_offset
     queue.trim(queue.max_offset - 1)
-    store._queues.close()
+    store._queues.open_files.close_all()
     for name in ("watermark", "abort"):
         (Path(config.root) / name).unlink()
     store._closing.close()
@@ -263,9 +263,9 @@ def test_one_process_has_a_store_at_a_time(open_store: Opener) -> None:
     child = os.fork()
     if child == 0:
         try:
-            from rmq_core.store.files import lock
+            from rmq_core.store.files import opening
 
-            lock._held.clear()
+            opening._held.clear()
             opened(store.config)
         except StoreLockedError:
             os.write(writing, b"locked")

@@ -1,23 +1,27 @@
-"""Refuses to open a store of a layout that the broker would get wrong.
+"""Checks before a store is opened: layouts that the broker would get wrong are refused, and the store is locked.
 
-Read with the standard library alone: a broker that makes a new store does not wait for numpy and numba.
+Both need the standard library alone: who is refused does not wait for the kernels.
 """
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import config_json, paths
-from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.errors import DecodeError, StoreError, StoreLockedError
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.store_lock import store_lock
+
+_LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
+_held: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """One name in a directory."""
-
     name: str
     is_directory: bool
 
@@ -41,14 +45,10 @@ class LocalTree:
 
 
 def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
-    """Refuse a store with queues or a log of other layouts.
+    """Refuse a store with queues or a log of other layouts; return its topics with BatchConsumeQueues.
 
     Args:
-        root: of the store.
         light_queues: whether the settings have light queues (LMQ), which are refused else.
-
-    Returns:
-        The topics whose queues are BatchConsumeQueues.
 
     Raises:
         StoreLayoutError: it has such.
@@ -68,3 +68,26 @@ def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
             configs = config_json.topic_configs(text)
             return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
     return batch_topics
+
+
+def lock_store(root: str, disk: Disk) -> ExitStack:
+    """Lock the store at ``root``; closing the returned stack releases the lock.
+
+    POSIX locks do not exclude the process that holds them, and closing any descriptor of the file releases them: so
+    the stores that this process has locked are known by name as well.
+
+    Raises:
+        StoreLockedError: another process, or this one, has it.
+        StoreError: the lock's file cannot be written.
+    """
+    name = os.path.realpath(root)
+    if name in _held:
+        raise StoreLockedError(f"{root}: this process has the store open already")
+    stack = ExitStack()
+    path = paths.lock_file(root)
+    if not os.path.exists(path):  # noqa: PTH110 # paths are strings here
+        disk.write_file(path, _LOCK_CONTENT)
+    stack.enter_context(store_lock(root))
+    _held.add(name)
+    stack.callback(_held.discard, name)
+    return stack

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from rmq_core.remoting.bodies import BrokerData
+from rmq_core.remoting.bodies.routes import BrokerData
 from rmq_core.remoting.codes import MASTER_ID
 
 
@@ -16,9 +16,6 @@ class MinBrokerIdNotice:
     """Notice to brokers of the least broker id in their group (code 905), which acts as master if there is none.
 
     Attributes:
-        recipients: addresses to send it to.
-        min_broker_id: the least id.
-        min_broker_addr: the address of that broker.
         offline_broker_addr: the broker that has left; None if one has joined.
         ha_broker_addr: the replication address of the broker that has joined; None if one has left.
     """
@@ -32,15 +29,7 @@ class MinBrokerIdNotice:
 
 @dataclass(slots=True)
 class BrokerGroup:
-    """The brokers of one broker name.
-
-    Attributes:
-        name: the broker name.
-        cluster: its cluster.
-        addresses: by broker id.
-        acting_master: whether a slave may stand for the master.
-        zone: its zone, if it has one.
-    """
+    """The brokers of one broker name; with ``acting_master`` a slave may stand for the master."""
 
     name: str
     cluster: str
@@ -84,11 +73,7 @@ class BrokerGroup:
         return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
 
     def data(self, *, stands_in: bool = False) -> BrokerData:
-        """Build the broker data of a route for clients.
-
-        Args:
-            stands_in: show the slave with the least id as the master, if there is none and that is allowed.
-        """
+        """Build the broker data of a route; ``stands_in`` shows the least slave as a missing master, if allowed."""
         addresses = dict(self.addresses)
         if stands_in and addresses and not self.has_master and self.acting_master:
             addresses = {MASTER_ID: addresses.pop(min(addresses)), **addresses}

@@ -9,16 +9,14 @@ from typing import Final
 
 import msgspec
 
-from rmq_core.namesrv.routes.broker_groups import BrokerGroup, MinBrokerIdNotice
-from rmq_core.remoting.bodies import (
+from rmq_core.namesrv.broker_groups import BrokerGroup, MinBrokerIdNotice
+from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicQueueMapping
+from rmq_core.remoting.bodies.routes import (
     BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicConfig,
     TopicList,
-    TopicQueueMapping,
     TopicRouteData,
 )
 from rmq_core.remoting.codes import MASTER_ID
@@ -34,17 +32,13 @@ ZONE_MODE: Final = "__ZONE_MODE"
 
 @dataclass(slots=True)
 class _Live:
-    """Registration of a broker process.
-
-    Attributes:
-        connections: all that it was registered on, but for those that have ended; the last one last.
-    """
+    """Registration of a broker process."""
 
     broker: BrokerId
     updated_ms: int
     expiry_ms: int
     data_version: DataVersion
-    connections: dict[object, None]
+    connections: dict[object, None]  # all that it was registered on and that have not ended; the last one last
     ha_server_addr: str
 
 
@@ -91,11 +85,8 @@ class RouteInfo:
         """Register a broker, which repeats this every 30 s.
 
         Args:
-            broker: the broker.
             body: its topics, or the changed ones.
-            zone: its zone, if it has one.
             connection: the broker's; when all that it has registered on have ended, the broker is unregistered.
-            now_ms: the time.
 
         Returns:
             None if it is refused: a first registration with exactly one topic. Such a registration

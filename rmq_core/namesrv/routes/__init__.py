@@ -1,1 +1,0 @@
-"""Routes of a name server: topics, their brokers, and zones; no network."""
