@@ -143,8 +143,6 @@ class Broker(Service):
         """Create a broker; ``start`` opens its store and listens.
 
         Args:
-            config: of the broker.
-            store_config: of the store.
             clock_ms: the time of day, ms since 1970.
             disk: file system of all files; this machine's by default.
             threads: for waits for the disk; this process's by default.

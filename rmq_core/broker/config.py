@@ -217,7 +217,6 @@ def load_config(
         store: directory of the store; None if the file says it.
         file: Java's ``broker.conf`` properties, or TOML.
         flags: by the name of the broker's setting.
-        environ: the process's.
 
     Raises:
         OptionError: an unknown key or a bad value, and where.

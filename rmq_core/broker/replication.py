@@ -35,13 +35,7 @@ class Replication:
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Create both sides; ``start`` runs them.
-
-        Args:
-            store: the broker's.
-            config: the broker's.
-            clock_ms: the time, ms since 1970.
-        """
+        """Create both sides; ``start`` runs them."""
         self.master = HaMaster(store, config)
         self.slave = HaSlave(store, config, clock_ms) if config.is_slave else None
         self.port = 0
@@ -77,7 +71,6 @@ class Replication:
             self._loop.call_soon_threadsafe(self.push)
 
     async def close(self) -> None:
-        """Stop both sides."""
         self._is_closed = True
         if self.slave is not None:
             await self.slave.close()
@@ -128,12 +121,7 @@ class Replication:
         return f"{host}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
-        """Apply the master's addresses from the response of a name server.
-
-        Args:
-            master_address: of the master; None without one.
-            ha_address: of the master for slaves.
-        """
+        """Apply the master's addresses from the response of a name server."""
         if self.slave is None:
             return
         self.master_address = master_address or ""

@@ -20,7 +20,6 @@ class Sliced(Generic[_T]):
     """Items of an iterator that ran in time slices.
 
     Attributes:
-        items: of the iterator.
         took_s: time of the event loop used.
     """
 

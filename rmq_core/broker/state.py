@@ -32,24 +32,13 @@ class BrokerState:
 
     Attributes:
         config: settings; replaced whole when one is changed over the wire.
-        store: messages.
         store_host: the broker's address as records have it.
-        files: where the tables are kept.
-        topics: by name.
-        groups: consumer groups by name.
-        offsets: consumer offsets of groups.
-        consumers: connected consumers, by group.
-        producers: connected producers, by group.
         locks: queue locks of orderly consumers.
-        stats: counters of the messages put and got.
-        replication: of the log, to slaves or from the master.
         clock_ms: the time of day, ms since 1970, for stored and reported times.
         steady_ms: the steady clock, for all waits.
         rights: of connected clients, at the moment of a push.
-        reply_requests: requests of clients that wait for a reply.
         page_cache: whether an append has just taken too long.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
-        filters: SQL92 filters that groups have registered.
         dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
         long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """
@@ -82,7 +71,6 @@ class BrokerState:
 
     @property
     def slices(self) -> Slices:
-        """Time slices of the event loop for long work."""
         return self.files.slices
 
     @property
@@ -95,10 +83,6 @@ class BrokerState:
         return steady_ms - self.steady_ms() + self.clock_ms()
 
     def refuse_unknown_topic(self, topic: str) -> None:
-        """Raise the error response for a topic that does not exist.
-
-        Raises:
-            ResponseError: the topic does not exist.
-        """
+        """Raise the error response for a topic that does not exist."""
         if self.topics.get(topic) is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")

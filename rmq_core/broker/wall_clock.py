@@ -22,8 +22,6 @@ class WallClock:
         """Begin without changes of the clock.
 
         Args:
-            wall_ms: the time of day, ms since 1970.
-            steady_ms: the time of the steady clock.
             log_end: the physical offset at which the next record will be.
         """
         self._wall_ms = wall_ms
@@ -43,11 +41,6 @@ class WallClock:
         return wall_ms
 
     def age_ms(self, timestamp_ms: int, physical_offset: int) -> int:
-        """Return the age of a record.
-
-        Args:
-            timestamp_ms: of the record.
-            physical_offset: of the record.
-        """
+        """Return the age of a record."""
         age_ms = self() - timestamp_ms
         return age_ms - sum(step_ms for end, step_ms in self._steps if physical_offset < end)

@@ -24,7 +24,6 @@ def read_credentials_file(path: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Read a file of settings in the format of the name's suffix: TOML, YAML, or properties for any other.
 
     Args:
-        path: the file.
         names: names of settings. In the file they may begin with a capital, as in the original's ``key`` file.
 
     Returns:

@@ -140,7 +140,6 @@ def line_of_message(message: ReceivedMessage, charset: str = "utf-8") -> bytes:
     """Render a received message as a line, with its line end.
 
     Args:
-        message: which.
         charset: the body's charset; a body that is invalid in it is in ``body_base64``.
     """
     body, body_base64 = None, None

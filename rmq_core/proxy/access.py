@@ -98,7 +98,6 @@ class Access:
         Args:
             login: the user, who must still be enabled, with the same password.
             needs: of the call; None is for super users.
-            host: of the client.
             max_age_s: how old what a broker has said of the user may be.
         """
         name = login.name
@@ -166,13 +165,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """User of a call or a stream; where clients need not sign, a caller with all rights.
-
-    Attributes:
-        access: that checks the user's rights; None where clients need not sign.
-        login: the user; None likewise.
-        host: the client's address.
-    """
+    """User of a call or a stream; where clients need not sign, a caller with all rights."""
 
     access: Access | None = None
     login: Login | None = None

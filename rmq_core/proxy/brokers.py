@@ -50,7 +50,6 @@ class Brokers:
     """Name servers and brokers of the proxy; use it with ``async with``.
 
     Attributes:
-        cluster: routes and connections.
         producers: topics with transactions, which are the producer groups of gRPC clients, and when a client was last
             registered for each, by the monotonic clock.
     """
@@ -61,9 +60,6 @@ class Brokers:
         """Create the connections' client; ``async with`` starts it.
 
         Args:
-            namesrv: name servers of the cluster.
-            options: of connections.
-            credentials: that requests are signed with.
             auth_brokers: addresses of brokers that are asked for users; none takes the masters that are known first.
 
         Raises:

@@ -26,8 +26,6 @@ class Collector:
 
     Attributes:
         mode: nobody, a collector of OpenTelemetry at the address, or one that is reached where the proxy is.
-        host: of the collector.
-        port: of the collector.
     """
 
     mode: Mode = Mode.OFF

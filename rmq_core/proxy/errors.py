@@ -27,12 +27,7 @@ _CODES: Final[dict[int, int]] = {
 
 
 class StatusError(RmqError):
-    """A call that is answered with an error.
-
-    Attributes:
-        code: of the gRPC service.
-        text: for people.
-    """
+    """A call that is answered with an error; ``code`` is one of the gRPC service."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

@@ -62,9 +62,6 @@ class _Subscriber:
     """A client of a lite group.
 
     Attributes:
-        client_id: of its session.
-        group: that it is in.
-        topic: that it has children of.
         is_registered: brokers may have a subscription of the client.
         users: how many calls wait for the lock, or have it.
         lock: serializes the changes that are sent to brokers.

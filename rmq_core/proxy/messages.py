@@ -121,7 +121,6 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
     """Build the message that a consumer gets.
 
     Args:
-        record: as it is stored.
         topic: that the consumer has subscribed to.
         handle: receipt handle; None for messages that are not acknowledged one by one.
         attempt: number of its delivery; by default as its record counts.

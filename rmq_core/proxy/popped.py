@@ -31,8 +31,6 @@ class Receipt(NamedTuple):
     where it changes an invisible time.
 
     Attributes:
-        handle: of POP.
-        physical_offset: of the record, in its broker's log.
         lite_topic: that the message was popped of; empty of those that are no children.
     """
 
@@ -77,8 +75,6 @@ class Popped(NamedTuple):
     """Popped message.
 
     Attributes:
-        record: of it.
-        receipt: that it is acknowledged by.
         deliveries: how often it was delivered before.
     """
 
@@ -124,12 +120,7 @@ def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: st
 
 
 class LiteTopicOffset(NamedTuple):
-    """Location of a message in a lite topic.
-
-    Attributes:
-        lite_topic: name of the child.
-        offset: queue offset there.
-    """
+    """Queue offset of a message in a lite topic."""
 
     lite_topic: str
     offset: int

@@ -54,10 +54,7 @@ def client_of(
 
     Args:
         settings: that it has sent, of a producer or a consumer.
-        client_id: the id that it has given itself.
         address: ``host:port`` of it.
-        number: of its session.
-        previous: its last description.
     """
     if previous is not None and previous == _client(
         settings, client_id, address, number, _subscription_version(previous)
@@ -117,7 +114,6 @@ class _ReportedClients:
     """Clients that a broker has on a connection.
 
     Attributes:
-        connection: to it.
         clients: by number.
         next_s: when it is to be told that all are still there, by the monotonic clock.
         refuses: it does not know the request.

@@ -33,11 +33,7 @@ _T = TypeVar("_T")
 
 
 class Receipts:
-    """Handler of calls by receipt handles.
-
-    Attributes:
-        renewal: of messages of push consumers.
-    """
+    """Handler of calls by receipt handles."""
 
     def __init__(self, brokers: Brokers, renewal: Renewal) -> None:
         self.renewal = renewal
@@ -126,17 +122,10 @@ class Receipts:
     async def change(
         self, group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspends: bool = False
     ) -> Receipt:
-        """Change for how long a message is invisible, from now.
+        """Change for how long a message is invisible, from now; return its new receipt.
 
         Args:
-            group: that has it.
-            topic: of it.
-            receipt: of it.
-            invisible_ms: for how long.
             suspends: its delivery is not to count; of a child all that came with it is then invisible so long.
-
-        Returns:
-            Its new receipt.
 
         Raises:
             BrokerError: the broker refuses.

@@ -39,7 +39,6 @@ class _RenewedMessage:
     """Message under renewal.
 
     Attributes:
-        topic: of it.
         receipt: the newest.
         since_s: when it came.
         visible_s: when it is visible, unless it is renewed.

@@ -122,10 +122,7 @@ class ClientActivity:
         """Telemetry: answers the client's settings, and forwards brokers' requests to the client.
 
         Args:
-            commands: of the client.
-            client_id: of it.
             address: ``host:port`` of it.
-            caller: the user of the client.
             on_call_end: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
                 answer runs no further, until the collector finds it.
         """

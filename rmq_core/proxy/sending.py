@@ -55,10 +55,7 @@ class TransactionId(NamedTuple):
     The original keeps the place in memory, for some seconds.
 
     Attributes:
-        message_id: of the half message.
-        physical_offset: of its record.
         queue_offset: in the topic of half messages.
-        broker: that has it.
     """
 
     message_id: str

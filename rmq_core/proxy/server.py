@@ -82,14 +82,11 @@ class Proxy:
         """Create a proxy, which ``async with`` starts.
 
         Args:
-            namesrv: name servers of the cluster.
             listen: ``host:port``; port 0 takes a free one.
             credentials: a super user's, that it signs its requests with; its clients have to sign their calls then.
-            options: of its connections to the cluster.
             authorizes: whether users' policies are asked, too.
             tls: what it speaks TLS with; None is a certificate of its own, made at the start.
             takes_plain: whether it takes plain connections, too; by default where ``tls`` is None.
-            collector: of its clients' metrics.
             auth_brokers: addresses of the brokers that say who users are; none takes the first masters known.
 
         Raises:

@@ -147,9 +147,7 @@ def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collect
     """Merge a client's settings with those that the server decides.
 
     Args:
-        settings: as it has sent them.
         group: settings of its consumer group; None of a producer.
-        collector: of its metrics.
 
     Raises:
         StatusError: they are neither of a producer nor of a consumer.

@@ -59,7 +59,6 @@ class AccountTable:
     """Users by name, and their policies, at one moment.
 
     Attributes:
-        users: by name.
         acls: lists of entries by user and type of policies.
         entries: the same entries, parsed.
     """
@@ -144,9 +143,7 @@ class Accounts:
     """Users in force, with their file. A change is written first, and is in force afterwards.
 
     Attributes:
-        table: users and policies in force.
         version: number of changes of the table.
-        file: of the table.
     """
 
     def __init__(self, files: TableFiles) -> None:
@@ -172,7 +169,6 @@ class Accounts:
 
     @property
     def users(self) -> dict[str, User]:
-        """The users in force, by name."""
         return self.table.users
 
     def create_super_users(self, credentials: Iterable[tuple[str, str]]) -> None:

@@ -44,9 +44,6 @@ class Guard:
         """Create a guard without cached decisions.
 
         Args:
-            accounts: users and policies.
-            cluster: name of the broker's cluster.
-            steady_ms: the steady clock.
             authorizes: whether policies are checked, or a login is enough.
             more_rules: in place of those of ``RULES``.
             open_codes: requests without login and policies.

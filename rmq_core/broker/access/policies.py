@@ -83,12 +83,9 @@ class Entry:
     """Entry of a policy.
 
     Attributes:
-        kind: of its resources.
         name: of the resource, or the prefix of names.
         is_prefix: whether ``name`` is a prefix; the empty prefix matches all names.
-        actions: that the entry decides.
         networks: of the clients; empty for all clients.
-        is_allowed: the decision.
     """
 
     kind: ResourceType
@@ -119,7 +116,6 @@ def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: 
 
     Args:
         policies: entries of the Custom policies, then those of the Default policies.
-        permission: required by the request.
         host: address of the client, without a port.
     """
     for entries in policies:

@@ -41,7 +41,6 @@ class PushRights:
         Args:
             login: user who registered the client; None has no permissions, unless there are no users.
             address: ``host:port`` of the client.
-            permissions: required ones.
         """
         guard = self._guard
         if guard is None:

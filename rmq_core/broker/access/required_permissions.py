@@ -352,9 +352,6 @@ def rules_by_physical_offset(message_at: Callable[[int], StoredMessage | None]) 
 
     Otherwise any consumer could read all messages: a send-back copies a message into the group's retry topic. And any
     sender could end all transactions.
-
-    Args:
-        message_at: reads the message at a physical offset.
     """
 
     def of_group(code: int, read_location: Callable[[RemotingCommand], tuple[str, int]]) -> Rule:

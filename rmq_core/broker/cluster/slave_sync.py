@@ -60,11 +60,9 @@ class SlaveSync:
             self._wake.set()
 
     def start(self) -> None:
-        """Start polling."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -134,7 +132,6 @@ class SlaveSync:
 
         Args:
             log_end: end of this log before the master's response.
-            master_topics: the response.
         """
         topics = self._state.topics
         topics.adopt(

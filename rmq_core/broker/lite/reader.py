@@ -25,7 +25,6 @@ class LitePopResult:
     """Result of a pop of lite topics.
 
     Attributes:
-        pop_time_ms: time of the pop.
         bodies: records, as slices of the mapped log.
         counts: number of earlier pops of each message.
         size: of the records, B.

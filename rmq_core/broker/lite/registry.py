@@ -20,8 +20,6 @@ class LiteClient:
     """Client with subscriptions to lite topics.
 
     Attributes:
-        client_id: its id.
-        group: its consumer group.
         parent: the topic of the children.
         connection: of the last subscription, from the client or its proxy; None after its end.
         login: user of the subscription; None without signatures.
@@ -57,7 +55,6 @@ class LiteSubscriptionRegistry:
     """Table of subscriptions.
 
     Attributes:
-        clients: by id.
         count: subscriptions of all clients.
     """
 

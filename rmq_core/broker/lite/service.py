@@ -52,7 +52,6 @@ class LiteService:
 
         Args:
             base_handlers: of a broker without lite topics; requests without a lite topic go to these handlers.
-            route: fetches a topic's route from the name servers.
         """
         state, sharding = self._state, LiteSharding(self._state, route)
         reader = LitePopReader(state, self._orders)
@@ -117,5 +116,4 @@ class LiteService:
             pass
 
     def close(self) -> None:
-        """Stop all work."""
         self._tasks.close()

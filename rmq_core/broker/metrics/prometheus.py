@@ -28,9 +28,7 @@ class Family:
     """Prometheus metric with its samples.
 
     Attributes:
-        name: of the metric.
         about: its help text.
-        labels: the labels' names.
         samples: the labels' values, and the metric's.
     """
 
@@ -64,7 +62,6 @@ def families(state: BrokerState, started_ms: int) -> Iterator[Family]:
     """Yield all metrics one by one, so that the event loop can run between two of them.
 
     Args:
-        state: of the broker.
         started_ms: start of the broker, ms since 1970.
     """
     yield from _broker(state)

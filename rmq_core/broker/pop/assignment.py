@@ -44,19 +44,9 @@ Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
 class QueryAssignmentProcessor:
-    """Handlers of queue assignments, and the table of request modes.
-
-    Attributes:
-        file: of the request modes.
-    """
+    """Handlers of queue assignments, and the table of request modes."""
 
     def __init__(self, state: BrokerState, route: Route) -> None:
-        """Load the table.
-
-        Args:
-            state: of the broker.
-            route: fetches a topic's route from the name servers.
-        """
         self._state = state
         self._route = route
         self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # expiry time by the steady clock, and queues
@@ -100,7 +90,6 @@ class QueryAssignmentProcessor:
         return request.response()
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         self._pending.revert(since, until)
         self.file.changes += 1
         self.file.save()

@@ -113,7 +113,6 @@ class ConsumerOrderInfo:
         return len(self._table)
 
     def topic_groups(self) -> list[tuple[str, str]]:
-        """List the pairs of topic and group."""
         return [(topic, group) for topic, _, group in (key.partition("@") for key in self._table)]
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
@@ -265,11 +264,7 @@ class ConsumerOrderInfo:
             self.remove(topic, group, queue_id)
 
     def auto_clean(self, exists: Callable[[str, str], bool]) -> None:
-        """Remove old pops, and those of deleted topics or groups; to be called periodically.
-
-        Args:
-            exists: whether a topic and a group exist.
-        """
+        """Remove old pops, and those of deleted topics or groups; to be called periodically."""
         now_ms, retained = self._clock_ms(), {}
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
@@ -290,6 +285,5 @@ class ConsumerOrderInfo:
             self._file.changes += 1
 
     def save(self) -> None:
-        """Write the file if the table has changed."""
         if self._file is not None and self._file.changes != self._file.written:
             self._file.save()

@@ -20,7 +20,6 @@ class OutstandingPop:
     """Unfinished check point.
 
     Attributes:
-        point: as it was written.
         queue_id: of the revive topic.
         due_ms: time at which the messages return, by the steady clock.
         bits: of the acknowledged messages.
@@ -54,7 +53,6 @@ class OutstandingPops:
         self._pops[point.key] = OutstandingPop(point, queue_id, due_ms, point.bm)
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        """Record acknowledged messages."""
         pop = self._pops.get(ack.key)
         if pop is not None:
             pop.bits |= pop.point.bits_of(ack.offsets)
@@ -66,7 +64,6 @@ class OutstandingPops:
         return self._pops.get(key)
 
     def remove(self, key: Key) -> None:
-        """Remove a finished check point."""
         self._pops.pop(key, None)
 
     def retry(self, pop: OutstandingPop) -> None:

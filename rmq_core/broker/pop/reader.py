@@ -39,14 +39,10 @@ class PopResult:
     """Result of a pop so far.
 
     Attributes:
-        max_count: messages at most.
-        pop_time_ms: time of the pop.
         revive_queue_id: queue of the check points; IN_ORDER for a pop in order.
-        bodies: records of the response body.
         starts: kind, queue id and start offset of each queue.
         offsets: queue offsets of the messages, by kind and queue id.
         order_counts: texts of ``orderCountInfo``.
-        count: of the messages.
         size: of the messages, B.
         rest: remaining messages of the queues read.
         is_by_priority: queues are read from the highest number on, retry topics last.
@@ -215,11 +211,7 @@ def get_pop_offset(
     """Return the queue offset at which a pop begins; commit the first offset of a new group.
 
     Args:
-        state: of the broker.
         orders: last pops in order; a reset of the offset removes the queue's.
-        topic: of the queue.
-        group: that pops.
-        queue_id: of the queue.
         from_last: a group without offset begins with the last message, not with the first, unless the queue is new.
     """
     store = state.store

@@ -276,7 +276,6 @@ class PopReviveService:
                 return
 
     def close(self) -> None:
-        """Stop working."""
         self._is_closed = True
         if self._more is not None:
             self._more.cancel()

@@ -15,18 +15,12 @@ from rmq_core.remoting.connection import Handler
 
 
 class PopService:
-    """POP of a broker.
-
-    Attributes:
-        polls: requests that wait for messages.
-        orders: last pops in order.
-    """
+    """POP of a broker."""
 
     def __init__(self, state: BrokerState, timers: TimerBacklog | None) -> None:
         """Load the last pops in order.
 
         Args:
-            state: of the broker.
             timers: None without timer messages, or at a slave: then there is no revival.
         """
         self._state = state
@@ -36,12 +30,6 @@ class PopService:
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 
     def handlers(self, responder: DurableResponder, route: Route) -> dict[int, Handler]:
-        """Return the handlers by request code.
-
-        Args:
-            responder: delays responses until messages are durable.
-            route: fetches a topic's route from the name servers.
-        """
         reader = PopReader(self._state, self._journal, self.orders)
         return {
             **PopMessageProcessor(self._state, reader, self.polls).handlers(),

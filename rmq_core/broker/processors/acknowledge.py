@@ -46,9 +46,6 @@ class DurableResponder:
         """Return the response after a message and the names of all current topics are durable.
 
         Args:
-            request: of the sender.
-            response: of success.
-            result: of the message's successful append.
             waits: whether to wait for flush and replication.
         """
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()

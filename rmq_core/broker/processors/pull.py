@@ -267,11 +267,7 @@ class PullMessageProcessor:
 
 
 def check_expression_size(size: int, config: BrokerConfig) -> None:
-    """Refuse expressions of too many characters.
-
-    Raises:
-        ResponseError: the error response.
-    """
+    """Refuse expressions of too many characters. Raises ResponseError."""
     if size > config.max_expression_chars:
         remark = (
             f"an expression of {size} characters, which is more than maxExpressionChars={config.max_expression_chars}"

@@ -95,8 +95,6 @@ class WriteResult(NamedTuple):
     """Result of storing a client's message.
 
     Attributes:
-        queue_id: of the message's queue.
-        result: of the successful append.
         uniq_key: id from the producer or the broker; None for a batch without one.
         waits: whether the sender waits for flush and replication.
         recall_handle: handle for a recall; None for other than timer messages.
@@ -130,16 +128,7 @@ class MessageWriter:
         self._uniq_keys = UniqKeys()
 
     def store(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> WriteResult:
-        """Store a message or a batch.
-
-        Args:
-            request: with the body.
-            connection: of the sender.
-            fields: of the request.
-
-        Raises:
-            ResponseError: the message is refused.
-        """
+        """Store a message or a batch. Raises ResponseError."""
         state, name = self._state, fields.topic
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
@@ -396,11 +385,7 @@ class MessageWriter:
 
 
 def _read_delay_level(properties: dict[str, str]) -> int:
-    """Return the delay level in a message's properties; 0 without one.
-
-    Raises:
-        ResponseError: the property is not a number.
-    """
+    """Return the delay level in a message's properties; 0 without one. Raises ResponseError."""
     text = properties.get(PROPERTY_DELAY, "0")
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"the property {PROPERTY_DELAY} is not a number")

@@ -36,12 +36,7 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
 def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """Return the handle for a recall of a message; None for a retry or other than a timer message.
-
-    Args:
-        properties: of the stored message.
-        broker_name: the broker's.
-    """
+    """Return the handle for a recall of a message; None for a retry or other than a timer message."""
     due_ms, topic = parse_decimal(properties.get(PROPERTY_OUT_MS), 0), properties.get(PROPERTY_REAL_TOPIC)
     uniq_key = properties.get(PROPERTY_UNIQ_KEY)
     if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):

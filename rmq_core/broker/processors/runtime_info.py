@@ -25,8 +25,6 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
     """Return the runtime info by name.
 
     Args:
-        state: of the broker.
-        schedule: its delayed messages.
         started_ms: when the broker started, ms since 1970.
     """
     store, counted, now_ms = state.store, state.stats, state.clock_ms()

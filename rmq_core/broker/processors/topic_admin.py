@@ -196,8 +196,6 @@ class TopicAdmin:
         """Delete queues and consumer offsets of topics that the file of topics has no more.
 
         Args:
-            topics: their names.
-            configs: their configurations.
             end: of the log, as the topics were removed.
             deleted: gets the result.
             is_written: whether the file is written; else the topics come back.

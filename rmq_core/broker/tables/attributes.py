@@ -91,7 +91,6 @@ def apply_attribute_changes(
     """Apply changes to the attributes of a topic or group.
 
     Args:
-        attributes: the known attributes, by name.
         before: current values; None for a new topic or group.
         changes: values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
 
@@ -118,7 +117,6 @@ def apply_attribute_changes(
 
 
 def _check(attributes: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
-    """Refuse a change that is not allowed."""
     if before is None and sign != ADD:
         raise _refusal(f"only add attribute is supported while creating topic. key: {key}")
     if sign not in (ADD, DELETE):

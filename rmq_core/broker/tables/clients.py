@@ -19,12 +19,7 @@ _MOST_NAME_CHARS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The user who has signed a request.
-
-    Attributes:
-        name: of the user.
-        password: that the request was signed with.
-    """
+    """The user who has signed a request."""
 
     name: str
     password: str = field(repr=False)
@@ -32,13 +27,7 @@ class Login:
 
 @dataclass(eq=False, slots=True)
 class Proxied:
-    """Connection of a client that has its own connection to a proxy only.
-
-    Attributes:
-        proxy: the connection to the proxy.
-        remote_address: of the client, from the proxy.
-        on_abort: removes the client.
-    """
+    """Connection of a client that has its own connection to a proxy only."""
 
     proxy: Connection
     remote_address: str
@@ -84,9 +73,7 @@ class Client:
     """Connected client, as a member of a group.
 
     Attributes:
-        connection: to it.
         client_id: the id that it has given itself.
-        language: what it is written in.
         version: its RocketMQ version, an ordinal.
         heartbeat_ms: time of the last heartbeat, by the steady clock.
         login: user of the heartbeat; None without signatures.
@@ -105,10 +92,7 @@ class ConsumerGroup:
     """Consumer group with connected members, and its subscriptions.
 
     Attributes:
-        name: of the group.
         data: what the last heartbeat said of it.
-        clients: its members.
-        subscriptions: by topic.
     """
 
     name: str
@@ -137,7 +121,6 @@ class Consumers:
     """The consumer groups with connected members.
 
     Attributes:
-        groups: by name.
         on_members_change: called with a group whose members, or their topics, have changed.
     """
 
@@ -165,7 +148,6 @@ class Consumers:
         self._names.setdefault(client.connection, {})[group.name] = None
 
     def unregister(self, group_name: str, connection: Peer) -> None:
-        """Remove a member from a group."""
         group = self.groups.get(group_name)
         if group is None or group.clients.pop(connection, None) is None:
             return
@@ -193,11 +175,7 @@ class Consumers:
 
 
 class Producers:
-    """The producer groups with connected members.
-
-    Attributes:
-        groups: members by group.
-    """
+    """The producer groups with connected members."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Peer, Client]] = {}
@@ -228,7 +206,6 @@ class Producers:
         self._ids.setdefault(client.client_id, {}).setdefault(peer, {})[group] = client
 
     def unregister(self, group: str, connection: Peer) -> None:
-        """Remove a member from a group."""
         names = self._names.get(connection, {})
         if group not in names:
             return

@@ -29,16 +29,13 @@ class ConsumerOffsets:
 
     Attributes:
         table: offsets by ``topic@group`` and queue.
-        file: where it is kept.
     """
 
     def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
         """Load the table. Offsets beyond their queue's end in the store are set back to it.
 
         Args:
-            files: where the table is kept.
             store: whose messages they count; a loss of power may have cost it some.
-            clock_ms: the time, ms since 1970.
         """
         self._clock_ms = clock_ms
         self._has_light_queues = store.config.lmq_enabled
@@ -84,7 +81,6 @@ class ConsumerOffsets:
         return self.table.get(key, {}).get(queue_id, NONE) if reset is None else reset
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Commit a group's offset."""
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:
@@ -132,7 +128,6 @@ class ConsumerOffsets:
         return None if queues is None else queues.pop(queue_id, None)
 
     def is_reset(self, topic: str, group: str, queue_id: int) -> bool:
-        """Return whether a queue has a pending reset."""
         return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
 
     def of(self, topic: str, group: str) -> dict[int, int]:
@@ -160,15 +155,12 @@ class ConsumerOffsets:
             self.file.changes += 1
 
     def remove_group(self, group: str) -> None:
-        """Remove all offsets of a group."""
         self._remove(1, group)
 
     def remove_topic(self, topic: str) -> None:
-        """Remove all offsets of a topic."""
         self._remove(0, topic)
 
     def remove(self, topic: str, group: str) -> None:
-        """Remove a group's offsets of a topic."""
         tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
         for table in tables:
             table.pop(topic + _SEPARATOR + group, None)
@@ -203,7 +195,6 @@ class ConsumerOffsets:
         return OffsetTable(data_version=self._version, lmq_offset_table=self._light, offset_table=self._others)
 
     def save(self) -> None:
-        """Write the file, if anything has changed; see ``TableFile.save``."""
         if self.file.changes != self.file.written:
             self._version = self._version.next(self._clock_ms())
             self.file.save()

@@ -9,11 +9,7 @@ T = TypeVar("T")
 
 
 class WrittenTable(Protocol):
-    """Table whose changes take effect after the write of its file.
-
-    Attributes:
-        file: of the table.
-    """
+    """Table whose changes take effect after the write of its file."""
 
     file: TableFile
 
@@ -41,9 +37,6 @@ class PendingChanges(Generic[T]):
 
         Args:
             number: of the change, as the file counts them.
-            name: of the entry.
-            before: the previous entry.
-            after: the new entry.
         """
         self._changes.append(_Change(number, name, before, after))
 

@@ -14,17 +14,12 @@ _MOST_BYTES: Final = 256 << 20  # of all locks: some 450,000
 
 
 class QueueLocks:
-    """Locks on queues, by which members of a group consume in order.
-
-    Attributes:
-        held_bytes: what all locks take.
-    """
+    """Locks on queues, by which members of a group consume in order."""
 
     def __init__(self, steady_ms: Callable[[], int], most_bytes: int = _MOST_BYTES) -> None:
         """Begin without locks.
 
         Args:
-            steady_ms: a clock that nobody sets.
             most_bytes: of all locks together; above it no queue is locked that is not locked yet. The original has
                 no such limit, and never forgets a lock, so that strangers can fill its memory.
         """
@@ -72,7 +67,6 @@ class QueueLocks:
             del self._owners[group]
 
     def is_any_locked(self, group: str) -> bool:
-        """Return whether any client of the group has a lock."""
         oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         return any(since_ms >= oldest_ms for _, since_ms in self._owners.get(group, {}).values())
 

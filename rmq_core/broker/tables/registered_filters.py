@@ -32,7 +32,6 @@ class RegisteredFilter:
     """SQL92 subscription of a group to a topic, as in consumerFilter.json.
 
     Attributes:
-        data: as stored in the file.
         filter: compiled, for the pulls of the group.
     """
 

@@ -22,8 +22,6 @@ class ReplyRequest:
 
     Attributes:
         login: the user who sent it; None where nobody had to sign.
-        topic: that it was sent to.
-        connection: that it came by.
     """
 
     login: Login | None
@@ -44,9 +42,6 @@ class ReplyRequests:
 
         Args:
             properties: of the message; without a request for a reply, the call has no effect.
-            topic: of its message.
-            login: the user who sent it.
-            connection: that it came by.
         """
         decoded = decode_properties(properties.encode("utf-8", "replace"))
         key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")

@@ -63,7 +63,6 @@ class Stats:
         """Start without counters.
 
         Args:
-            clock_ms: the time, ms since 1970.
             now_s: the clock that puts and gets are measured by; the same by default.
         """
         self._clock_ms = clock_ms
@@ -76,7 +75,6 @@ class Stats:
         self.sample()
 
     def count(self, name: str, key: str, number: int) -> None:
-        """Add to a counter."""
         tally = self._tallies[name, key]
         tally.sum += number
         tally.times += 1
@@ -120,7 +118,6 @@ class Stats:
         """Return the sums and rates of a counter of the whole broker, which there is always; None for other names.
 
         Args:
-            name: of the counter.
             is_system: says which topics are the broker's own: those do not count.
         """
         parts = _OF_BROKER.get(name)

@@ -33,12 +33,6 @@ class StoreTimes:
     """
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float]) -> None:
-        """Start without times.
-
-        Args:
-            clock_ms: the time, ms since 1970.
-            now_s: the clock that puts and gets are measured by.
-        """
         self.put_max_ms = self.get_max_ms = self.failed_puts = 0
         self.now_s = now_s
         self._clock_ms = clock_ms
@@ -47,13 +41,11 @@ class StoreTimes:
         self._window_end_ms = clock_ms() + _WINDOW_MS
 
     def end_put(self, begin_s: float) -> None:
-        """Count a put that ends now."""
         took_ms = int((self.now_s() - begin_s) * 1000)
         self._puts[min(took_ms, _LONGEST_MS)] += 1
         self.put_max_ms = max(self.put_max_ms, took_ms)
 
     def end_get(self, begin_s: float) -> None:
-        """Count a get that ends now."""
         self.get_max_ms = max(self.get_max_ms, int((self.now_s() - begin_s) * 1000))
 
     def end_minute(self) -> None:

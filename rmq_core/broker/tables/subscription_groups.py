@@ -21,9 +21,6 @@ class Groups:
     """Configurations of consumer groups, in ``subscriptionGroup.json``.
 
     Attributes:
-        table: by name.
-        version: the table's data version.
-        file: where it is kept.
         forbidden: what groups may not do with topics; kept for a Java broker on the same store.
     """
 
@@ -31,8 +28,6 @@ class Groups:
         """Load the table, and add the system's groups that it lacks.
 
         Args:
-            files: where the table is kept.
-            clock_ms: the time, ms since 1970.
             has_light_queues: whether each group of light queues (LMQ) exists, which the table does not have.
         """
         self._has_light_queues = has_light_queues
@@ -62,7 +57,6 @@ class Groups:
         """Find a group, or create it if that is allowed; else None. Source: ``findSubscriptionGroupConfig``.
 
         Args:
-            group: its name.
             auto: whether groups other than the system's may be created.
         """
         config = self.get(group)
@@ -84,12 +78,10 @@ class Groups:
         return structs.replace(group, attributes=apply_attribute_changes(OF_GROUPS, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Create or replace a group."""
         self.put_all([group])
         return group
 
     def put_all(self, groups: list[SubscriptionGroupConfig]) -> None:
-        """Create or replace groups."""
         for group in groups:
             self._pending.note(self.file.changes + 1, group.group_name, self.table.get(group.group_name), group)
             self.table[group.group_name] = group
@@ -104,7 +96,6 @@ class Groups:
         return config is not None
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         self._pending.revert(since, until)
         self._changed()
 

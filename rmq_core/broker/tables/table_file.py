@@ -38,19 +38,10 @@ class TableFiles:
     """The files in ``config/`` of one store. They are written at once, and on threads between start and close.
 
     Attributes:
-        directory: that they are in.
-        disk: that it is on.
         slices: that tables are encoded in, of the event loop's time.
     """
 
     def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
-        """Name the files.
-
-        Args:
-            root: the store's directory.
-            disk: where it is.
-            threads: to write on.
-        """
         self.slices = Slices()
         self.directory = config_dir(root)
         self.disk = disk
@@ -72,7 +63,6 @@ class TableFiles:
         self._pool = self._threads.pool("rmq-broker-files", _THREADS)
 
     async def drain(self) -> None:
-        """Wait for the writes that are under way."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -90,12 +80,7 @@ class TableFiles:
         return any(Path(f"{self.directory}/{name}{end}").exists() for end in ("", ".bak"))
 
     def load(self, name: str, kind: type[_S]) -> _S:
-        """Load a table from its file or its ``.bak``; an empty one if there is none.
-
-        Args:
-            name: of the file.
-            kind: what it holds.
-        """
+        """Load a table from its file or its ``.bak``; an empty one if there is none."""
         path = f"{self.directory}/{name}"
         table = config_files.load(path, lambda text: decode_body(text.encode(), kind), self.disk)
         return kind() if table is None else table
@@ -152,8 +137,6 @@ class TableFile:
     What a failed write was to bring is still lacking, and the next ``save`` writes it.
 
     Attributes:
-        name: of the file.
-        path: of the file.
         changes: how often the table has changed; who changes it, counts up.
         written: the changes that the file has.
         fault: why the last write failed; empty if it did not.
@@ -166,8 +149,6 @@ class TableFile:
         """Name a file.
 
         Args:
-            files: that it belongs to.
-            name: of the file.
             body: gives what it is to hold, to be encoded in pieces.
             progress_in: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.

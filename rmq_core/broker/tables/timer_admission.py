@@ -42,8 +42,6 @@ class TimerAdmission:
         """Use these settings and counts.
 
         Args:
-            config: gives the settings of now.
-            clock_ms: the time, ms since 1970.
             waiting: counts the messages that wait; None if timer messages are switched off.
         """
         self._config = config
@@ -57,8 +55,6 @@ class TimerAdmission:
         delay level, or for those whose transaction is committed; of others ``drop`` removes the times.
 
         Args:
-            topic: its real topic.
-            queue_id: its real queue.
             properties: of the message; they are changed.
 
         Raises:

@@ -31,9 +31,6 @@ class Topics:
     """Topic configurations of a broker, in ``topics.json``.
 
     Attributes:
-        table: by name.
-        version: the table's data version.
-        file: where it is kept.
         unwritten: topics that the file may lack, and their change: no message of them is acknowledged yet.
         system: names that are RocketMQ's own.
     """
@@ -44,9 +41,6 @@ class Topics:
         """Load the table, and add the system's topics that it lacks.
 
         Args:
-            files: where the table is kept.
-            config: settings.
-            clock_ms: the time, ms since 1970.
             has_light_queues: whether each light queue (LMQ) counts as a topic, which the table does not have.
         """
         self._has_light_queues = has_light_queues
@@ -150,12 +144,10 @@ class Topics:
         return structs.replace(topic, attributes=apply_attribute_changes(OF_TOPICS, before, topic.attributes))
 
     def put(self, topic: TopicConfig) -> TopicConfig:
-        """Create or replace a topic."""
         self.put_all([topic])
         return topic
 
     def put_all(self, topics: list[TopicConfig]) -> None:
-        """Create or replace topics."""
         names = [topic.topic_name for topic in topics]
         for topic in topics:
             self._pending.note(self.file.changes + 1, topic.topic_name, self.table.get(topic.topic_name), topic)
@@ -191,7 +183,6 @@ class Topics:
         return self._pending.names
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         for name in self._pending.revert(since, until):
             self.unwritten.pop(name, None)
         self._with_batch_queues = self._found_with_batch_queues()

@@ -37,7 +37,6 @@ class Waiters:
         """Run a callback once a message is flushed and replicated as it has to be, or when its time is over.
 
         Args:
-            result: of its append.
             done: called with True in time; with False on a timeout or an error.
         """
         self._waiting.append(_DelayedAnswer(result.end_offset, self._loop.time() + self._timeout_s, done))
@@ -81,8 +80,6 @@ class DelayLevels:
         """Topic and queue where a message of a delay level waits; its properties get its real topic and queue.
 
         Args:
-            topic: its real topic.
-            queue_id: its real queue.
             properties: of the message; they are changed.
             level: above 0; one above the highest is the highest.
         """
@@ -100,8 +97,6 @@ class DiskWaiters(Waiters):
         """Wait on the running event loop.
 
         Args:
-            store: where messages go.
-            timeout_ms: how long each waits at most.
             dispatch: makes flushed messages readable.
         """
         super().__init__(timeout_ms)

@@ -16,8 +16,6 @@ def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memor
     """Yield the records that contain certain bytes, in log order; CRCs are not verified.
 
     Args:
-        store: of the log.
-        mark: the bytes.
         begin: physical offset at which a record begins, or the log's end.
 
     Yields:

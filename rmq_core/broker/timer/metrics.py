@@ -21,7 +21,6 @@ class TimerCount(BodyStruct, frozen=True, kw_only=True):
     """Waiting timer messages of a topic.
 
     Attributes:
-        count: of messages.
         time_stamp: time of the last change, ms since 1970.
     """
 
@@ -40,12 +39,6 @@ class TimerMetrics:
     """Counts of waiting timer messages by topic, in ``timermetrics``."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
-        """Load the saved counts.
-
-        Args:
-            files: of the table.
-            clock_ms: the time, ms since 1970.
-        """
         self._file = TableFile(files, _FILE, self.body)
         self._clock_ms = clock_ms
         saved = files.load(_FILE, TimerCounts)
@@ -63,7 +56,6 @@ class TimerMetrics:
         """Correct the counts by a recount, except for topics whose names share a hash.
 
         Args:
-            topics: all existing topics.
             by_hash: numbers of waiting messages, by Java's hash of the topic.
 
         Source: ``TimerMessageStore#checkAndReviseMetrics``.
@@ -77,7 +69,6 @@ class TimerMetrics:
                 self.add(topic, change)
 
     def remove(self, topic: str) -> None:
-        """Remove a topic's count."""
         if self._counts.pop(topic, None) is not None:
             self._file.changes += 1
 
@@ -88,7 +79,6 @@ class TimerMetrics:
         return TimerCounts(data_version=self._version, timing_count=counts)
 
     def save(self) -> None:
-        """Write the file if the table has changed."""
         if self._file.changes != self._file.written:
             self._version = self._version.next(self._clock_ms())
             self._file.save()

@@ -44,11 +44,7 @@ class TimerRecord(NamedTuple):
         recalls: topic and id of the recalled message; None unless this is a recall.
         body: a view of the log.
         properties_bytes: encoded, as stored.
-        flag: of the user.
         sys_flag: bits of ``rmq_formats.codecs.layout``.
-        born_timestamp_ms: creation time at the producer.
-        born_host: of the producer.
-        reconsume_times: number of failed consumptions.
     """
 
     topic: str
@@ -79,8 +75,6 @@ class TimerRecord(NamedTuple):
 
         Args:
             write_time_ms: time of the enqueue; ``NEVER_ENQUEUED`` for a message due on arrival.
-            now_ms: the time.
-            rolls: whether the message rolls.
         """
         encoded = self.properties_bytes
         if rolls or any(name in encoded for name in _REWRITTEN):

@@ -25,7 +25,6 @@ class PastDeliveries:
         """Search the log for delivered messages.
 
         Args:
-            store: of the log.
             begin: physical offset at which a record begins, or the log's end.
         """
         self._deliveries: dict[Key, list[int]] = {}  # times of delivery, ms

@@ -67,7 +67,6 @@ class Schedule:
 
     @property
     def level_count(self) -> int:
-        """Number of the delay levels."""
         return len(self._delays_ms)
 
     def deliver(self) -> None:
@@ -150,7 +149,6 @@ class Schedule:
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)
 
     def save(self) -> None:
-        """Write the file if an offset has changed."""
         if self.offsets != self._saved_offsets:
             self._saved_offsets = dict(self.offsets)
             self._version = self._version.next(self._state.clock_ms())

@@ -108,7 +108,6 @@ class _Round:
         self._has_gap = False
 
     async def go(self) -> None:
-        """Check the half messages one by one."""
         while self._read_op_messages():
             await asyncio.sleep(0)
         work = 0
@@ -282,8 +281,6 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
     """Send the check of a half message to one permitted, connected member of its producer group, if there is one.
 
     Args:
-        state: of the broker.
-        half: as read.
         properties: of the new copy; the old ones are sent if these are too long.
         put_result: of the new copy.
     """

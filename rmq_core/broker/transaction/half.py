@@ -50,13 +50,8 @@ class HalfRecord(NamedTuple):
     Attributes:
         physical_offset: in the log, in bytes.
         queue_offset: in the half topic.
-        flag: of the user.
-        sys_flag: as stored.
-        born_timestamp_ms: creation time at the producer.
         born_host: of the producer, 8 or 20 bytes.
-        reconsume_times: number of failed consumptions.
         body: as stored; a slice of the mapped log.
-        properties_bytes: encoded.
     """
 
     physical_offset: int
@@ -120,8 +115,6 @@ def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str,
     A delay is removed, as by Java's producer: in the original it would replace the real topic.
 
     Args:
-        topic: real topic.
-        queue_id: real queue.
         properties: of the message, with its UNIQ_KEY; modified.
     """
     properties.pop(PROPERTY_DELAY, None)
@@ -146,9 +139,6 @@ def put_committed(
     The properties are unchanged, as in the original, unless the message waits.
 
     Args:
-        state: of the broker.
-        half: the half message.
-        end_properties: from ``HalfRecord.end_properties``.
         queue: real topic and queue.
 
     Raises:
@@ -174,9 +164,6 @@ def put_half_again(
     The flag remains, unlike in the original. If the properties are too long, the old ones remain.
 
     Args:
-        state: of the broker.
-        half: as read.
-        properties: of the new copy.
         topic: another one, for a discarded half message.
     """
 

@@ -406,10 +406,7 @@ async def query_messages(
     """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
 
     Args:
-        cluster: the client.
-        query: topic, key and times.
         route: the topic whose brokers are asked, if it is another.
-        by_uniq_key: whether the key is a unique key.
 
     Returns:
         The messages in the order of their store times.
@@ -427,16 +424,11 @@ async def query_messages(
 
 
 async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
-    """Register the ordered queues of a topic with all name servers, as ``broker-a:4;broker-b:4``.
+    """Register the ordered queues of a topic with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
 
     Args:
-        cluster: the client, for its name servers.
-        topic: the topic.
         queues: numbers of queues by broker name.
         whole: whether to replace all entries; else those of other brokers stay.
-
-    Returns:
-        What they know now.
 
     Raises:
         BrokerError: a name server refuses.

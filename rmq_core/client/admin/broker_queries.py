@@ -130,8 +130,6 @@ class BrokerInquiries:
         """Fetch a group's consumer offsets in the broker's queues, and its consume rate.
 
         Args:
-            address: of the broker.
-            group: whose.
             topic: only that one's queues.
         """
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
@@ -150,7 +148,6 @@ class BrokerInquiries:
         """Fetch the consumer offsets of all groups.
 
         Args:
-            address: of the broker.
             in_order: only of ordered topics.
             timeout_s: for the answer; the options' if it is not given.
         """
@@ -178,7 +175,6 @@ class BrokerInquiries:
         """Fetch a counter of the broker; None for a counter without a value.
 
         Args:
-            address: of the broker.
             name: TOPIC_PUT_NUMS, GROUP_GET_NUMS, …
             key: ``topic``, or ``topic@group``.
         """
@@ -206,10 +202,6 @@ class BrokerInquiries:
         """Copy the consumer offsets of a group to another group.
 
         Args:
-            address: of the broker.
-            source: the group to copy from.
-            target: the group to copy to.
-            topic: in which topic.
             offline: even if no member of the source group subscribes to the topic.
         """
         fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
@@ -228,9 +220,6 @@ class BrokerInquiries:
         """Reset a group's consumer offsets; its running consumers continue from there.
 
         Args:
-            address: of the broker.
-            group: whose.
-            topic: of which topic.
             timestamp_ms: the store time to reset to; -1 is the end.
             queue_id: of this queue only; -1 for all.
             offset: the queue offset to set, instead of the time.

@@ -39,10 +39,7 @@ class BulkPulled:
     """Result of a pull.
 
     Attributes:
-        status: the outcome.
         next_offset: the queue offset for the next pull.
-        min_offset: the queue's min offset.
-        max_offset: the queue's max offset.
         records: as they stand in the broker's log; they may go beyond what was asked for.
     """
 
@@ -73,8 +70,6 @@ class BulkReader:
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
             group: the group to pull as; brokers have to know it, or to create groups on demand.
-            options: the client's.
-            credentials: to sign requests with.
 
         Raises:
             OptionError: no address of a name server.
@@ -115,8 +110,6 @@ class BulkReader:
         """Read a range of a queue.
 
         Args:
-            queue: which.
-            begin: the first queue offset.
             end: one past the last.
             tags: ``*``, or tags with ``||`` between them; brokers compare hashes.
             sql: an SQL92 expression instead.

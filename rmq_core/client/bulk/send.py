@@ -78,11 +78,8 @@ class BulkSender:
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the producers' group.
             batch_bytes: of a request, unless a chunk has more.
             max_pending_bytes: ``put`` waits while more bytes are in flight.
-            options: the client's.
-            credentials: to sign requests with.
 
         Raises:
             OptionError: no address of a name server.
@@ -143,8 +140,6 @@ class BulkSender:
         Args:
             queue: one of ``queues``.
             data: messages as a batch request carries them.
-            count: how many.
-            sys_flag: of all of them.
             done: called when they are stored.
 
         Raises:
@@ -255,7 +250,6 @@ class BulkUniqKeys:
         """Return uint8[count, 32]: keys that no other message has.
 
         Args:
-            count: how many.
             now_ms: the time; the clock's if it is not given.
         """
         first = self._keys.next(now_ms)

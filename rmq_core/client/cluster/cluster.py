@@ -36,12 +36,7 @@ _REGISTER_AGAIN_S: Final = 1.0
 
 
 class Cluster(Service):
-    """Name servers and brokers of one client; use it with ``async with``.
-
-    Attributes:
-        client_id: the client's id at brokers.
-        remoting: the connections.
-    """
+    """Name servers and brokers of one client; use it with ``async with``."""
 
     def __init__(
         self,
@@ -57,8 +52,6 @@ class Cluster(Service):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            options: the client's.
-            credentials: to sign requests with.
             handlers: of requests that brokers send, by code.
             heartbeat: returns the heartbeat to send; None while there is none.
             keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
@@ -143,9 +136,6 @@ class Cluster(Service):
 
         Args:
             address: ``host:port``.
-            code: of the request.
-            fields: of the request.
-            body: of the request.
             timeout_s: for the answer; the options' if it is not given.
             also: codes that are no errors, beside success.
 
@@ -275,7 +265,6 @@ class Cluster(Service):
 
         Args:
             broker_name: its name, which its slaves share.
-            broker_id: 0 the master.
             any_id: take another of that name where this one is not there.
 
         Raises:
@@ -291,7 +280,6 @@ class Cluster(Service):
         """Return the address of a queue's master; fetches the topic's route where the broker is missing.
 
         Args:
-            queue: the queue.
             any_id: take a slave where the master is gone.
 
         Raises:

@@ -62,9 +62,6 @@ class ConsumeMessageConcurrentlyService:
         """Create the service; ``start`` starts its workers.
 
         Args:
-            listener: the user's.
-            offsets: updated with what is consumed.
-            options: the consumer's.
             send_back: for failed messages; None when broadcasting: then they are lost, as in Java.
         """
         self._listener = listener

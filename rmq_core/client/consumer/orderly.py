@@ -36,9 +36,6 @@ class ConsumeMessageOrderlyService:
         """Create the service; ``add`` starts the task of a queue.
 
         Args:
-            listener: the user's.
-            offsets: updated with what is consumed.
-            options: the consumer's.
             send_back: for messages out of retries; None when broadcasting: then they are lost.
             is_locked: whether this consumer holds a queue's lock now.
         """

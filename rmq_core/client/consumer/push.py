@@ -298,14 +298,7 @@ class TraceSender:
     """Sender of a consumer's message traces, with a separate producer."""
 
     def __init__(self, namesrv: str, group: str, options: PushOptions, credentials: Credentials | None) -> None:
-        """Create the sender and its producer.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the consumer's.
-            options: the consumer's.
-            credentials: to sign requests with.
-        """
+        """Create the sender and its producer."""
         self._group = group
         self._timeout_s = options.consume_timeout_s
         self._producer = Producer(

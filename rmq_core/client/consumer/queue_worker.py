@@ -27,8 +27,6 @@ class QueueWork:
     """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
     Attributes:
-        queue: which.
-        subscription: the subscription.
         is_leaving: it is no longer assigned, and a call of the listener may still run.
         messages: what was pulled of it and is not consumed yet.
         last_pull_ms: when it was last pulled, ms since 1970.
@@ -47,12 +45,6 @@ class QueueWork:
         """Create the pull loop; ``start`` starts pulling.
 
         Args:
-            queue: which.
-            subscription: the subscription.
-            puller: sends the pulls.
-            offsets: the consumer's offset store.
-            consuming: consumes the messages.
-            options: the consumer's.
             may_pull: cleared while the consumer is paused.
         """
         self.queue = queue

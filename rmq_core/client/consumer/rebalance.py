@@ -52,11 +52,7 @@ _W = TypeVar("_W", bound=Work)
 
 
 class Rebalancer(Generic[_W]):
-    """Assigns queues to a consumer, as members and queues of its group come and go.
-
-    Attributes:
-        works: the pull loops of the assigned queues.
-    """
+    """Assigns queues to a consumer, as members and queues of its group come and go."""
 
     def __init__(
         self,
@@ -73,13 +69,9 @@ class Rebalancer(Generic[_W]):
         """Create a rebalancer without queues.
 
         Args:
-            cluster: the client's.
-            group: the consumer group.
-            options: the consumer's.
             subscriptions: by topic; changes are seen at the next round.
             offsets: where a queue's pull loop starts, and where it ends.
             locks: taken before a pull loop starts; None for concurrent consumption.
-            make_work: makes the pull loop of a queue.
             is_broadcasting: assign all queues to this consumer.
         """
         self.works: dict[MessageQueue, _W] = {}

@@ -47,10 +47,7 @@ class SendBack:
         """Create the sender of a group.
 
         Args:
-            cluster: routes and connections.
-            group: the group of the retry topic.
             max_reconsume_times: after so many failures a message is a dead letter.
-            clock_ms: the time of day, ms since 1970.
         """
         self._cluster = cluster
         self._group = group
@@ -61,7 +58,6 @@ class SendBack:
         """Send a message back.
 
         Args:
-            message: as it was pulled.
             delay_level: see ``Later``.
 
         Raises:

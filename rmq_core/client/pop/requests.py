@@ -40,7 +40,7 @@ _TO_DEAD_LETTERS: Final = -1
 
 
 class PopRequests:
-    """Requests to brokers on behalf of one consumer group."""
+    """Requests to brokers for one consumer group; methods raise BrokerError, NoRouteError or TransportError."""
 
     def __init__(self, cluster: Cluster, group: str, options: PopOptions) -> None:
         self._cluster = cluster
@@ -55,14 +55,10 @@ class PopRequests:
         """Pop at a broker; each message has its receipt handle as the property POP_CK.
 
         Args:
-            broker_name: which.
-            data: topic and filter.
             max_messages: 1 to 32.
             wait_s: how long the broker may hold the request until there is a message.
 
         Raises:
-            BrokerError: the broker refuses.
-            NoRouteError: the broker is not known.
             TransportError: no answer: what was popped comes back when its invisible time is over; in order, the
                 next pop gets it.
             FormatError: the answer is damaged.
@@ -102,13 +98,7 @@ class PopRequests:
         return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
 
     async def wait(self, broker_name: str, data: SubscriptionData, wait_s: float) -> bool:
-        """Wait until a broker has messages, without popping; return False if there are none in time.
-
-        Raises:
-            BrokerError: the broker refuses.
-            NoRouteError: the broker is not known.
-            TransportError: no answer.
-        """
+        """Wait until a broker has messages, without popping; return False if there are none in time."""
         options = self._options
         fields = Notification(
             consumer_group=self._group, topic=data.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
@@ -126,8 +116,6 @@ class PopRequests:
 
         Raises:
             MessageError: one was not popped.
-            BrokerError: a broker refuses.
-            TransportError: no answer.
         """
         single: list[tuple[str, PopHandle]] = []
         batched: dict[tuple[str, str], list[PopHandle]] = {}
@@ -156,8 +144,6 @@ class PopRequests:
 
         Raises:
             MessageError: it was not popped.
-            BrokerError: the broker refuses.
-            TransportError: no answer.
         """
         handle = handle_of(message)
         fields = ChangeInvisibleTime(
@@ -176,8 +162,6 @@ class PopRequests:
 
         Raises:
             MessageError: it was not popped.
-            BrokerError: the broker refuses.
-            TransportError: no answer.
         """
         handle = handle_of(message)
         fields = SendBackFields(

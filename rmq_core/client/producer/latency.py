@@ -19,7 +19,6 @@ class LatencyFaults:
         """Begin with all brokers available.
 
         Args:
-            backoff: how long brokers are avoided.
             clock_ms: a clock that never goes back; the running event loop's if it is not given.
         """
         self._backoff = backoff
@@ -28,14 +27,7 @@ class LatencyFaults:
         self._unreachable_until_ms: dict[str, float] = {}
 
     def update(self, broker_name: str, latency_ms: float, *, failed: bool = False, reachable: bool = True) -> None:
-        """Record the latency, or the failure, of a send.
-
-        Args:
-            broker_name: the broker.
-            latency_ms: how long it took.
-            failed: whether it failed.
-            reachable: whether the broker could be reached.
-        """
+        """Record the latency, or the failure, of a send."""
         now = self._clock_ms()
         duration = self._backoff.duration_ms(latency_ms, failed)
         if duration > 0:

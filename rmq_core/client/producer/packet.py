@@ -32,12 +32,9 @@ class Packet(msgspec.Struct, gc=False):
     """An encoded send request.
 
     Attributes:
-        topic: the topic to send to.
-        code: of the request.
         head: the extension fields of ``SendMessageV2`` as JSON, up to the queue's number.
         tail: what follows it.
         properties: the message's, or the batch's own; they are in ``tail``.
-        body: the body of the command.
         msg_id: the unique key, or several.
     """
 

@@ -47,19 +47,10 @@ class Tracer:
     """Collects a client's trace records, and sends them.
 
     Attributes:
-        topic: where to.
-        clock_ms: the time of day.
         dropped_count: records that were dropped.
     """
 
     def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
-        """Create a tracer without records.
-
-        Args:
-            topic: where to.
-            send: sends a trace message.
-            clock_ms: the time of day, ms since 1970.
-        """
         self.topic = topic
         self.clock_ms = clock_ms
         self.dropped_count = 0
@@ -138,9 +129,6 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
     """Wrap a listener so that its calls are traced.
 
     Args:
-        listener: the user's.
-        group: of the consumer.
-        tracer: takes the records.
         timeout_s: a call that takes longer is traced as timed out.
     """
     ids = UniqKeys()
@@ -202,13 +190,7 @@ def trace_sent(
     """Trace a send that was answered; the broker may have switched traces off.
 
     Args:
-        tracer: takes the record.
-        group: of the producer.
-        packet: what was sent.
-        result: its result.
         answer: the fields of the broker's answer.
-        address: the broker's.
-        cost_ms: how long it took.
     """
     if answer.get(PROPERTY_TRACE_SWITCH) == "false":
         return
@@ -236,10 +218,7 @@ def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str,
     """Trace the end of a transaction, before the request to the broker.
 
     Args:
-        tracer: takes the record.
-        fields: of END_TRANSACTION.
         properties: of the half message.
-        address: the broker's.
     """
     tracer.put(
         TraceRecord(

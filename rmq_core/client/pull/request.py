@@ -40,10 +40,7 @@ class Pulled:
     """The result of a pull: status, messages and the next offset.
 
     Attributes:
-        status: the outcome.
         next_offset: the offset for the next pull; the corrected one if the offset was illegal.
-        min_offset: the queue's min offset.
-        max_offset: the queue's max offset.
         messages: those that match the subscription.
     """
 
@@ -61,9 +58,6 @@ class Puller:
         """Create the puller of a group.
 
         Args:
-            cluster: routes and connections.
-            group: the consumer group.
-            options: the consumer's.
             sends_subscription: each request carries the subscription; else brokers know it by heartbeats.
         """
         self._cluster = cluster
@@ -85,9 +79,6 @@ class Puller:
         """Pull once.
 
         Args:
-            queue: the queue to pull.
-            offset: of the first message.
-            data: the subscription.
             commit_offset: the group's consumer offset, committed with the pull if it is above 0.
             waits: long polling: the broker may hold the request until there is a message.
             max_messages: at most so many; the options' if it is not given.

@@ -22,7 +22,6 @@ def subscription(
     """Build a subscription.
 
     Args:
-        topic: the topic.
         tags: ``*``, or tags with ``||`` between them.
         sql: an SQL92 expression over properties instead.
         version: brokers keep the highest: a time in ms since 1970; now if it is None.
