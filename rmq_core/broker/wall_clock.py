@@ -19,11 +19,7 @@ class WallClock:
     """Time of day, with the changes of the clock."""
 
     def __init__(self, wall_ms: Callable[[], int], steady_ms: Callable[[], int], log_end: Callable[[], int]) -> None:
-        """Begin without changes of the clock.
-
-        Args:
-            log_end: the physical offset at which the next record will be.
-        """
+        """Begin without changes of the clock; ``log_end`` is the physical offset at which the next record will be."""
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._log_end = log_end

@@ -42,12 +42,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials of a client, and the TLS settings for its servers.
-
-    Attributes:
-        credentials: to sign requests with; None signs none.
-        tls: to speak TLS with; None is plain.
-    """
+    """Credentials to sign requests with, and TLS settings; None signs nothing, or is plain."""
 
     credentials: Credentials | None = None
     tls: Tls | None = None
@@ -86,11 +81,7 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
 
 
 def access_of(settings: Mapping[str, str]) -> Access:
-    """Build the access from gathered settings.
-
-    Raises:
-        OptionError: settings that say nothing without another one, or a bad value.
-    """
+    """Build the access from gathered settings. Raises OptionError for a bad value, or one without its counterpart."""
     access_key, secret_key, token = (settings.get(name) for name in _IN_FILES[:3])
     credentials = None
     if access_key and secret_key:

@@ -22,11 +22,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Metric endpoint that the proxy announces to clients.
-
-    Attributes:
-        mode: nobody, a collector of OpenTelemetry at the address, or one that is reached where the proxy is.
-    """
+    """Metric endpoint that the proxy announces to clients: none, a collector's address, or the proxy's."""
 
     mode: Mode = Mode.OFF
     host: str = ""

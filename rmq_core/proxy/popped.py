@@ -72,11 +72,7 @@ class Receipt(NamedTuple):
 
 
 class Popped(NamedTuple):
-    """Popped message.
-
-    Attributes:
-        deliveries: how often it was delivered before.
-    """
+    """Popped message; ``deliveries`` counts the earlier ones."""
 
     record: StoredMessage
     receipt: Receipt

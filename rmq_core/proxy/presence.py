@@ -50,12 +50,7 @@ _ACTIVE: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 def client_of(
     settings: Any, client_id: str, address: str, number: int, previous: ProxiedClient | None
 ) -> ProxiedClient:
-    """Describe a client by its settings; return ``previous`` if nothing has changed.
-
-    Args:
-        settings: that it has sent, of a producer or a consumer.
-        address: ``host:port`` of it.
-    """
+    """Describe a client by its settings, ``host:port`` and session; return ``previous`` if nothing has changed."""
     if previous is not None and previous == _client(
         settings, client_id, address, number, _subscription_version(previous)
     ):

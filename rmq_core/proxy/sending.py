@@ -52,10 +52,7 @@ _TYPE_NAMES: Final = {
 class TransactionId(NamedTuple):
     """Identifier of a transaction with the location of its half message, so that any proxy can end it.
 
-    The original keeps the place in memory, for some seconds.
-
-    Attributes:
-        queue_offset: in the topic of half messages.
+    The original keeps the location in memory, for some seconds.
     """
 
     message_id: str

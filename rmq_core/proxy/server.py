@@ -60,11 +60,7 @@ Stream = Callable[[Any, str, float | None], AsyncGenerator[Any]]
 
 
 class Proxy:
-    """Proxy on the running event loop; use it with ``async with``.
-
-    Attributes:
-        address: ``host:port`` where it listens; empty before it does.
-    """
+    """Proxy on the running event loop; use it with ``async with``, which sets ``address`` to ``host:port``."""
 
     def __init__(
         self,

@@ -84,11 +84,7 @@ class AccountTable:
             self.entries.pop(name, None)
 
     def put_policies(self, name: str, policies: list[PolicyInfo]) -> None:
-        """Add entries to a user's policies; an entry replaces that of the same type and resource.
-
-        Raises:
-            ResponseError: an invalid entry.
-        """
+        """Add or replace a user's entries, one for each type and resource. Raises ResponseError."""
         table = {kind: list(entries) for kind, entries in self.acls.get(name, {}).items()}
         for policy in policies:
             entries = table.setdefault(parse_policy_type(policy.policy_type or None), [])
@@ -140,18 +136,10 @@ class AccountTable:
 
 
 class Accounts:
-    """Users in force, with their file. A change is written first, and is in force afterwards.
-
-    Attributes:
-        version: number of changes of the table.
-    """
+    """Users in force, with their file. A change is written first, and is in force afterwards."""
 
     def __init__(self, files: TableFiles) -> None:
-        """Load the users.
-
-        Raises:
-            StoreError: the file cannot be read, or is missing beside its ``.bak``.
-        """
+        """Load the users. Raises StoreError if the file cannot be read, or is missing beside its ``.bak``."""
         saved = _load(files)
         self.table = AccountTable(saved.users, saved.acls)
         self.version = 0

@@ -126,11 +126,7 @@ def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: 
 
 
 def parse_entry(info: PolicyEntryInfo) -> Entry:
-    """Parse an entry from an administrator.
-
-    Raises:
-        ResponseError: with the original's words (``AclInfo#validate``, ``PolicyEntry``).
-    """
+    """Parse an administrator's entry. Raises ResponseError in the words of ``AclInfo#validate``, ``PolicyEntry``."""
     kind, name, is_prefix = _parse_resource(info.resource)
     if not info.actions:
         raise refusal("The actions is empty.")

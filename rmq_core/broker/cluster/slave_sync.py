@@ -128,11 +128,7 @@ class SlaveSync:
         adopt(decode_body(response.body, kind))
 
     def _adopt_topics(self, log_end: int, master_topics: TopicsOfMaster) -> None:
-        """Replace the topics by the master's.
-
-        Args:
-            log_end: end of this log before the master's response.
-        """
+        """Replace the topics by the master's; ``log_end`` is the end of this log before the master's response."""
         topics = self._state.topics
         topics.adopt(
             TopicConfigs(data_version=master_topics.data_version, topic_config_table=master_topics.topic_config_table)

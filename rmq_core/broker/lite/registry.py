@@ -52,11 +52,7 @@ def wildcard_name(parent: str, group: str) -> str:
 
 
 class LiteSubscriptionRegistry:
-    """Table of subscriptions.
-
-    Attributes:
-        count: subscriptions of all clients.
-    """
+    """Table of subscriptions; ``count`` is that of all clients."""
 
     def __init__(self) -> None:
         self.clients: dict[str, LiteClient] = {}

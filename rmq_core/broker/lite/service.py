@@ -48,11 +48,7 @@ class LiteService:
         self._notifications.wake(client_id)
 
     def handlers(self, base_handlers: Mapping[int, Handler], route: Route) -> dict[int, Handler]:
-        """Handlers by request code.
-
-        Args:
-            base_handlers: of a broker without lite topics; requests without a lite topic go to these handlers.
-        """
+        """Return the handlers; requests without a lite topic go to ``base_handlers``."""
         state, sharding = self._state, LiteSharding(self._state, route)
         reader = LitePopReader(state, self._orders)
         admin = LiteManagerProcessor(

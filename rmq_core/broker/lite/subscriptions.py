@@ -65,11 +65,7 @@ class Subscriptions:
             raise QuotaError(f"lite subscription quota exceeded {quota}")
 
     def add(self, client_id: str, queues: list[str], option: OffsetOption | None) -> Iterator[None]:
-        """Subscribe a client to more light queues.
-
-        Raises:
-            QuotaError: too many subscriptions; nothing has changed.
-        """
+        """Subscribe a client to more light queues. Raises QuotaError before any change."""
         client = self._registry.clients[client_id]
         self._check_room(client, queues)
         is_exclusive = self._groups.is_exclusive(client.group)

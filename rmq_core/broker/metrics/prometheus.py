@@ -25,12 +25,7 @@ _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Prometheus metric with its samples.
-
-    Attributes:
-        about: its help text.
-        samples: the labels' values, and the metric's.
-    """
+    """Prometheus metric with its samples: the values of the labels and of the metric."""
 
     name: str
     about: str
@@ -59,11 +54,7 @@ class _GroupLag:
 
 
 def families(state: BrokerState, started_ms: int) -> Iterator[Family]:
-    """Yield all metrics one by one, so that the event loop can run between two of them.
-
-    Args:
-        started_ms: start of the broker, ms since 1970.
-    """
+    """Yield all metrics one by one, so that the event loop can run between two of them."""
     yield from _broker(state)
     yield from _runtime(state, started_ms)
     yield from _topics(state)

@@ -17,11 +17,7 @@ _BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAck
 
 
 class PopJournal:
-    """Writer of the revive topic.
-
-    Attributes:
-        outstanding: unfinished check points written since the start.
-    """
+    """Writer of the revive topic; ``outstanding`` has unfinished check points written since the start."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state

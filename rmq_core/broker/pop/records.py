@@ -138,11 +138,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_pop_record(tag: str | None, body: bytes) -> Record:
-    """Decode the body of a message in the revive topic.
-
-    Raises:
-        DecodeError: the body or the tag is invalid.
-    """
+    """Decode the body of a message in the revive topic. Raises DecodeError for an invalid body or tag."""
     if tag in (ACK, BATCH_ACK):
         return decode_body(body, Acknowledgement)
     if tag != CHECKPOINT:

@@ -51,11 +51,7 @@ class TimerBacklog(Protocol):
 
 
 class ReviveQueue:
-    """Queue of the revive topic.
-
-    Attributes:
-        points: unfinished check points, by key, in the queue's order.
-    """
+    """Queue of the revive topic; ``points`` has unfinished check points by key, in the queue's order."""
 
     def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog, queue_id: int) -> None:
         self.points: dict[Key, CheckPoint] = {}

@@ -18,11 +18,7 @@ class PopService:
     """POP of a broker."""
 
     def __init__(self, state: BrokerState, timers: TimerBacklog | None) -> None:
-        """Load the last pops in order.
-
-        Args:
-            timers: None without timer messages, or at a slave: then there is no revival.
-        """
+        """Load the last pops in order. Without ``timers``, as at a slave, there is no revival."""
         self._state = state
         self.polls = PopLongPolling(state)
         self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms, state.steady_ms)

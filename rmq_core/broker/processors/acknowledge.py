@@ -22,11 +22,7 @@ _WRITE_TIMEOUT_S: Final = 5.0
 
 
 class DurableResponder:
-    """Delay of responses until their messages are durable.
-
-    Attributes:
-        must_wait: responses wait for flush or replication.
-    """
+    """Delay of responses until messages are durable; ``must_wait`` is True with flush or replication."""
 
     def __init__(self, state: BrokerState, waiters: DiskWaiters, failure: Callable[[PutStatus], ResponseError]) -> None:
         """Use ``failure`` for the error response while the disk is broken."""

@@ -100,11 +100,7 @@ class EndTransactionProcessor:
         return self._state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset) > immunity_ms
 
     def _commit(self, half: HalfRecord, properties: dict[str, str]) -> PutResult:
-        """Store a committed message in its real topic.
-
-        Raises:
-            ResponseError: the store refuses the message, which remains a half message.
-        """
+        """Store a committed message in its real topic. Raises ResponseError if it remains a half message."""
         state, queue = self._state, real_queue(properties)
         if queue is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")

@@ -110,11 +110,7 @@ class WriteResult(NamedTuple):
 
 
 class MessageWriter:
-    """Writer of client messages.
-
-    Attributes:
-        marks: properties added to each message, and returned to the sender.
-    """
+    """Writer of client messages; ``marks`` are properties added to each message, and returned to the sender."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         self._state = state

@@ -22,11 +22,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dict[str, str]:
-    """Return the runtime info by name.
-
-    Args:
-        started_ms: when the broker started, ms since 1970.
-    """
+    """Return the runtime info by name."""
     store, counted, now_ms = state.store, state.stats, state.clock_ms()
     times, put_mornings, get_mornings = counted.times, *(counted.mornings[name] for name in _BY_DAY)
     found_rates, miss_rates = counted.total_rates(stats.GET_FOUND_TIMES), counted.total_rates(stats.GET_MISS_TIMES)

@@ -89,11 +89,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """Consumer group with connected members, and its subscriptions.
-
-    Attributes:
-        data: what the last heartbeat said of it.
-    """
+    """Consumer group with connected members, and its subscriptions; ``data`` is of the last heartbeat."""
 
     name: str
     data: ConsumerData
@@ -118,11 +114,7 @@ class ConsumerGroup:
 
 
 class Consumers:
-    """The consumer groups with connected members.
-
-    Attributes:
-        on_members_change: called with a group whose members, or their topics, have changed.
-    """
+    """Consumer groups with members; ``on_members_change`` gets a group whose members or topics have changed."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}

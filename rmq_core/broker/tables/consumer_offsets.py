@@ -25,18 +25,10 @@ NONE: Final = -1
 
 
 class ConsumerOffsets:
-    """The table of consumer offsets: the next message that a group wants of each queue.
-
-    Attributes:
-        table: offsets by ``topic@group`` and queue.
-    """
+    """Table of consumer offsets, by ``topic@group`` and queue: the next message that a group wants."""
 
     def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
-        """Load the table. Offsets beyond their queue's end in the store are set back to it.
-
-        Args:
-            store: whose messages they count; a loss of power may have cost it some.
-        """
+        """Load the table. Offsets beyond their queue's end, as after a loss of power, are set back to it."""
         self._clock_ms = clock_ms
         self._has_light_queues = store.config.lmq_enabled
         name = _LIGHT_FILE if self._has_light_queues else _FILE

@@ -33,11 +33,7 @@ class PendingChanges(Generic[T]):
         self._changes: list[_Change[T]] = []
 
     def note(self, number: int, name: str, before: T | None, after: T | None) -> None:
-        """Record a change of an entry; None for no entry.
-
-        Args:
-            number: of the change, as the file counts them.
-        """
+        """Record a change of an entry, by its number as the file counts changes; None for no entry."""
         self._changes.append(_Change(number, name, before, after))
 
     @property
@@ -50,11 +46,7 @@ class PendingChanges(Generic[T]):
         self._changes = [change for change in self._changes if change.number > written]
 
     def revert(self, since: int, until: int) -> list[str]:
-        """Revert the changes after one number up to another; a later change of the same entry remains.
-
-        Returns:
-            The names of the entries that have changed back.
-        """
+        """Revert changes after one number up to another, but of entries changed since; return the reverted names."""
         names = []
         for change in reversed([change for change in self._changes if since < change.number <= until]):
             self._changes.remove(change)

@@ -18,11 +18,7 @@ _MOST_ID_CHARS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
-    """A request that waits for a reply.
-
-    Attributes:
-        login: the user who sent it; None where nobody had to sign.
-    """
+    """A request that waits for a reply; ``login`` is None where nobody had to sign."""
 
     login: Login | None
     topic: str

@@ -60,11 +60,7 @@ class Stats:
     """
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float] | None = None) -> None:
-        """Start without counters.
-
-        Args:
-            now_s: the clock that puts and gets are measured by; the same by default.
-        """
+        """Start without counters. Puts and gets are measured by ``now_s``, by default the same clock."""
         self._clock_ms = clock_ms
         self.times = StoreTimes(clock_ms, now_s or (lambda: clock_ms() / 1000))
         self.mornings: dict[str, tuple[int, int]] = {TOPIC_PUT_NUMS: (0, 0), GROUP_GET_NUMS: (0, 0)}

@@ -18,18 +18,10 @@ _FILE: Final = "subscriptionGroup.json"
 
 
 class Groups:
-    """Configurations of consumer groups, in ``subscriptionGroup.json``.
-
-    Attributes:
-        forbidden: what groups may not do with topics; kept for a Java broker on the same store.
-    """
+    """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` is kept for Java brokers."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
-        """Load the table, and add the system's groups that it lacks.
-
-        Args:
-            has_light_queues: whether each group of light queues (LMQ) exists, which the table does not have.
-        """
+        """Load the table, and add system groups. With ``has_light_queues`` each group of light queues exists."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         saved = files.load(_FILE, SubscriptionGroups)
@@ -54,10 +46,9 @@ class Groups:
         return self._has_light_queues and names.is_light_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
-        """Find a group, or create it if that is allowed; else None. Source: ``findSubscriptionGroupConfig``.
+        """Find a group, or create it if it is the system's or ``auto``; else None.
 
-        Args:
-            auto: whether groups other than the system's may be created.
+        Source: ``findSubscriptionGroupConfig``.
         """
         config = self.get(group)
         auto = auto and len(self.table) < names.MOST_MADE_BY_USE
@@ -66,10 +57,7 @@ class Groups:
         return config
 
     def apply_attribute_changes(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Copy a group, with the changes in its attributes applied to those that it has.
-
-        Raises:
-            ResponseError: a change that is not allowed.
+        """Copy a group, and apply its attribute changes. Raises ResponseError.
 
         Source: ``updateSubscriptionGroupConfigWithoutPersist``.
         """

@@ -35,11 +35,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class TableFiles:
-    """The files in ``config/`` of one store. They are written at once, and on threads between start and close.
-
-    Attributes:
-        slices: that tables are encoded in, of the event loop's time.
-    """
+    """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
 
     def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
         self.slices = Slices()
@@ -51,12 +47,9 @@ class TableFiles:
         self._later: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """From now on write on threads, for the running event loop.
+        """From now on write on threads, for the running event loop. Raises OSError.
 
         Names that a broker has not forced, as it was killed, are forced first: from now on they count.
-
-        Raises:
-            OSError: they cannot be.
         """
         if Path(self.directory).is_dir():
             self.disk.sync_directory(self.directory)
@@ -243,12 +236,9 @@ _ENTRIES: Final = 50  # of a piece: a fraction of a slice for groups, which have
 
 
 def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
-    """Encode a table as indented JSON, piece by piece.
+    """Encode a table as indented JSON; those of its members that are tables piece by piece.
 
     Entries that are put or taken away meanwhile may be there or not; each that is there is whole.
-
-    Args:
-        body: members of it that are tables are encoded in pieces, the others whole.
     """
     before = b"{"
     for field in structs.fields(body):

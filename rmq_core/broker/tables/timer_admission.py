@@ -39,11 +39,7 @@ class TimerAdmission:
     def __init__(
         self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int], waiting: "Congestion | None"
     ) -> None:
-        """Use these settings and counts.
-
-        Args:
-            waiting: counts the messages that wait; None if timer messages are switched off.
-        """
+        """Use these settings and counts; ``waiting`` is None if timer messages are switched off."""
         self._config = config
         self._clock_ms = clock_ms
         self._waiting = waiting

@@ -38,11 +38,7 @@ class Topics:
     def __init__(
         self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, has_light_queues: bool
     ) -> None:
-        """Load the table, and add the system's topics that it lacks.
-
-        Args:
-            has_light_queues: whether each light queue (LMQ) counts as a topic, which the table does not have.
-        """
+        """Load the table, and add system topics. With ``has_light_queues`` each light queue counts as a topic."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
@@ -132,10 +128,7 @@ class Topics:
         )
 
     def apply_attribute_changes(self, topic: TopicConfig) -> TopicConfig:
-        """Copy a topic, with the changes in its attributes applied to those that it has.
-
-        Raises:
-            ResponseError: a change that is not allowed.
+        """Copy a topic, and apply its attribute changes. Raises ResponseError.
 
         Source: ``updateSingleTopicConfigWithoutPersist``.
         """

@@ -34,11 +34,7 @@ class Waiters:
         self._waiting: deque[_DelayedAnswer] = deque()
 
     def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Run a callback once a message is flushed and replicated as it has to be, or when its time is over.
-
-        Args:
-            done: called with True in time; with False on a timeout or an error.
-        """
+        """Call ``done`` with True once a message is flushed and replicated, with False on a timeout or an error."""
         self._waiting.append(_DelayedAnswer(result.end_offset, self._loop.time() + self._timeout_s, done))
 
     def release(self, offset: int) -> None:
@@ -67,11 +63,7 @@ class Waiters:
 
 
 class DelayLevels:
-    """Delay levels of ``messageDelayLevel``, and the schedule topic that messages of a level wait in.
-
-    Attributes:
-        delays_ms: of level 1 and on.
-    """
+    """Delay levels of ``messageDelayLevel`` from 1 on, and the schedule topic that messages of a level wait in."""
 
     def __init__(self, store: MessageStore) -> None:
         self.delays_ms = delay_levels_ms(store.config.delay_levels)
@@ -94,11 +86,7 @@ class DiskWaiters(Waiters):
     """Callbacks that wait for the flush of a message; with ASYNC_FLUSH there are none."""
 
     def __init__(self, store: MessageStore, timeout_ms: int, dispatch: Callable[[], None]) -> None:
-        """Wait on the running event loop.
-
-        Args:
-            dispatch: makes flushed messages readable.
-        """
+        """Wait on the running event loop; ``dispatch`` makes flushed messages readable."""
         super().__init__(timeout_ms)
         self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
         self._store = store

@@ -18,11 +18,7 @@ _FILE: Final = "timermetrics"
 
 
 class TimerCount(BodyStruct, frozen=True, kw_only=True):
-    """Waiting timer messages of a topic.
-
-    Attributes:
-        time_stamp: time of the last change, ms since 1970.
-    """
+    """Waiting timer messages of a topic; ``time_stamp`` is that of the last change, ms since 1970."""
 
     count: int = 0
     time_stamp: int = 0

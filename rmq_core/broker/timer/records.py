@@ -132,11 +132,7 @@ def decode_timer_record(record: memoryview) -> TimerRecord | str:
 
 
 def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
-    """Decode consecutive records; damaged records are logged and skipped.
-
-    Args:
-        slices: as returned by ``MessageStore.get``.
-    """
+    """Decode consecutive records, as ``MessageStore.get`` returns them; damaged records are logged and skipped."""
     for record in split_records(slices):
         try:
             yield decode_record(record)

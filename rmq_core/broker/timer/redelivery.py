@@ -22,11 +22,7 @@ class PastDeliveries:
     """Messages after a physical offset of the CommitLog that were delivered from the timer topic."""
 
     def __init__(self, store: MessageStore, begin: int) -> None:
-        """Search the log for delivered messages.
-
-        Args:
-            begin: physical offset at which a record begins, or the log's end.
-        """
+        """Search the log for delivered messages, from a physical offset at which a record or nothing begins."""
         self._deliveries: dict[Key, list[int]] = {}  # times of delivery, ms
         begin = max(begin, store.min_physical_offset)
         if begin < store.max_physical_offset:

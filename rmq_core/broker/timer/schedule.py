@@ -36,11 +36,7 @@ class DelayOffsets(BodyStruct, frozen=True, kw_only=True):
 
 
 class Schedule:
-    """Delivery of messages of delay levels to their real topics.
-
-    Attributes:
-        offsets: queue offset of the next message, by level.
-    """
+    """Delivery of messages of delay levels to their real topics; ``offsets`` has the next queue offset by level."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         """Load the delay offsets, and continue there."""

@@ -235,12 +235,7 @@ class EndedHalfMessages:
     """
 
     def __init__(self, op_offset: int, half_offset: int) -> None:
-        """Begin with no op messages.
-
-        Args:
-            op_offset: queue offset of the first op message.
-            half_offset: queue offset of the first open half message.
-        """
+        """Begin with no op messages, at the offsets of the first op message and the first open half message."""
         self.next_op_offset = op_offset
         self._half_offset = half_offset
         self._op_of: dict[int, int] = {}

@@ -76,11 +76,7 @@ class HalfRecord(NamedTuple):
 
 
 def decode_half_record(record: memoryview) -> HalfRecord | None:
-    """Decode a record as a half message; None for damage or another record.
-
-    Args:
-        record: as returned by ``MessageStore.record``.
-    """
+    """Decode a record, as ``MessageStore.record`` returns it, as a half message; None for damage or another record."""
     kind = host_kind(SYS_FLAG.unpack_from(record)[0])
     try:
         (_, _, crc, _, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, _, _, reconsume_times, _,
@@ -113,9 +109,6 @@ def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str,
     """Return the topic and queue of half messages; add the real topic and queue to the properties.
 
     A delay is removed, as by Java's producer: in the original it would replace the real topic.
-
-    Args:
-        properties: of the message, with its UNIQ_KEY; modified.
     """
     properties.pop(PROPERTY_DELAY, None)
     properties[_TRANSACTION_ID] = properties[PROPERTY_UNIQ_KEY]

@@ -87,11 +87,7 @@ class LiteInquiries:
 
 
 class BrokerInquiries:
-    """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError.
-
-    Attributes:
-        lite: questions about lite topics.
-    """
+    """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -127,11 +123,7 @@ class BrokerInquiries:
         return decode_body(answer.body, GroupList).group_list
 
     async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
-        """Fetch a group's consumer offsets in the broker's queues, and its consume rate.
-
-        Args:
-            topic: only that one's queues.
-        """
+        """Fetch a group's consumer offsets in the broker's queues, or only in a topic's, and its consume rate."""
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
         answer = await self._cluster.request(address, RequestCode.GET_CONSUME_STATS, fields)
         return decode_body(answer.body, ConsumeStats)
@@ -199,11 +191,7 @@ class BrokerInquiries:
         return decode_body(answer.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
-        """Copy the consumer offsets of a group to another group.
-
-        Args:
-            offline: even if no member of the source group subscribes to the topic.
-        """
+        """Copy the consumer offsets of a group to another; ``offline`` even if no member subscribes to the topic."""
         fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self._cluster.request(address, RequestCode.CLONE_GROUP_OFFSET, fields)
 

@@ -51,11 +51,7 @@ class BulkPulled:
 
 
 class BulkReader:
-    """Reader of queues outside of any consumer group; use it with ``async with``.
-
-    Attributes:
-        offsets: queries of queue offsets.
-    """
+    """Reader of queues outside of any consumer group; use it with ``async with``."""
 
     def __init__(
         self,

@@ -119,11 +119,7 @@ class BulkSender:
         return queues
 
     async def check_access(self) -> None:
-        """Check that the brokers of all listed queues allow requests of this sender.
-
-        Raises:
-            BrokerError: one does not permit them (code 16), as with wrong credentials.
-        """
+        """Check that the brokers of all listed queues allow requests of this sender. Raises BrokerError (code 16)."""
         await self._cluster.check_access()
 
     async def put(
@@ -247,11 +243,7 @@ class BulkUniqKeys:
         self._next = 0
 
     def next(self, count: int, now_ms: int | None = None) -> NDArray[np.uint8]:
-        """Return uint8[count, 32]: keys that no other message has.
-
-        Args:
-            now_ms: the time; the clock's if it is not given.
-        """
+        """Return uint8[count, 32]: keys that no other message has; ``now_ms`` is by default the clock's."""
         first = self._keys.next(now_ms)
         self._next = max(self._next, int(first[_HEAD_CHARACTERS : _HEAD_CHARACTERS + 8], 16) << 16)
         tails = self._next + np.arange(count, dtype=np.int64)

@@ -305,12 +305,9 @@ class Cluster(Service):
         return await self.send_heartbeats()
 
     async def check_access(self) -> None:
-        """Check with all masters, by an empty heartbeat, that this client may send requests.
+        """Check by an empty heartbeat to all masters that this client may send requests. Raises BrokerError (code 16).
 
         Brokers that cannot be asked are passed over.
-
-        Raises:
-            BrokerError: one does not permit them (code 16).
         """
         body = encode_body(HeartbeatData(client_id=self.client_id))
         heartbeats = (self.request(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())

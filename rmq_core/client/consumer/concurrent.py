@@ -59,11 +59,7 @@ class ConsumeMessageConcurrentlyService:
     def __init__(
         self, listener: Listener, offsets: OffsetStore, options: PushOptions, send_back: SendBack | None
     ) -> None:
-        """Create the service; ``start`` starts its workers.
-
-        Args:
-            send_back: for failed messages; None when broadcasting: then they are lost, as in Java.
-        """
+        """Create the service, not started. Without ``send_back`` (broadcasting) failed messages are lost."""
         self._listener = listener
         self._offsets = offsets
         self._options = options

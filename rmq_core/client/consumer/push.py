@@ -242,11 +242,7 @@ class PushConsumer(GroupClient):
         self._rebalancer.rebalance_soon()
 
     def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue from other offsets; queues of other consumers are ignored.
-
-        Args:
-            offsets: of the next message, by queue.
-        """
+        """Continue from other offsets, those of the next messages by queue; queues of other consumers are ignored."""
         for queue, offset in offsets.items():
             work = self._rebalancer.works.get(queue)
             if work is not None:

@@ -42,11 +42,7 @@ class QueueWork:
         options: PushOptions,
         may_pull: asyncio.Event,
     ) -> None:
-        """Create the pull loop; ``start`` starts pulling.
-
-        Args:
-            may_pull: cleared while the consumer is paused.
-        """
+        """Create the pull loop; ``start`` starts pulling. ``may_pull`` is cleared while the consumer is paused."""
         self.queue = queue
         self.subscription = subscription
         self.is_leaving = False

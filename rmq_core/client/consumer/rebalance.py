@@ -29,11 +29,7 @@ _UNBALANCED_S: Final = 0.5  # until the next try if not all queues could be take
 
 
 class Work(Protocol):
-    """Pull loop of an assigned queue.
-
-    Attributes:
-        is_leaving: set before it is stopped for good.
-    """
+    """Pull loop of an assigned queue; ``is_leaving`` is set before it is stopped for good."""
 
     is_leaving: bool
 

@@ -44,11 +44,7 @@ class SendBack:
     """Sends back messages that a group has not consumed."""
 
     def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int, clock_ms: Callable[[], int]) -> None:
-        """Create the sender of a group.
-
-        Args:
-            max_reconsume_times: after so many failures a message is a dead letter.
-        """
+        """Create the sender of a group; after ``max_reconsume_times`` failures a message is a dead letter."""
         self._cluster = cluster
         self._group = group
         self._max_reconsume_times = max_reconsume_times
@@ -79,11 +75,7 @@ class SendBack:
             await self.send_anew(message)
 
     async def send_anew(self, message: ReceivedMessage) -> None:
-        """Send a copy of a message to the retry topic, as a producer does.
-
-        Raises:
-            RemotingError: it could not be sent.
-        """
+        """Send a copy of a message to the retry topic, as a producer does. Raises RemotingError."""
         old = message.properties
         kept = {name: value for name, value in old.items() if name not in _NOT_COPIED}
         copy = Message(

@@ -112,11 +112,7 @@ class PopRequests:
         return read_fields(answer, NotificationAnswer).has_msg
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Acknowledge messages; several with a request for each topic and broker.
-
-        Raises:
-            MessageError: one was not popped.
-        """
+        """Acknowledge messages, several by a request for each topic and broker. Raises MessageError if not popped."""
         single: list[tuple[str, PopHandle]] = []
         batched: dict[tuple[str, str], list[PopHandle]] = {}
         for message in messages:
@@ -140,11 +136,7 @@ class PopRequests:
         await self._cluster.request(self._cluster.address(broker_name), RequestCode.BATCH_ACK_MESSAGE, None, body)
 
     async def change(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Change a message's invisible time, and set its new receipt handle.
-
-        Raises:
-            MessageError: it was not popped.
-        """
+        """Change a message's invisible time, and set its new receipt handle. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = ChangeInvisibleTime(
             consumer_group=self._group, topic=retry_topic(self._group, message.topic, handle.kind),
@@ -158,11 +150,7 @@ class PopRequests:
         message.properties[PROPERTY_POP_CK] = changed_handle(handle, response).encode()
 
     async def send_to_dead_letters(self, message: ReceivedMessage) -> None:
-        """Send a message to the group's dead letter queue, and acknowledge the message.
-
-        Raises:
-            MessageError: it was not popped.
-        """
+        """Send a message to the group's dead letter queue, and acknowledge it. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = SendBackFields(
             offset=message.physical_offset, group=self._group, delay_level=_TO_DEAD_LETTERS,

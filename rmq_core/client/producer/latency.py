@@ -16,11 +16,7 @@ class LatencyFaults:
     """Latencies of brokers, and which may be sent to."""
 
     def __init__(self, backoff: Backoff, clock_ms: Callable[[], float] | None = None) -> None:
-        """Begin with all brokers available.
-
-        Args:
-            clock_ms: a clock that never goes back; the running event loop's if it is not given.
-        """
+        """Begin with all brokers available; ``clock_ms`` never goes back, and is by default the event loop's."""
         self._backoff = backoff
         self._clock_ms = clock_ms or _loop_ms
         self._out_until_ms: dict[str, float] = {}

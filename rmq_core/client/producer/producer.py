@@ -301,11 +301,7 @@ class Producer(GroupClient):
 
 
 def _result(answer: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:
-    """Build the send result from an answer.
-
-    Raises:
-        BrokerError: the message is not stored.
-    """
+    """Build the send result from an answer. Raises BrokerError if the message is not stored."""
     status = _STATUSES.get(answer.code)
     if status is None:
         raise BrokerError(address, answer.code, answer.remark)

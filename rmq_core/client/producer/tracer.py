@@ -44,11 +44,7 @@ _UNKNOWN: Final = "UNKNOW"
 
 
 class Tracer:
-    """Collects a client's trace records, and sends them.
-
-    Attributes:
-        dropped_count: records that were dropped.
-    """
+    """Collects a client's trace records, and sends them; ``dropped_count`` counts dropped ones."""
 
     def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
         self.topic = topic
@@ -126,11 +122,7 @@ def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
 
 
 def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> Listener:
-    """Wrap a listener so that its calls are traced.
-
-    Args:
-        timeout_s: a call that takes longer is traced as timed out.
-    """
+    """Wrap a listener so that its calls are traced; one longer than ``timeout_s`` counts as timed out."""
     ids = UniqKeys()
 
     async def call(messages: list[ReceivedMessage]) -> Later | None:
@@ -187,11 +179,7 @@ def trace_sent(
     address: str,
     cost_ms: int,
 ) -> None:
-    """Trace a send that was answered; the broker may have switched traces off.
-
-    Args:
-        answer: the fields of the broker's answer.
-    """
+    """Trace a send by the fields of the broker's answer; the broker may have switched traces off."""
     if answer.get(PROPERTY_TRACE_SWITCH) == "false":
         return
     properties = decode_properties(packet.properties)
@@ -215,11 +203,7 @@ def _type_of(properties: Mapping[str, str]) -> MessageType:
 
 
 def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str, str], address: str) -> None:
-    """Trace the end of a transaction, before the request to the broker.
-
-    Args:
-        properties: of the half message.
-    """
+    """Trace the end of a transaction, before the request to the broker; the properties are the half message's."""
     tracer.put(
         TraceRecord(
             trace_type=TraceType.END_TRANSACTION, timestamp_ms=tracer.clock_ms(),
