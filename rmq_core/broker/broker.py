@@ -7,16 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, create_guard, guarded
-from rmq_core.broker.access.push_rights import PushRights
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, create_guard, guarded
 from rmq_core.broker.access.required_permissions import CHANGES
-from rmq_core.broker.access_settings import first_users
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
-from rmq_core.broker.cluster.slave_refusals import slave_refusals
-from rmq_core.broker.cluster.slave_sync import SlaveSync
-from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
-from rmq_core.broker.dispatching import Dispatching
+from rmq_core.broker.cluster.slave_sync import SlaveSync, slave_refusals
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, first_users
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.parked_requests import PullLongPolling
@@ -41,7 +37,7 @@ from rmq_core.broker.processors.reply import ReplyMessageProcessor
 from rmq_core.broker.processors.send import SendMessageProcessor
 from rmq_core.broker.processors.send_back import SendBackProcessor
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.replication import TICK_S, Replication
+from rmq_core.broker.replication import TICK_S, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Consumers, Producers

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rmq_core.broker.access.push_rights import PushRights
+from rmq_core.broker.access.guard import PushRights
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.fast_failure import PageCache
 from rmq_core.broker.replication import Replication
 from rmq_core.broker.slices import Slices
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.page_cache import PageCache
 from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
 from rmq_core.broker.tables.reply_requests import ReplyRequests

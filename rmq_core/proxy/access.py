@@ -18,9 +18,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
-from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, SUPER
-from rmq_core.broker.access.failures import Failures
+from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, Failures
 from rmq_core.broker.access.policies import Entry, Permission, decision, parse_entry
 from rmq_core.broker.tables.clients import Login
 from rmq_core.client.admin.users import UserRequests
@@ -118,8 +117,8 @@ class Access:
 
     async def _log_refusal(self, host: str, error: StatusError) -> None:
         """Write a refusal to the audit log; after many refusals of a host, delay the answer instead."""
-        if self._failures.count(host) > failures.FREE:
-            await asyncio.sleep(failures.WAIT_S)
+        if self._failures.count(host) > FREE_REFUSALS:
+            await asyncio.sleep(REFUSAL_WAIT_S)
         else:
             audit.warning("refused a call of %(client)s: %(why)s", {"client": host, "why": error.text})
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rmq_core.broker.access.push_rights import publish_permission
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_message, message_type_of, topic_name

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from random import randrange
 from typing import Final
 
-from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.metadata import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.slices import SLICE_S

@@ -5,15 +5,12 @@ from typing import Final
 
 from rmq_core.broker.lite.acks import LiteAckProcessor
 from rmq_core.broker.lite.admin import LiteManagerProcessor
-from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
 from rmq_core.broker.lite.dispatcher import BackgroundTasks, LiteEventDispatcher
-from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
-from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, PopLiteMessageProcessor
-from rmq_core.broker.lite.reader import LitePopReader
+from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding, Route
+from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, LitePopReader, PopLiteMessageProcessor
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
-from rmq_core.broker.lite.sharding import LiteSharding, Route
-from rmq_core.broker.lite.subscriptions import Subscriptions
+from rmq_core.broker.lite.subscriptions import LiteSubscriptionCtlProcessor, Subscriptions
 from rmq_core.broker.parked_requests import MOST_OF_KEY, ParkedRequests
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState

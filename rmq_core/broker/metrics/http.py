@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.metrics.lag import lag_families
-from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families
+from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families, lag_families
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.access.server_tls import ServerTls, TlsMode
 from rmq_core.remoting.errors import ListenError

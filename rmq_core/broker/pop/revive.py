@@ -14,8 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.outstanding import EarlyAcks, OutstandingPop
+from rmq_core.broker.pop.journal import EarlyAcks, OutstandingPop, PopJournal
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record, get_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE

@@ -6,8 +6,7 @@ from rmq_core.broker.pop.assignment import QueryAssignmentProcessor, Route
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.polling import PollingProcessor
-from rmq_core.broker.pop.pop_message import PopMessageProcessor
-from rmq_core.broker.pop.reader import PopReader
+from rmq_core.broker.pop.pop_message import PopMessageProcessor, PopReader
 from rmq_core.broker.pop.revive import PopReviveService, TimerBacklog
 from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState

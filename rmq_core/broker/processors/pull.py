@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from rmq_core.broker.cluster.slave_refusals import BUSY
+from rmq_core.broker.cluster.slave_sync import BUSY
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.parked_requests import ParkedRequest, PullLongPolling
 from rmq_core.broker.processors.lite_names import parse_lite_queue

@@ -5,8 +5,8 @@ Source: ``ReplyMessageProcessor``.
 
 from typing import Final
 
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.access.policies import Action, topic_permission
-from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.processors.put_message import MessageWriter
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client

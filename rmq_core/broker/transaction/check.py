@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from rmq_core.broker.access.push_rights import publish_permission
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Peer
