@@ -21,21 +21,16 @@ from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.broker_admin import BrokerAdmin, TimerAdmin
-from rmq_core.broker.processors.client_manage import ClientManageProcessor
-from rmq_core.broker.processors.client_relay import Broker2Client
-from rmq_core.broker.processors.consumer_admin import ProgressAdmin
+from rmq_core.broker.processors.client_manage import ClientManageProcessor, ProxiedClientProcessor
 from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
-from rmq_core.broker.processors.group_admin import GroupAdmin
-from rmq_core.broker.processors.offsets import OffsetProcessor
-from rmq_core.broker.processors.proxied_clients import ProxiedClientProcessor
+from rmq_core.broker.processors.group_admin import Broker2Client, GroupAdmin
+from rmq_core.broker.processors.offsets import OffsetProcessor, ProgressAdmin
 from rmq_core.broker.processors.pull import PullMessageProcessor
 from rmq_core.broker.processors.put_message import MessageWriter
-from rmq_core.broker.processors.query_message import QueryMessageProcessor
-from rmq_core.broker.processors.queue_units import QueryConsumeQueueProcessor
+from rmq_core.broker.processors.query_message import QueryConsumeQueueProcessor, QueryMessageProcessor
 from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
-from rmq_core.broker.processors.send import SendMessageProcessor
-from rmq_core.broker.processors.send_back import SendBackProcessor
+from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProcessor
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
