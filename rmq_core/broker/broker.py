@@ -47,7 +47,7 @@ from rmq_core.broker.tables.waiters import DelayLevels, DiskWaiters
 from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks
-from rmq_core.broker.transaction.op_writer import OpMessageWriter
+from rmq_core.broker.transaction.half import OpMessageWriter
 from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms

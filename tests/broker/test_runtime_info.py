@@ -6,8 +6,7 @@ from typing import Final
 import pytest
 
 from rmq_core.broker.processors.broker_admin import _readable
-from rmq_core.broker.tables.stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, Stats
-from rmq_core.broker.tables.store_times import StoreTimes
+from rmq_core.broker.tables.stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, Stats, StoreTimes
 from rmq_core.remoting.bodies import BrokerStats, KVTable, decode_body
 from rmq_core.remoting.codes import RequestCode
 from tests.broker.conftest import Asker, Clock

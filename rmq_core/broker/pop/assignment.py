@@ -12,8 +12,7 @@ from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
 from rmq_core.broker.processors.acknowledge import respond_after_persist
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile
 from rmq_core.remoting.allocation import Allocation, averagely, by_circle
 from rmq_core.remoting.bodies import (
     MessageQueue,

@@ -9,8 +9,7 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
-from rmq_core.broker.tables.pending_changes import WrittenTable
-from rmq_core.broker.tables.table_file import TableFile
+from rmq_core.broker.tables.table_file import TableFile, WrittenTable
 from rmq_core.broker.tables.waiters import DiskWaiters
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop

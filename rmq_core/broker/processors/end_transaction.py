@@ -14,13 +14,13 @@ from rmq_core.broker.tables import stats
 from rmq_core.broker.transaction.half import (
     CHECK_TIMES,
     HalfRecord,
+    OpMessageWriter,
     decode_half_record,
     is_transaction,
     put_committed,
     put_half_again,
     real_queue,
 )
-from rmq_core.broker.transaction.op_writer import OpMessageWriter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError

@@ -1,4 +1,7 @@
-"""Connected producers and consumers by group, as their heartbeats register them.
+"""Connected clients by group, as their heartbeats register them, and their requests that wait for a reply.
+
+Replies go to the user and the connection that sent a request: a reply names its requester by a client id, which
+anybody may say of himself.
 
 Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 """
@@ -6,15 +9,20 @@ Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import ReferenceType, ref
 
 from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ConnectionLostError, ResponseError
 from rmq_core.remoting.header import RemotingCommand
+from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
+from rmq_formats.codecs.properties import decode_properties
 
 MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection: a proxy's are all topics of its clients' transactions
 _MOST_NAME_CHARS: Final = 255
+_MOST_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
+_MOST_ID_CHARS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +245,39 @@ def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
     """Return the connections of clients whose last heartbeat is older than a time."""
     late = (client.connection for members in groups for client in members.values() if client.heartbeat_ms < before_ms)
     return list(dict.fromkeys(late))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
+    """A request that waits for a reply; ``login`` is None where nobody had to sign."""
+
+    login: Login | None
+    topic: str
+    connection: ReferenceType[Connection]
+
+
+class ReplyRequests:
+    """The newest requests that wait for a reply, by client id and correlation id."""
+
+    def __init__(self, most: int = _MOST_REPLY_REQUESTS) -> None:
+        """Retain so many at most."""
+        self._most = most
+        self._requests: dict[tuple[str, str], ReplyRequest] = {}
+
+    def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
+        """Add a request; the first request of an id counts, so that no other client can replace the requester.
+
+        Args:
+            properties: of the message; without a request for a reply, the call has no effect.
+        """
+        decoded = decode_properties(properties.encode("utf-8", "replace"))
+        key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
+        if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
+            return
+        if len(self._requests) >= self._most:
+            del self._requests[next(iter(self._requests))]
+        self._requests[key] = ReplyRequest(login, topic, ref(connection))
+
+    def get(self, client_id: str, correlation_id: str) -> ReplyRequest | None:
+        """Return the request that a reply names; None if another broker received the request, or long ago."""
+        return self._requests.get((client_id, correlation_id))

@@ -10,8 +10,7 @@ from msgspec import structs
 
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import OF_GROUPS, apply_attribute_changes
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
 _FILE: Final = "subscriptionGroup.json"

@@ -1,7 +1,8 @@
 """JSON tables of a broker in ``config/``: in memory, written when changed or periodically.
 
 The files are the original's, by name and content, so that a Java broker goes on with them; they are standard
-JSON where fastjson's are not, which it reads as well.
+JSON where fastjson's are not, which it reads as well. Changes of a table that its file does not have yet are reverted
+after a failed write.
 
 Source: ``ConfigManager``.
 """
@@ -10,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -32,6 +34,7 @@ _REST: Final = 9.0  # times what encoding a table has taken: at most a tenth of 
 _FORCE_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class TableFiles:
@@ -265,3 +268,57 @@ def _entries(table: Mapping[Any, Any]) -> Iterator[bytes]:
 
 def _indented(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+class WrittenTable(Protocol):
+    """Table whose changes take effect after the write of its file."""
+
+    file: TableFile
+
+    def revert(self, since: int, until: int) -> None:
+        """Revert the changes after one number up to another."""
+
+
+@dataclass(slots=True)
+class _Change(Generic[T]):
+    number: int
+    name: str
+    before: T | None
+    after: T | None
+
+
+class PendingChanges(Generic[T]):
+    """Changes of a table since the last write of its file."""
+
+    def __init__(self, table: dict[str, T]) -> None:
+        self._table = table
+        self._changes: list[_Change[T]] = []
+
+    def note(self, number: int, name: str, before: T | None, after: T | None) -> None:
+        """Record a change of an entry, by its number as the file counts changes; None for no entry."""
+        self._changes.append(_Change(number, name, before, after))
+
+    @property
+    def names(self) -> set[str]:
+        """Entries with a change that the file lacks."""
+        return {change.name for change in self._changes}
+
+    def drop(self, written: int) -> None:
+        """Remove the changes up to a number, which the file has."""
+        self._changes = [change for change in self._changes if change.number > written]
+
+    def revert(self, since: int, until: int) -> list[str]:
+        """Revert changes after one number up to another, but of entries changed since; return the reverted names."""
+        names = []
+        for change in reversed([change for change in self._changes if since < change.number <= until]):
+            self._changes.remove(change)
+            later = next((other for other in self._changes if other.name == change.name and other.number > until), None)
+            if later is not None:
+                later.before = change.before
+            elif change.before is None:
+                self._table.pop(change.name, None)
+                names.append(change.name)
+            else:
+                self._table[change.name] = change.before
+                names.append(change.name)
+        return names

@@ -18,8 +18,7 @@ from rmq_core.broker.tables.attributes import (
     QUEUE_TYPE,
     apply_attribute_changes,
 )
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TEMPLATE_TOPIC, TIMER_TOPIC

@@ -19,8 +19,15 @@ from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.timer.records import stored_messages
-from rmq_core.broker.transaction.half import CHECK_TIMES, HALF_QUEUE, PREPARED_QUEUE_OFFSET, put_half_again, real_queue
-from rmq_core.broker.transaction.op_writer import OP_TAG, OpMessageWriter
+from rmq_core.broker.transaction.half import (
+    CHECK_TIMES,
+    HALF_QUEUE,
+    OP_TAG,
+    PREPARED_QUEUE_OFFSET,
+    OpMessageWriter,
+    put_half_again,
+    real_queue,
+)
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
