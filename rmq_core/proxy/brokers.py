@@ -12,7 +12,7 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.popped import decode_records
+from rmq_core.proxy.messages import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.access.acl import Credentials

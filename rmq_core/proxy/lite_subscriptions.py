@@ -17,9 +17,8 @@ from typing import Any, Final
 from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_bound_topic, check_lite_topics, group_name, lite_quota, topic_name
-from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.sessions import Sessions
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, ok, rpc, v2
 from rmq_core.remoting.bodies import encode_body
 from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode

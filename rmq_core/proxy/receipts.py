@@ -13,10 +13,9 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.pop.handles import ack_fields, changed_handle
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
-from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
-from rmq_core.proxy.popped import Receipt, lite_topic_offset
+from rmq_core.proxy.messages import Receipt, lite_topic_offset
 from rmq_core.proxy.renewal import Renewal
-from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.proxy.wire import StatusError, combined_status, ms_of, ok, rpc, status_of, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import retry_topic

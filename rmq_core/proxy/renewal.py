@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from rmq_core.proxy.popped import Receipt
+from rmq_core.proxy.messages import Receipt
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.remoting.errors import TransportError
 from rmq_formats.errors import RmqError

@@ -8,16 +8,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from rmq_core.proxy.access import Caller
+from rmq_core.proxy.access import Caller, settings_permissions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import LITE_CLIENTS, bound_topic, check_settings, group_name, topic_name
-from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.errors import StatusError, ok, status_of
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
 from rmq_core.proxy.presence import client_of
-from rmq_core.proxy.required_permissions import settings_permissions
-from rmq_core.proxy.sessions import Session, Sessions, commands_of, end, merge_settings, names_in, settings_command
-from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.proxy.sessions import (
+    Collector,
+    Session,
+    Sessions,
+    commands_of,
+    end,
+    merge_settings,
+    names_in,
+    settings_command,
+)
+from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, status_of, v2
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields

@@ -12,10 +12,9 @@ from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_message, message_type_of, topic_name
-from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
 from rmq_core.proxy.sessions import Sessions
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, combined_status, ok, rpc, status_of, v2
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection

@@ -14,23 +14,19 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of
+from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of, required_permissions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes, check_entries
-from rmq_core.proxy.certificates import certificates, self_signed
-from rmq_core.proxy.collector import NO_COLLECTOR, Collector
-from rmq_core.proxy.errors import StatusError, status_of
-from rmq_core.proxy.front import LOOPBACK, Front
+from rmq_core.proxy.front import LOOPBACK, Front, certificates, self_signed
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.presence import Presence
 from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.receiving import ReceiveMessageActivity
 from rmq_core.proxy.renewal import Renewal
-from rmq_core.proxy.required_permissions import required_permissions
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
-from rmq_core.proxy.sessions import Sessions, check_client_id
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id
+from rmq_core.proxy.wire import StatusError, rpc, status_of, v2
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.access.server_tls import TlsFile
 from rmq_core.remoting.errors import ListenError, RemotingError

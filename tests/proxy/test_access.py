@@ -19,8 +19,8 @@ from rmq_core.client.admin.users import UserRequests
 from rmq_core.client.options import ClientOptions
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
+from rmq_core.proxy.access import CALLS
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.required_permissions import CALLS
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.server_tls import read_tls_file

@@ -10,7 +10,7 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import renewal as renewing
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.popped import Receipt
+from rmq_core.proxy.messages import Receipt
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.remoting.errors import RequestTimeoutError
