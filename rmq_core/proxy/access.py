@@ -27,7 +27,7 @@ from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, Failures
 from rmq_core.broker.access.policies import Action, Entry, Permission, decision, parse_entry, topic_permission
 from rmq_core.broker.access.required_permissions import GROUP, RULES, TOPIC, Names
 from rmq_core.broker.tables.clients import Login
-from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.front import FORWARDED_CLIENTS

@@ -8,10 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.cluster.routes import Route
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import ClientOptions
+from rmq_core.client.routes import Route
 from rmq_core.proxy.messages import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock

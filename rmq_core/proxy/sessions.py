@@ -15,7 +15,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, Final
 
-from rmq_core.client.pop.listening import RETRY_S
+from rmq_core.client.pop.consumer import RETRY_S
 from rmq_core.proxy.access import Caller
 from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
 from rmq_core.proxy.wire import StatusError, ok, rpc, v2

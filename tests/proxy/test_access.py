@@ -15,7 +15,7 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.client import Admin, Credentials
-from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.client.options import ClientOptions
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError
+from rmq_core.client.routes import Route
 from rmq_core.proxy import lite_subscriptions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topic, check_lite_topics, lite_quota

@@ -14,17 +14,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from rmq_core.client.access import Access
-from rmq_core.client.admin.broker_queries import BrokerInquiries
-from rmq_core.client.admin.users import UserRequests
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.admin.broker_queries import BrokerInquiries, UserRequests
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ClientOptions, ConsumerOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
-from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.request import Puller
-from rmq_core.client.pull.subscription import subscription
+from rmq_core.client.pull.request import Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import (
     ClusterInfo,

@@ -10,11 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import ClientOptions
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.client.pull.request import PullStatus
-from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.client.pull.request import ALL, PullStatus, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import ClusterInfo, MessageQueue, SubscriptionData, TopicList, decode_body
 from rmq_core.remoting.codes import RequestCode

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.bodies import (
     MessageQueue,
     OffsetsBody,

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import Final
 
-from rmq_core.client.consumer.concurrent import ConsumeMessageService
+from rmq_core.client.consumer.consume_message import ConsumeMessageService
 from rmq_core.client.consumer.offset_store import OffsetStore
 from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.errors import BrokerError

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions, StartPosition
 from rmq_core.client.pop.handles import Handles, ack_fields, batch_ack_entries, changed_handle, fits_into_batch
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.subscription import filter_messages
+from rmq_core.client.pull.request import filter_messages
 from rmq_core.remoting.bodies import SubscriptionData, encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
 from rmq_core.remoting.codes import RequestCode, ResponseCode

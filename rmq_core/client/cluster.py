@@ -13,9 +13,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from rmq_core.client.cluster.routes import Route, route_of, template_data
 from rmq_core.client.errors import BrokerError, NoRouteError, is_refusal
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
+from rmq_core.client.routes import Route, route_of, template_data
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
 from rmq_core.remoting.client import RemotingClient

@@ -1,25 +1,30 @@
-"""Concurrent consumption: a pool of workers consumes the pulled messages of all queues, in any order.
+"""Consumption of pulled messages by the listener: concurrently in any order, or in the order of each queue.
 
-Source: ``ConsumeMessageConcurrentlyService``.
+Concurrently a pool of workers serves all queues; in order each queue has its task.
+
+Source: ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from rmq_core.client.consumer.offset_store import OffsetStore
 from rmq_core.client.consumer.process_queue import ProcessQueue
-from rmq_core.client.consumer.send_back import SendBack
+from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PushOptions
 from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
 _RETRY_S: Final = 5.0  # after a message could not even be sent back
 _TIMED_OUT_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
 _CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
+_UNTIL_LOCKED_S: Final = 0.1
 
 
 class ConsumeMessageService(Protocol):
@@ -155,3 +160,120 @@ class ConsumeMessageConcurrentlyService:
                 log.warning("the listener takes longer than %g s: %s", limit_s, call.messages[0].msg_id)
                 await self._send_back_failed(call, Later(delay_level=_TIMED_OUT_LEVEL))
                 self._commit(call)
+
+
+class ConsumeMessageOrderlyService:
+    """Orderly consumption, a task for each queue; a failed message blocks its queue until success or the last retry."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        offsets: OffsetStore,
+        options: PushOptions,
+        send_back: SendBack | None,
+        is_locked: Callable[[MessageQueue], bool],
+    ) -> None:
+        """Create the service; ``add`` starts the task of a queue.
+
+        Args:
+            send_back: for messages out of retries; None when broadcasting: then they are lost.
+            is_locked: whether this consumer holds a queue's lock now.
+        """
+        self._listener = listener
+        self._offsets = offsets
+        self._options = options
+        self._send_back = send_back
+        self._is_locked = is_locked
+        self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
+        limit = options.max_reconsume_times
+        self._max_reconsume_times = MAX_INT if limit == -1 else limit
+
+    def start(self) -> None:
+        """Do nothing: each queue has its own task."""
+
+    def add(self, queue: MessageQueue, messages: ProcessQueue) -> None:
+        """Start the task of a queue."""
+        self._tasks[messages] = asyncio.get_running_loop().create_task(self._work(queue, messages))
+
+    def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
+        """Do nothing: the queue's task waits for messages itself."""
+
+    async def drop(self, messages: ProcessQueue) -> None:
+        """Stop a queue's task, and wait as long as its call runs: only then may another consumer have the queue."""
+        messages.is_closed = True
+        messages.arrived.set()
+        task = self._tasks.get(messages)
+        if task is not None:
+            await asyncio.wait([task])
+            self._tasks.pop(messages, None)
+
+    async def close(self) -> None:
+        """Stop; cancel the calls that still run after ``close_timeout_s``."""
+        for messages in self._tasks:
+            messages.is_closed = True
+            messages.arrived.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=self._options.close_timeout_s)
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _work(self, queue: MessageQueue, messages: ProcessQueue) -> None:
+        calls = 0
+        while True:
+            while not messages.waiting and not messages.is_closed:
+                messages.arrived.clear()
+                await messages.arrived.wait()
+            while not messages.is_closed and not self._is_locked(queue):
+                await asyncio.sleep(_UNTIL_LOCKED_S)
+            if messages.is_closed:
+                return
+            waiting = messages.waiting
+            size = min(self._options.consume_batch_size, len(waiting))
+            await self._consume(queue, messages, [waiting.popleft() for _ in range(size)])
+            calls += 1
+            if calls % _CALLS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+
+    async def _consume(self, queue: MessageQueue, messages: ProcessQueue, batch: list[ReceivedMessage]) -> None:
+        try:
+            later = await call_listener(self._listener, batch)
+        except asyncio.CancelledError:
+            messages.is_abandoned = True
+            raise
+        if messages.is_dropped:
+            return
+        retries = [] if later is None else await self._filter_retries(batch[max(later.done, 0) :])
+        # The rest of a batch is retried in its order, even messages behind a failed one that are out of retries.
+        done = [message for message in batch if message not in retries]
+        if done:
+            self._offsets.update(queue, messages.remove_consumed(done), only_up=False)
+        if retries and later is not None:
+            messages.waiting.extendleft(reversed(retries))
+            await self._suspend(messages, later)
+
+    async def _suspend(self, messages: ProcessQueue, later: Later) -> None:
+        seconds = self._options.suspend_queue_s if later.suspend_s is None else later.suspend_s
+        end = asyncio.get_running_loop().time() + seconds
+        while not messages.is_closed and (left_s := end - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left_s, _UNTIL_LOCKED_S))
+
+    async def _filter_retries(self, failed: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return the messages to retry; messages out of retries become dead letters, or are dropped (broadcasting)."""
+        retries = []
+        for message in failed:
+            if message.reconsume_times < self._max_reconsume_times or not await self._send_to_dead_letters(message):
+                message.reconsume_times += 1
+                retries.append(message)
+        return retries
+
+    async def _send_to_dead_letters(self, message: ReceivedMessage) -> bool:
+        if self._send_back is None:
+            log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
+            return True
+        try:
+            await self._send_back.send_anew(message)
+        except RemotingError as error:
+            log.warning("cannot send back %s of %s: %s", message.msg_id, message.topic, error)
+            return False
+        return True
