@@ -1,7 +1,4 @@
-"""Request-reply: a reply message is pushed to the requesting client, and stored.
-
-Source: ``ReplyMessageProcessor``.
-"""
+"""Request-reply: a reply message is pushed to the requesting client, and stored. Source: ``ReplyMessageProcessor``."""
 
 from typing import Final
 

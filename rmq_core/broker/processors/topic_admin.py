@@ -1,7 +1,4 @@
-"""Administration of topics (codes 17, 18, 21, 202, 215, 300, 305, 351).
-
-Source: ``AdminBrokerProcessor``.
-"""
+"""Administration of topics (codes 17, 18, 21, 202, 215, 300, 305, 351). Source: ``AdminBrokerProcessor``."""
 
 import asyncio
 import logging

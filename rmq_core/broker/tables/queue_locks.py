@@ -1,7 +1,4 @@
-"""Queue locks of orderly consumers: which client alone may consume a queue.
-
-Source: ``RebalanceLockManager``.
-"""
+"""Queue locks of orderly consumers: which client alone may consume a queue. Source: ``RebalanceLockManager``."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -1,7 +1,4 @@
-"""The consumer group configurations of a broker (``subscriptionGroup.json``).
-
-Source: ``SubscriptionGroupManager``.
-"""
+"""The consumer group configurations of a broker (``subscriptionGroup.json``). Source: ``SubscriptionGroupManager``."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,4 @@
-"""The topic configurations of a broker (``topics.json``).
-
-Source: ``TopicConfigManager``.
-"""
+"""The topic configurations of a broker (``topics.json``). Source: ``TopicConfigManager``."""
 
 from collections.abc import Callable, Collection, Set
 from typing import Final

@@ -1,7 +1,4 @@
-"""Pull loop of a queue that is assigned to a push consumer.
-
-Source: ``DefaultMQPushConsumerImpl#pullMessage``.
-"""
+"""Pull loop of a queue that is assigned to a push consumer. Source: ``DefaultMQPushConsumerImpl#pullMessage``."""
 
 import asyncio
 import logging
