@@ -134,7 +134,6 @@ class Broker(Service):
         """Create a broker; ``start`` opens its store and listens.
 
         Args:
-            clock_ms: the time of day, ms since 1970.
             disk: file system of all files; this machine's by default.
             threads: for waits for the disk; this process's by default.
             steady_ms: the steady clock; the machine's by default, or ``clock_ms`` if given.

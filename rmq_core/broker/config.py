@@ -131,7 +131,6 @@ class BrokerConfig(AccessSettings):
         broker_ip1: address advertised to clients; that of ``bind_address`` if empty.
         broker_ip2: address or name advertised to slaves; that of ``broker_ip1`` if empty.
         broker_name: shared with its slaves; with a topic and a queue id it names a queue in the cluster.
-        broker_cluster_name: the cluster.
         broker_id: 0 is a master; its slaves, which have its name, have others.
         broker_role: ASYNC_MASTER, SYNC_MASTER, whose sends wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
@@ -142,7 +141,6 @@ class BrokerConfig(AccessSettings):
         cluster_topic_enable: whether the topic named as the cluster can be read and written.
         broker_topic_enable: whether the topic named as the broker can.
         trace_topic_enable: whether the topic of message traces exists.
-        msg_trace_topic_name: its name.
         revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
         timer_wheel_enable: whether timer messages, which have a delivery time of their own, are accepted.
         timer_precision_ms: length of the timer wheel's intervals; 100, 200, 500 or 1000, other values count
@@ -154,13 +152,10 @@ class BrokerConfig(AccessSettings):
         timer_congest_num_each_slot: messages of an interval above which some are refused; above twice as many, all.
         timer_stop_enqueue: do not enqueue timer messages; they wait in their topic.
         timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
-        recall_message_enable: whether timer messages may be recalled.
         append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does, ``false`` without it,
             as brokers from 5.4 on read recalls, unless they have the same setting; ``auto`` goes by the store. This
             broker reads both.
         register_name_server_period_ms: how often the broker registers with its name servers.
-        register_broker_timeout_ms: timeout of a registration.
-        compressed_register: whether registrations are compressed.
         enable_single_topic_register: whether a change registers all topics, not those that have changed only: for name
             servers with deleteTopicWithBrokerRegistration. (The original registers each in a request of its own then.)
         flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
@@ -185,11 +180,9 @@ class BrokerConfig(AccessSettings):
         short_polling_time_ms: how long a pull is held at most without long polling.
         use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
         estimate_accumulation: whether the metrics of groups that filter count only what may pass.
-        notify_consumer_ids_changed_enable: whether members are notified of changes of their group.
         channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
         region_id: the property MSG_REGION of each message.
         trace_on: the property TRACE_ON of each message.
-        reject_transaction_message: whether half messages of transactions are refused.
         transaction_timeout_ms: age of a half message at its first check.
         transaction_check_max: checks of a half message at most.
         transaction_check_interval_ms: how often half messages are checked.
@@ -199,7 +192,6 @@ class BrokerConfig(AccessSettings):
             together: their parser needs a second for 200,000.
         max_held_pulls: waiting pulls at most; further pulls are answered at once.
         max_lite_subscription_count: subscriptions of all clients to lite topics, and such clients.
-        max_client_event_count: maximum number of events of a lite client.
         min_lite_ttl_ms: a lite topic that had a message meanwhile is not deleted, nor any so soon after the start.
         lite_ttl_check_interval_ms: how often expired lite topics are looked for.
         lite_event_check_interval_ms: interval of reassignments of events to other clients.
@@ -350,10 +342,7 @@ def load_config(
 
 
 def _check_role(config: BrokerConfig, file: Path | None) -> None:
-    """Check that role, broker id and addresses fit together.
-
-    Raises:
-        OptionError: it names the setting.
+    """Check that role, broker id and addresses fit together. Raises OptionError.
 
     Source: ``BrokerStartup#buildBrokerController``, which makes a master's id 0 without a word.
     """

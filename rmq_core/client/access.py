@@ -202,11 +202,7 @@ def access_of(settings: Mapping[str, str]) -> Access:
 
 
 def access_from(options: Mapping[str, str | None]) -> Access:
-    """Build the access from a command's options, and from the process's environment. Raises OptionError.
-
-    Args:
-        options: some of ``ACCESS_SETTINGS``, by name; None is as if it were not there.
-    """
+    """Build the access from a command's options, of which None is absent, and the environment. Raises OptionError."""
     present = {name: value for name, value in options.items() if value is not None}
     return access_of(gather_settings(present, os.environ))
 

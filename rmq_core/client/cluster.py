@@ -177,20 +177,11 @@ class Cluster(Service):
     # Routes.
 
     async def route(self, topic: str) -> Route:
-        """Return the route of a topic, from the cache or from the name servers.
-
-        Raises:
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
-        """
+        """Return the route of a topic, cached or from the name servers. Raises NoRouteError, TransportError."""
         return self._routes.get(topic) or await self.refresh_route(topic)
 
     async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
-        """Return the route of a topic; a new topic gets the brokers of ``template``, which will create the topic.
-
-        Raises:
-            NoRouteError: neither has a route.
-        """
+        """Return the route of a topic; a new one gets the brokers of ``template``. Raises NoRouteError."""
         cached = self._routes.get(topic)
         if cached is not None:
             return cached
@@ -277,14 +268,9 @@ class Cluster(Service):
         return address
 
     async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
-        """Return the address of a queue's master; fetches the topic's route where the broker is missing.
+        """Return the address of a queue's master, with ``any_id`` of a slave if the master is gone.
 
-        Args:
-            any_id: take a slave where the master is gone.
-
-        Raises:
-            NoRouteError: the topic or the broker is not known.
-            TransportError: no name server answers.
+        Fetches the topic's route where the broker is missing. Raises NoRouteError, TransportError.
         """
         if queue.broker_name not in self._brokers:
             await self.refresh_route(queue.topic)

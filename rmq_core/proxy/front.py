@@ -173,11 +173,7 @@ class _ClientEnd(_ForwardedEnd):
 
 
 def certificates(file: TlsFile) -> grpc.ServerCredentials:
-    """Load the server's certificate.
-
-    Raises:
-        OptionError: one is missing or cannot be used, or asks for what gRPC does not have; naming the file.
-    """
+    """Load the server's certificate. Raises OptionError, with the file, for one that gRPC cannot use."""
     if file.key_password:
         raise OptionError(f"{file.path}: tls.server.keyPassword: gRPC takes keys without a password only")
     if file.client_auth is ClientAuth.OPTIONAL:

@@ -271,10 +271,9 @@ class Popped(NamedTuple):
 
 
 def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
-    """Yield the messages of a response; a message that cannot be acknowledged comes back until it is a dead letter.
+    """Yield the messages of a response; one that cannot be acknowledged comes back until it is a dead letter.
 
-    Raises:
-        StatusError: the answer is none of POP.
+    Raises StatusError if the answer is none of POP.
     """
     try:
         handles = Handles(fields, broker)

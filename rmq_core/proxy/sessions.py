@@ -51,15 +51,7 @@ class Collector:
 
     @classmethod
     def parse(cls, mode: str, address: str) -> "Collector":
-        """Parse settings.
-
-        Args:
-            mode: ``metricCollectorMode``, in upper or lower case.
-            address: ``metricCollectorAddress``, ``host:port``; for the mode ``on`` alone.
-
-        Raises:
-            OptionError: there is no such mode, or the address cannot be one.
-        """
+        """Parse ``metricCollectorMode``, in any case, and for ``on`` ``metricCollectorAddress``. Raises OptionError."""
         if mode.lower() not in list(CollectorMode):
             raise OptionError(f"metricCollectorMode {mode!r} is none of {', '.join(CollectorMode)}")
         parsed = CollectorMode(mode.lower())
@@ -206,14 +198,7 @@ def _nothing(_: str) -> None:
 
 
 def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
-    """Merge a client's settings with those that the server decides.
-
-    Args:
-        group: settings of its consumer group; None of a producer.
-
-    Raises:
-        StatusError: they are neither of a producer nor of a consumer.
-    """
+    """Merge a client's settings with those that the server decides; a producer has no group. Raises StatusError."""
     merged = v2.Settings()
     merged.CopyFrom(settings)
     merged.metric.CopyFrom(collector.metric(settings))

@@ -56,12 +56,7 @@ class _Saved(BodyStruct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AccountTable:
-    """Users by name, and their policies, at one moment.
-
-    Attributes:
-        acls: lists of entries by user and type of policies.
-        entries: the same entries, parsed.
-    """
+    """Users by name, and their policies by user and type, both as they are saved and parsed."""
 
     users: dict[str, User]
     acls: dict[str, dict[str, list[PolicyEntryInfo]]]
@@ -160,14 +155,7 @@ class Accounts:
         return self.table.users
 
     def create_super_users(self, credentials: Iterable[tuple[str, str]]) -> None:
-        """Create the super users of the settings, except existing names, before there are clients.
-
-        Args:
-            credentials: names and passwords.
-
-        Raises:
-            OptionError: there is no super user, who could create another.
-        """
+        """Create missing super users by name and password, before there are clients. Raises OptionError without any."""
         for name, password in credentials:
             if name not in self.users:
                 self.table.put_user(name, User(password=password, user_type=SUPER))
@@ -182,13 +170,9 @@ class Accounts:
         return self.table.entries.get(name, ())
 
     async def change(self, apply: Callable[[AccountTable], None]) -> None:
-        """Change users or policies one change at a time: write the changed table, then put the table in force.
+        """Change users or policies one change at a time: ``apply`` changes a copy, which is written and put in force.
 
-        Args:
-            apply: changes a copy of the table in force.
-
-        Raises:
-            ResponseError: from ``apply``, or the table cannot be written; then nothing has changed.
+        Raises ResponseError from ``apply``, or if the table cannot be written; then nothing has changed.
         """
         change = asyncio.ensure_future(self._change(apply))
         self._changes.add(change)

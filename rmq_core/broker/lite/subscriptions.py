@@ -94,12 +94,9 @@ class Subscriptions:
             yield
 
     def replace(self, client_id: str, queues: list[str]) -> Iterator[None]:
-        """Replace the light queues of a client, which repeats its subscriptions from time to time.
+        """Replace the light queues of a client, which repeats its subscriptions. Raises QuotaError before any change.
 
         Evictions by another client of an exclusive group remain, and the client is notified again.
-
-        Raises:
-            QuotaError: too many subscriptions; nothing has changed.
         """
         client = self._registry.clients[client_id]
         if self._groups.is_wildcard(client.group):

@@ -137,12 +137,7 @@ class ConsumerOrderInfo:
         return self._lead_ms(topic, group, queue_id) - self._clock_ms.lead_ms
 
     def free_queues(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
-        """Remove and return topic, group and queue id of queues that are free, as their messages are visible again.
-
-        Args:
-            now_ms: the time of the steady clock.
-            most: queues at most; the next call returns the rest.
-        """
+        """Remove and return topic, group and queue id of up to ``most`` free queues, by the steady clock's time."""
         queues: list[tuple[str, str, int]] = []
         while self._free_times and self._free_times[0][0] <= now_ms and (most is None or len(queues) < most):
             free_ms, topic, group, queue_id = heappop(self._free_times)

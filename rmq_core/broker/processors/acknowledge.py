@@ -38,11 +38,7 @@ class DurableResponder:
     def respond_when_durable(
         self, request: RemotingCommand, response: RemotingCommand, result: PutResult, *, waits: bool = True
     ) -> Awaitable[RemotingCommand]:
-        """Return the response after a message and the names of all current topics are durable.
-
-        Args:
-            waits: whether to wait for flush and replication.
-        """
+        """Return the response once all current topics and, if ``waits``, a message are durable."""
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
 
         def set_response(response: RemotingCommand) -> None:

@@ -78,8 +78,7 @@ def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues
 def check_names_no_child(topic: str, names: list[str]) -> None:
     """Refuse a message that names the light queue of a lite topic: permission was checked for the message's topic only.
 
-    Raises:
-        ResponseError: a name belongs to a lite topic. The original stores the message there.
+    The original stores the message there. Raises ResponseError.
     """
     child = next((name for name in (topic, *names) if name.startswith(LITE_PREFIX)), None)
     if child is not None:

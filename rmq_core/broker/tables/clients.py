@@ -183,11 +183,7 @@ class Producers:
         self._ids: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
 
     def register(self, group: str, client: Client) -> None:
-        """Register a client by its heartbeat, and charge its memory to the connection.
-
-        Raises:
-            ResponseError: the name is too long, or the connection has too many groups.
-        """
+        """Register a client, and charge the connection. Raises ResponseError for a long name or too many groups."""
         peer = client.connection
         names = self._names.get(peer, {})
         if group not in names:
@@ -265,11 +261,7 @@ class ReplyRequests:
         self._requests: dict[tuple[str, str], ReplyRequest] = {}
 
     def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
-        """Add a request; the first request of an id counts, so that no other client can replace the requester.
-
-        Args:
-            properties: of the message; without a request for a reply, the call has no effect.
-        """
+        """Add a message if it requests a reply. The first of an id counts, so that nobody replaces the requester."""
         decoded = decode_properties(properties.encode("utf-8", "replace"))
         key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
         if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:

@@ -49,10 +49,7 @@ class TimerMetrics:
         self._file.changes += 1
 
     def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
-        """Correct the counts by a recount, except for topics whose names share a hash.
-
-        Args:
-            by_hash: numbers of waiting messages, by Java's hash of the topic.
+        """Correct the counts by a recount, except for topics whose names share Java's hash.
 
         Source: ``TimerMessageStore#checkAndReviseMetrics``.
         """

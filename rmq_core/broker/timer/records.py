@@ -71,11 +71,7 @@ class TimerRecord(NamedTuple):
         return delete_key(self.topic, self.uniq_key or "")
 
     def delivered_properties(self, write_time_ms: int, now_ms: int, *, rolls: bool) -> bytes:
-        """Return the properties of the copy that is stored on delivery or roll.
-
-        Args:
-            write_time_ms: time of the enqueue; ``NEVER_ENQUEUED`` for a message due on arrival.
-        """
+        """Return the properties of the copy stored on delivery or roll; ``NEVER_ENQUEUED`` if due on arrival."""
         encoded = self.properties_bytes
         if rolls or any(name in encoded for name in _REWRITTEN):
             properties = self.properties

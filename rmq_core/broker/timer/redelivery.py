@@ -48,13 +48,7 @@ class PastDeliveries:
             )
 
     def remove(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
-        """Remove one delivery of a message; return False without one.
-
-        Args:
-            topic: of the copy to be stored.
-            properties: of the waiting message.
-            rolls: whether the message rolls, in the timer topic.
-        """
+        """Remove one delivery of a message to a topic; return False without one."""
         key = _key(topic, properties, int(rolls))
         times = self._deliveries.get(key)
         if times is None:

@@ -98,12 +98,7 @@ class TransactionChecks:
 
 
 class _Round:
-    """One round over the half messages.
-
-    Attributes:
-        at: queue offset of the next half message.
-        ended: known ended half messages.
-    """
+    """One round over the half messages; ``at`` is the queue offset of the next one."""
 
     def __init__(self, state: BrokerState, notes: OpMessageWriter, first: int, first_op: int) -> None:
         self.at = first

@@ -137,13 +137,7 @@ def put_committed(
 ) -> PutResult:
     """Store a committed message in its real topic, or as a timer message if it has a delivery time.
 
-    The properties are unchanged, as in the original, unless the message waits.
-
-    Args:
-        queue: real topic and queue.
-
-    Raises:
-        ResponseError: refused as a timer message.
+    The properties are unchanged, as in the original, unless the message waits. Raises ResponseError.
     """
     encoded = half.properties_bytes
     if is_timer(queue[0], end_properties):
@@ -160,12 +154,9 @@ def put_committed(
 def put_half_again(
     state: BrokerState, half: StoredMessage, properties: dict[str, str], topic: str = names.HALF_TOPIC
 ) -> PutResult:
-    """Store a half message again, at the end of the queue, in place of the old one.
+    """Store a half message again, at the end of the queue, in place of the old one, or in a topic of discarded ones.
 
     The flag remains, unlike in the original. If the properties are too long, the old ones remain.
-
-    Args:
-        topic: another one, for a discarded half message.
     """
 
     def put(encoded: bytes) -> PutResult:

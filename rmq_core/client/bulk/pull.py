@@ -90,12 +90,7 @@ class BulkReader:
         return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """List the readable queues of a topic.
-
-        Raises:
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
-        """
+        """List the readable queues of a topic. Raises NoRouteError, TransportError."""
         return list((await self._cluster.refresh_route(topic)).read_queues)
 
     async def read(

@@ -107,12 +107,7 @@ class BulkSender:
         await self._cluster.close()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the writable queues of a topic, by broker and queue id.
-
-        Raises:
-            NoRouteError: there is no such topic, or no such queue.
-            TransportError: no name server answers.
-        """
+        """List the writable queues of a topic, by broker and queue id. Raises NoRouteError, TransportError."""
         queues = (await self._cluster.refresh_route(topic)).write_queues
         if not queues:
             raise NoRouteError(topic, "no queue of this topic can be written to")

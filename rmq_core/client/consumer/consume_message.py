@@ -173,12 +173,7 @@ class ConsumeMessageOrderlyService:
         send_back: SendBack | None,
         is_locked: Callable[[MessageQueue], bool],
     ) -> None:
-        """Create the service; ``add`` starts the task of a queue.
-
-        Args:
-            send_back: for messages out of retries; None when broadcasting: then they are lost.
-            is_locked: whether this consumer holds a queue's lock now.
-        """
+        """Create the service; ``add`` starts a queue's task. Without ``send_back`` messages out of retries are lost."""
         self._listener = listener
         self._offsets = offsets
         self._options = options

@@ -51,14 +51,7 @@ class SendBack:
         self._packer = Packer(_INNER_GROUP, ProducerOptions(clock_ms=clock_ms))
 
     async def send(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """Send a message back.
-
-        Args:
-            delay_level: see ``Later``.
-
-        Raises:
-            RemotingError: it could neither be sent back nor sent to the retry topic.
-        """
+        """Send a message back with a delay level of ``Later``, or to the retry topic. Raises RemotingError."""
         fields = SendBackFields(
             offset=message.physical_offset,
             group=self._group,

@@ -86,12 +86,7 @@ _OTHER_STATUSES: Final = tuple(code for code in _STATUSES if code != ResponseCod
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The result of a pull: status, messages and the next offset.
-
-    Attributes:
-        next_offset: the offset for the next pull; the corrected one if the offset was illegal.
-        messages: those that match the subscription.
-    """
+    """The result of a pull: status, messages that match the subscription, and the next (or corrected) offset."""
 
     status: PullStatus
     next_offset: int
