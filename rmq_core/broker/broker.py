@@ -35,9 +35,8 @@ from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables.clients import Consumers, Producers
+from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles, log

@@ -9,9 +9,8 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.fast_failure import PageCache
 from rmq_core.broker.replication import Replication
 from rmq_core.broker.slices import Slices
-from rmq_core.broker.tables.clients import Consumers, Producers, ReplyRequests
+from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks, ReplyRequests
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
 from rmq_core.broker.tables.stats import Stats
 from rmq_core.broker.tables.subscription_groups import Groups

@@ -20,9 +20,8 @@ from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes, check_entries
 from rmq_core.proxy.front import LOOPBACK, Front, certificates, self_signed
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.presence import Presence
-from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
 from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id

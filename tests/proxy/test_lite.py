@@ -13,8 +13,7 @@ from rmq_core.proxy.checks import check_lite_topic, check_lite_topics, lite_quot
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, Rate, broker_client_id
 from rmq_core.proxy.messages import Receipt, popped_lite_messages
 from rmq_core.proxy.presence import client_of
-from rmq_core.proxy.receipts import Receipts
-from rmq_core.proxy.renewal import Renewal
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import StatusError, rpc, status_of, v2
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, decode_body

@@ -14,9 +14,8 @@ from rmq_core.proxy import brokers as proxied_brokers
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.messages import Receipt
-from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sessions import SILENT_S, Collector, Sessions
 from rmq_core.proxy.wire import rpc, v2

@@ -1,21 +1,22 @@
 """Consumption of pulled messages by the listener: concurrently in any order, or in the order of each queue.
 
+A process queue has the pulled messages of a queue that are not consumed yet, and the offset that can be committed.
 Concurrently a pool of workers serves all queues; in order each queue has its task.
 
-Source: ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
+Source: ``ProcessQueue``, ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from rmq_core.client.consumer.offset_store import OffsetStore
-from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import ReceivedMessage
-from rmq_core.client.options import PushOptions
+from rmq_core.client.options import ConsumerOptions, PushOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import RmqError
@@ -25,6 +26,87 @@ _RETRY_S: Final = 5.0  # after a message could not even be sent back
 _TIMED_OUT_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
 _CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
 _UNTIL_LOCKED_S: Final = 0.1
+
+
+class ProcessQueue:
+    """The pulled messages of a queue that are not consumed yet.
+
+    Attributes:
+        is_closed: no more calls of the listener start.
+        is_abandoned: a call of the listener was cancelled; a thread that it has started may still be at work.
+        is_dropped: the queue is unassigned, or starts at another offset: results of these messages do not count.
+        cached_bytes: of all messages.
+        arrived: set when there are messages in ``waiting``.
+        waiting: of an orderly consumer, the messages to consume next.
+    """
+
+    def __init__(self, options: ConsumerOptions, *, in_order: bool) -> None:
+        self.is_closed = False
+        self.is_abandoned = False
+        self.is_dropped = False
+        self.cached_bytes = 0
+        self.arrived = asyncio.Event()
+        self.waiting: deque[ReceivedMessage] = deque()
+        self._options = options
+        self._in_order = in_order
+        self._messages: dict[int, ReceivedMessage] = {}
+        self._offsets: deque[int] = deque()  # rising; those that are consumed leave when they come to the front
+        self._end = 0
+        self._room = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __contains__(self, message: ReceivedMessage) -> bool:
+        return message.queue_offset in self._messages
+
+    def put(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Add pulled messages, in the order of their queue offsets."""
+        for message in messages:
+            self._messages[message.queue_offset] = message
+            self._offsets.append(message.queue_offset)
+            self.cached_bytes += message.size
+            self._end = message.queue_offset + 1
+        if self._in_order:
+            self.waiting.extend(messages)
+            self.arrived.set()
+
+    def remove_consumed(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Remove consumed messages; return the offset to commit, which is that of the first unconsumed message."""
+        for message in messages:
+            if self._messages.pop(message.queue_offset, None) is not None:
+                self.cached_bytes -= message.size
+        offsets = self._offsets
+        while offsets and offsets[0] not in self._messages:
+            offsets.popleft()
+        self._room.set()
+        return offsets[0] if offsets else self._end
+
+    @property
+    def span(self) -> int:
+        """The difference between the last and the first queue offset."""
+        return self._offsets[-1] - self._offsets[0] if self._offsets else 0
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first and the last queue offset; zeros if there is no message."""
+        return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
+
+    @property
+    def has_room(self) -> bool:
+        """Return True if flow control allows another pull. Source: ``DefaultMQPushConsumerImpl#pullMessage``."""
+        options = self._options
+        return (
+            len(self._messages) <= options.max_cached_messages
+            and self.cached_bytes <= options.max_cached_bytes
+            and (self._in_order or self.span <= options.max_span)
+        )
+
+    async def wait_for_room(self) -> None:
+        """Wait until flow control allows another pull."""
+        while not self.has_room:
+            self._room.clear()
+            await self._room.wait()
 
 
 class ConsumeMessageService(Protocol):

@@ -4,9 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
-from rmq_core.client.consumer.consume_message import ConsumeMessageService
+from rmq_core.client.consumer.consume_message import ConsumeMessageService, ProcessQueue
 from rmq_core.client.consumer.offset_store import OffsetStore
-from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.pull.request import Puller, PullStatus

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rmq_core.client import Later, PushOptions, ReceivedMessage
-from rmq_core.client.consumer.process_queue import ProcessQueue
+from rmq_core.client.consumer.consume_message import ProcessQueue
 from rmq_formats.errors import OptionError
 from tests.client.conftest import QUEUE, received
 from tests.client.consumer.bench import Bench
