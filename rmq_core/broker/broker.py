@@ -34,7 +34,7 @@ from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProces
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
-from rmq_core.broker.state import BrokerState
+from rmq_core.broker.state import BrokerState, WallClock
 from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
@@ -47,7 +47,6 @@ from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks
 from rmq_core.broker.transaction.half import OpMessageWriter
-from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from rmq_core.broker.state import WallClock
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
-from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.store import MessageStore
 
