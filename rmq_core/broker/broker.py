@@ -32,7 +32,7 @@ from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
 from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProcessor
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.replication import TICK_S, Dispatching, Replication
+from rmq_core.broker.replication import TICK_S, DiskWaiters, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState, WallClock
 from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks
@@ -40,9 +40,8 @@ from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles, log
-from rmq_core.broker.tables.timer_admission import TimerAdmission
+from rmq_core.broker.tables.timer_admission import DelayLevels, TimerAdmission
 from rmq_core.broker.tables.topics import Topics
-from rmq_core.broker.tables.waiters import DelayLevels, DiskWaiters
 from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks

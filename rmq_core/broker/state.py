@@ -1,12 +1,4 @@
-"""The state of a broker that its request handlers share, with its clock.
-
-A record has the time of day of its write. After the clock was set back an hour, a record of a minute ago seems to come
-from the future; after the clock was set forward, the record seems an hour old. The physical offset of a record shows
-whether the change came before or after the record.
-
-Example: a record at 1000 was stored at 12:00:00; the clock is set to 11:00:00 while the log ends at 1200; at 11:00:05
-the record is 5 s old, for its offset is before that end.
-"""
+"""The state of a broker that its request handlers share, with its clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +28,15 @@ _MOST_CLOCK_STEPS: Final = 256
 
 
 class WallClock:
-    """Time of day, with the changes of the clock."""
+    """Time of day, with the changes of the clock.
+
+    A record has the time of day of its write. After the clock was set back an hour, a record of a minute ago seems to
+    come from the future; after the clock was set forward, the record seems an hour old. The physical offset of a record
+    shows whether the change came before or after the record.
+
+    Example: a record at 1000 was stored at 12:00:00; the clock is set to 11:00:00 while the log ends at 1200; at
+    11:00:05 the record is 5 s old, for its offset is before that end.
+    """
 
     def __init__(self, wall_ms: Callable[[], int], steady_ms: Callable[[], int], log_end: Callable[[], int]) -> None:
         """Begin without changes of the clock; ``log_end`` is the physical offset at which the next record will be."""

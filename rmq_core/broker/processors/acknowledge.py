@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from rmq_core.broker.replication import DiskWaiters
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.table_file import TableFile, WrittenTable
-from rmq_core.broker.tables.waiters import DiskWaiters
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
 from rmq_core.remoting.errors import ResponseError

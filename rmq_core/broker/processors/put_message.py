@@ -11,9 +11,9 @@ from rmq_core.broker.processors.lite_names import check_names_no_child, with_lit
 from rmq_core.broker.processors.recall import encode_recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.broker.tables.timer_admission import drop as drop_times
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
-from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
 from rmq_core.remoting.bodies import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version

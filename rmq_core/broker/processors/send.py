@@ -15,7 +15,7 @@ from rmq_core.broker.processors.lite_names import leave_child
 from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.waiters import DelayLevels
+from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer

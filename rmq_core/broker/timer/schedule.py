@@ -11,7 +11,7 @@ from msgspec import field
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.tables.table_file import TableFile
-from rmq_core.broker.tables.waiters import DelayLevels
+from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.broker.timer.records import stored_messages
 from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct, Int, Long
