@@ -57,7 +57,6 @@ class WallClock:
         return wall_ms
 
     def age_ms(self, timestamp_ms: int, physical_offset: int) -> int:
-        """Return the age of a record."""
         age_ms = self() - timestamp_ms
         return age_ms - sum(step_ms for end, step_ms in self._steps if physical_offset < end)
 

@@ -181,7 +181,6 @@ class ClientActivity:
         present[session.number] = client_of(settings, client_id, address, session.number, previous)
 
     async def _register_producer(self, topics: frozenset[str]) -> None:
-        """Register as producer of the topics that accept transactions."""
         for topic in sorted(topics):
             try:
                 if v2.TRANSACTION in await self._brokers.message_types(topic):

@@ -80,7 +80,6 @@ class NamedRule:
     permissions: Mapping[str, PermissionOf]
 
     def __call__(self, request: RemotingCommand, cluster: str) -> Iterator[Permission]:
-        """Return the permissions that a request requires."""
         return self.permissions_on(self.names(request, cluster))
 
     def permissions_on(self, names: Names) -> Iterator[Permission]:
@@ -158,7 +157,6 @@ def _cloned(request: RemotingCommand, _: str) -> Names:
 
 
 def _body(body_type: type[_Body], names_of: Callable[[_Body], Names]) -> Callable[[RemotingCommand, str], Names]:
-    """Read the names from a body."""
     return lambda request, _: names_of(decode_body(request.body, body_type, is_request=True))
 
 

@@ -139,7 +139,6 @@ class LiteSubscriptionRegistry:
         return self._members.get(queue, {}).get(group, [])
 
     def wildcard_clients(self, parent: str, group: str) -> list[LiteClient]:
-        """List the clients of a wildcard group."""
         return self.members(wildcard_name(parent, group), group)
 
     def is_of(self, connection: Connection) -> bool:

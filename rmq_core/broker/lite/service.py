@@ -87,7 +87,6 @@ class LiteService:
         self._tasks.start("orders", self._exhaust(self._remove_deleted_groups()))
 
     def _remove_deleted_groups(self) -> Iterator[None]:
-        """Remove the pops of deleted groups."""
         for queue, group in self._orders.topic_groups():
             if group not in self._state.groups.table:
                 self._orders.remove(queue, group, 0)

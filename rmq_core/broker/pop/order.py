@@ -49,7 +49,6 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
         return [self.o[0] + (distance if number else 0) for number, distance in enumerate(self.o)]
 
     def is_acknowledged(self, number: int) -> bool:
-        """Return whether the message of a number is acknowledged."""
         return bool(self.cm >> number & 1)
 
     def visible_ms(self, offset: int) -> int:

@@ -110,7 +110,6 @@ class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Key of the check point."""
         return self.t, self.c, self.q, self.so, self.pt, self.bn
 
     @property

@@ -72,7 +72,6 @@ class Proxied:
         raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
 
     def abort(self) -> None:
-        """Remove the client."""
         self.on_abort()
 
 

@@ -127,11 +127,9 @@ class ConsumerOffsets:
         return self.table.get(topic + _SEPARATOR + group, {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which a group has offsets."""
         return [parts[0] for parts in self._keys() if len(parts) == 2 and parts[1] == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have offsets of a topic."""
         return [parts[1] for parts in self._keys() if len(parts) == 2 and parts[0] == topic]
 
     def _keys(self) -> list[list[str]]:

@@ -150,7 +150,6 @@ class Stats:
         tally.times += 1
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys of the counters with a name."""
         return [key for counter_name, key in self._tallies if counter_name == name]
 
     def sample(self) -> None:

@@ -62,7 +62,6 @@ class TimerRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Decode the properties."""
         return decode_properties(self.properties_bytes)
 
     @property

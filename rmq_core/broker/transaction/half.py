@@ -79,7 +79,6 @@ class HalfRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties."""
         return decode_properties(self.properties_bytes)
 
 

@@ -294,7 +294,6 @@ class TraceSender:
     """Sender of a consumer's message traces, with a separate producer."""
 
     def __init__(self, namesrv: str, group: str, options: PushOptions, credentials: Credentials | None) -> None:
-        """Create the sender and its producer."""
         self._group = group
         self._timeout_s = options.consume_timeout_s
         self._producer = Producer(
