@@ -1,4 +1,4 @@
-"""What follows an append: dispatch, replication, and callbacks that wait for the flush or the replication.
+"""Work after an append: dispatch, replication, and callbacks that wait for the flush or the replication.
 
 A master sends its log to slaves, a slave follows its master.
 

@@ -268,7 +268,7 @@ class Cluster(Service):
         return address
 
     async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
-        """Return the address of a queue's master, with ``any_id`` of a slave if the master is gone.
+        """Return the address of a queue's master, with ``any_id`` of a slave if there is no master.
 
         Fetches the topic's route where the broker is missing. Raises NoRouteError, TransportError.
         """

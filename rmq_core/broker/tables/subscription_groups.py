@@ -14,7 +14,7 @@ _FILE: Final = "subscriptionGroup.json"
 
 
 class Groups:
-    """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` is kept for Java brokers."""
+    """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` stays for Java brokers."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
         """Load the table, and add system groups. With ``has_light_queues`` each group of light queues exists."""

@@ -99,7 +99,7 @@ class Puller:
     """Sends pull requests for a consumer group."""
 
     def __init__(self, cluster: Cluster, group: str, options: ConsumerOptions, *, sends_subscription: bool) -> None:
-        """Create the puller of a group; without ``sends_subscription`` brokers know the subscription by heartbeats."""
+        """Create the puller of a group; without ``sends_subscription`` brokers get the subscription by heartbeats."""
         self._cluster = cluster
         self._group = group
         self._options = options
