@@ -74,7 +74,7 @@ def consume(
     """Print a topic's messages. Runs until Ctrl-C, --limit or --timeout."""
     position, time_ms = _start(start)
     from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
-    from rmq_core.client.pull.subscription import subscription  # noqa: PLC0415
+    from rmq_core.client.pull.request import subscription  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
     subscription(topic, tags, sql=sql)  # a bad subscription fails before any request

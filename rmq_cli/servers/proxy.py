@@ -55,8 +55,8 @@ def proxy(
     """
     check_installed()
     from rmq_core.client.options import ClientOptions  # noqa: PLC0415 # --help does not need it
-    from rmq_core.proxy.collector import Collector  # noqa: PLC0415
     from rmq_core.proxy.server import Proxy  # noqa: PLC0415
+    from rmq_core.proxy.sessions import Collector  # noqa: PLC0415
     from rmq_core.remoting.access.tls import read_tls_file  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 

@@ -19,11 +19,7 @@ def local_address(bind_address: str) -> str:
 
 
 def free_ports(bind_address: str) -> tuple[socket.socket, socket.socket]:
-    """Bind a free port and its fast port, two below; the caller listens on both.
-
-    Raises:
-        ListenError: the address cannot be bound.
-    """
+    """Bind a free port and its fast port, two below; the caller listens on both. Raises ListenError."""
     family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
     while True:
         first, second = socket.socket(family), socket.socket(family)

@@ -7,16 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, create_guard, guarded
-from rmq_core.broker.access.push_rights import PushRights
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, create_guard, guarded
 from rmq_core.broker.access.required_permissions import CHANGES
-from rmq_core.broker.access_settings import first_users
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
-from rmq_core.broker.cluster.slave_refusals import slave_refusals
-from rmq_core.broker.cluster.slave_sync import SlaveSync
-from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
-from rmq_core.broker.dispatching import Dispatching
+from rmq_core.broker.cluster.slave_sync import SlaveSync, slave_refusals
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, first_users
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import LiteService
 from rmq_core.broker.parked_requests import PullLongPolling
@@ -25,39 +21,31 @@ from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.broker_admin import BrokerAdmin, TimerAdmin
-from rmq_core.broker.processors.client_manage import ClientManageProcessor
-from rmq_core.broker.processors.client_relay import Broker2Client
-from rmq_core.broker.processors.consumer_admin import ProgressAdmin
+from rmq_core.broker.processors.client_manage import ClientManageProcessor, ProxiedClientProcessor
 from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
-from rmq_core.broker.processors.group_admin import GroupAdmin
-from rmq_core.broker.processors.offsets import OffsetProcessor
-from rmq_core.broker.processors.proxied_clients import ProxiedClientProcessor
+from rmq_core.broker.processors.group_admin import Broker2Client, GroupAdmin
+from rmq_core.broker.processors.offsets import OffsetProcessor, ProgressAdmin
 from rmq_core.broker.processors.pull import PullMessageProcessor
 from rmq_core.broker.processors.put_message import MessageWriter
-from rmq_core.broker.processors.query_message import QueryMessageProcessor
-from rmq_core.broker.processors.queue_units import QueryConsumeQueueProcessor
+from rmq_core.broker.processors.query_message import QueryConsumeQueueProcessor, QueryMessageProcessor
 from rmq_core.broker.processors.recall import RecallMessageProcessor
 from rmq_core.broker.processors.reply import ReplyMessageProcessor
-from rmq_core.broker.processors.send import SendMessageProcessor
-from rmq_core.broker.processors.send_back import SendBackProcessor
+from rmq_core.broker.processors.send import SendBackProcessor, SendMessageProcessor
 from rmq_core.broker.processors.topic_admin import TopicAdmin
-from rmq_core.broker.replication import TICK_S, Replication
+from rmq_core.broker.replication import TICK_S, DiskWaiters, Dispatching, Replication
 from rmq_core.broker.slices import SLICE_S
-from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables.clients import Consumers, Producers
+from rmq_core.broker.state import BrokerState, WallClock
+from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles, log
-from rmq_core.broker.tables.timer_admission import TimerAdmission
+from rmq_core.broker.tables.timer_admission import DelayLevels, TimerAdmission
 from rmq_core.broker.tables.topics import Topics
-from rmq_core.broker.tables.waiters import DelayLevels, DiskWaiters
 from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks
-from rmq_core.broker.transaction.op_writer import OpMessageWriter
-from rmq_core.broker.wall_clock import WallClock
+from rmq_core.broker.transaction.half import OpMessageWriter
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode
@@ -142,9 +130,6 @@ class Broker(Service):
         """Create a broker; ``start`` opens its store and listens.
 
         Args:
-            config: of the broker.
-            store_config: of the store.
-            clock_ms: the time of day, ms since 1970.
             disk: file system of all files; this machine's by default.
             threads: for waits for the disk; this process's by default.
             steady_ms: the steady clock; the machine's by default, or ``clock_ms`` if given.

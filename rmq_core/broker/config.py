@@ -1,4 +1,9 @@
-"""Broker settings: the broker's own and its store's, from one file, the environment and the command line."""
+"""Broker settings: those of access control, the broker's own and its store's.
+
+They come from one file, the environment and the command line.
+
+Source: ``BrokerConfig``, ``AuthConfig``.
+"""
 
 import os
 import re
@@ -6,17 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rmq_core.broker.access_settings import AccessSettings
 from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
+from rmq_core.ha.settings import HaSettings
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.bodies.codec import BodyStruct, decode_body
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.settings import load_settings, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
 from rmq_formats.codecs.index import AUTO
-from rmq_formats.errors import OptionError
+from rmq_formats.errors import DecodeError, OptionError
 from rmq_formats.storage.settings_file import read_settings_file
 
+_INNER: Final = "innerClientAuthenticationCredentials"
+_FIRST: Final = "initAuthenticationUser"
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
 FAST_PORT_DISTANCE: Final = 2  # the fast port, which takes no pulls, is so much below the listen port
 _MAX_PORT: Final = 65535
@@ -25,6 +34,91 @@ _SLAVE: Final = "SLAVE"
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", _SLAVE)
 _APPEND_TOPIC: Final = ("true", "false", AUTO)
 _HOST_NAME: Final = re.compile(r"[0-9A-Za-z_.-]+")  # or an IPv4 address
+
+
+class _UserText(BodyStruct, frozen=True, kw_only=True):
+    username: str
+    password: str
+
+
+class _CredentialsText(BodyStruct, frozen=True, kw_only=True):
+    access_key: str
+    secret_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings(HaSettings):
+    """Settings of authentication and authorization; names and defaults are Java's.
+
+    Attributes:
+        authentication_enabled: whether requests have to be signed by a user that the broker knows.
+        authorization_enabled: whether a user's policies are checked, too; requires the former.
+        authentication_whitelist: request codes that need neither, separated by commas.
+        authorization_whitelist: request codes that need no policies.
+        init_authentication_user: ``{"username":"…","password":"…"}``, made a super user if there is none of that name.
+        inner_client_authentication_credentials: ``{"accessKey":"…","secretKey":"…"}``, likewise; the broker signs its
+            own requests with it, to its master and to name servers.
+    """
+
+    authentication_enabled: bool = setting(False)
+    authorization_enabled: bool = setting(False)
+    authentication_whitelist: str = setting("")
+    authorization_whitelist: str = setting("")
+    init_authentication_user: str = setting("", is_secret=True)
+    inner_client_authentication_credentials: str = setting("", is_secret=True)
+
+    @property
+    def own_credentials(self) -> Credentials | None:
+        """Credentials of the broker's own requests. Raises OptionError."""
+        text = self.inner_client_authentication_credentials
+        if not text:
+            return None
+        credentials = _parse_setting(text, _CredentialsText, _INNER)
+        return Credentials(credentials.access_key, credentials.secret_key)
+
+    def check_access(self) -> None:
+        """Check that the settings fit together. Raises OptionError."""
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise OptionError(
+                "authorizationEnabled=true without authenticationEnabled=true: everybody could say to be anybody"
+            )
+        for text, name in (
+            (self.authentication_whitelist, "authenticationWhitelist"),
+            (self.authorization_whitelist, "authorizationWhitelist"),
+        ):
+            whitelist(text, name)
+        first_users(self)
+
+
+def whitelist(text: str, name: str) -> frozenset[int]:
+    """Parse request codes, separated by commas. Raises OptionError that has the setting's name."""
+    codes = [code.strip() for code in text.split(",") if code.strip()]
+    invalid = [code for code in codes if not code.isascii() or not code.isdigit()]
+    if invalid:
+        raise OptionError(f"{name}: no request code: {invalid[0]!r}")
+    return frozenset(map(int, codes))
+
+
+def first_users(settings: AccessSettings) -> list[tuple[str, str]]:
+    """Return name and password of the super users in the settings. Raises OptionError."""
+    credentials = []
+    if settings.init_authentication_user:
+        user = _parse_setting(settings.init_authentication_user, _UserText, _FIRST)
+        credentials.append((user.username, user.password))
+    broker_credentials = settings.own_credentials
+    if broker_credentials is not None:
+        credentials.append((broker_credentials.access_key, broker_credentials.secret_key))
+    if any(not name.strip() or not password for name, password in credentials):
+        raise OptionError(f"{_FIRST} or {_INNER}: a name or password is empty")
+    return credentials
+
+
+def _parse_setting(text: str, kind: type[Any], name: str) -> Any:
+    try:
+        return decode_body(text.encode(), kind)
+    except DecodeError:  # whose text could have the secret
+        members = ", ".join(f'"{member}":"…"' for member in kind.__struct_encode_fields__)
+        raise OptionError(f"{name}: is not JSON of the form {{{members}}}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +131,6 @@ class BrokerConfig(AccessSettings):
         broker_ip1: address advertised to clients; that of ``bind_address`` if empty.
         broker_ip2: address or name advertised to slaves; that of ``broker_ip1`` if empty.
         broker_name: shared with its slaves; with a topic and a queue id it names a queue in the cluster.
-        broker_cluster_name: the cluster.
         broker_id: 0 is a master; its slaves, which have its name, have others.
         broker_role: ASYNC_MASTER, SYNC_MASTER, whose sends wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
@@ -48,7 +141,6 @@ class BrokerConfig(AccessSettings):
         cluster_topic_enable: whether the topic named as the cluster can be read and written.
         broker_topic_enable: whether the topic named as the broker can.
         trace_topic_enable: whether the topic of message traces exists.
-        msg_trace_topic_name: its name.
         revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
         timer_wheel_enable: whether timer messages, which have a delivery time of their own, are accepted.
         timer_precision_ms: length of the timer wheel's intervals; 100, 200, 500 or 1000, other values count
@@ -60,13 +152,10 @@ class BrokerConfig(AccessSettings):
         timer_congest_num_each_slot: messages of an interval above which some are refused; above twice as many, all.
         timer_stop_enqueue: do not enqueue timer messages; they wait in their topic.
         timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
-        recall_message_enable: whether timer messages may be recalled.
         append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does, ``false`` without it,
             as brokers from 5.4 on read recalls, unless they have the same setting; ``auto`` goes by the store. This
             broker reads both.
         register_name_server_period_ms: how often the broker registers with its name servers.
-        register_broker_timeout_ms: timeout of a registration.
-        compressed_register: whether registrations are compressed.
         enable_single_topic_register: whether a change registers all topics, not those that have changed only: for name
             servers with deleteTopicWithBrokerRegistration. (The original registers each in a request of its own then.)
         flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
@@ -91,11 +180,9 @@ class BrokerConfig(AccessSettings):
         short_polling_time_ms: how long a pull is held at most without long polling.
         use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
         estimate_accumulation: whether the metrics of groups that filter count only what may pass.
-        notify_consumer_ids_changed_enable: whether members are notified of changes of their group.
         channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
         region_id: the property MSG_REGION of each message.
         trace_on: the property TRACE_ON of each message.
-        reject_transaction_message: whether half messages of transactions are refused.
         transaction_timeout_ms: age of a half message at its first check.
         transaction_check_max: checks of a half message at most.
         transaction_check_interval_ms: how often half messages are checked.
@@ -105,7 +192,6 @@ class BrokerConfig(AccessSettings):
             together: their parser needs a second for 200,000.
         max_held_pulls: waiting pulls at most; further pulls are answered at once.
         max_lite_subscription_count: subscriptions of all clients to lite topics, and such clients.
-        max_client_event_count: maximum number of events of a lite client.
         min_lite_ttl_ms: a lite topic that had a message meanwhile is not deleted, nor any so soon after the start.
         lite_ttl_check_interval_ms: how often expired lite topics are looked for.
         lite_event_check_interval_ms: interval of reassignments of events to other clients.
@@ -217,7 +303,6 @@ def load_config(
         store: directory of the store; None if the file says it.
         file: Java's ``broker.conf`` properties, or TOML.
         flags: by the name of the broker's setting.
-        environ: the process's.
 
     Raises:
         OptionError: an unknown key or a bad value, and where.
@@ -257,10 +342,7 @@ def load_config(
 
 
 def _check_role(config: BrokerConfig, file: Path | None) -> None:
-    """Check that role, broker id and addresses fit together.
-
-    Raises:
-        OptionError: it names the setting.
+    """Check that role, broker id and addresses fit together. Raises OptionError.
 
     Source: ``BrokerStartup#buildBrokerController``, which makes a master's id 0 without a word.
     """

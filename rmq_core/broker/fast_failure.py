@@ -8,11 +8,11 @@ The store is busy after an append of more than ``osPageCacheBusyTimeOutMills``: 
 the sends after it are refused, for two turns of the loop.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.tables.page_cache import PageCache
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.header import RemotingCommand
@@ -39,6 +39,29 @@ _REMARK: Final = "[%s]broker busy, start flow control for a while, period in que
 _TIMEOUT: Final = "TIMEOUT_CLEAN_QUEUE"
 _BUSY: Final = "PCBUSY_CLEAN_QUEUE"
 _LEAST_MS: Final = 1.0  # shorter waits do not count
+
+
+class PageCache:
+    """State of the page cache: busy after a slow append.
+
+    Attributes:
+        busy_ms: time of the slow append; 0 while the store is not busy.
+        timeout_s: longest time of an append that is not slow.
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        """Start without an append; ``timeout_ms`` is ``osPageCacheBusyTimeOutMills``."""
+        self.busy_ms = 0
+        self.timeout_s = timeout_ms / 1000
+
+    def note_slow_append(self, seconds: float) -> None:
+        """Mark the store as busy for this turn of the loop and the next, with the requests read meanwhile."""
+        self.busy_ms = max(1, int(seconds * 1000))
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._end)
+
+    def _end(self) -> None:
+        self.busy_ms = 0
 
 
 def wait_limit(code: int) -> Callable[[BrokerConfig], int] | None:

@@ -39,12 +39,9 @@ class ParkedRequest(Generic[_K]):
     Attributes:
         key: messages of this key are awaited.
         request: of the client. A parked one has neither fields nor body, which are views of the receive buffer.
-        connection: of the client.
         deadline_ms: end of the wait, by the steady clock.
         handle: responds, or returns None if it parks the request again; its arguments are the parked request and
             whether the deadline has passed.
-        expression: of the subscription.
-        filter: of the subscription.
         queue_id: of the awaited messages; ANY_QUEUE for all queues.
         next_offset: the queue's maximum offset must be above this one.
         is_notification: the request pops no messages, so that the next request is woken as well.
@@ -72,11 +69,7 @@ class ParkedRequest(Generic[_K]):
 
 
 class ParkedRequests(Generic[_K]):
-    """Parked requests by key, the oldest of a key first.
-
-    Attributes:
-        count: of parked requests.
-    """
+    """Parked requests by key, the oldest of a key first."""
 
     def __init__(self, state: BrokerState, max_of_key: int = sys.maxsize) -> None:
         self.count = 0
@@ -88,11 +81,9 @@ class ParkedRequests(Generic[_K]):
         self._last_number = 0
 
     def is_waiting(self) -> bool:
-        """Return whether a request is parked."""
         return self.count > 0
 
     def of_key(self, key: _K) -> Collection[ParkedRequest[_K]]:
-        """Return the parked requests of a key."""
         return self._by_key.get(key, ())
 
     def park(self, parked: ParkedRequest[_K]) -> bool:
@@ -146,7 +137,6 @@ class ParkedRequests(Generic[_K]):
             pass
 
     def wake_all(self, key: _K) -> None:
-        """Respond to all requests of a key."""
         for parked in list(self.of_key(key)):
             self.respond(parked)
 
@@ -206,7 +196,6 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
         self._keys: dict[str, dict[TopicGroup, None]] = {}  # by topic or retry topic whose messages wake them
 
     def park(self, parked: ParkedRequest[TopicGroup]) -> bool:
-        """Park a request and charge its size to the connection; return False if too many are parked."""
         is_first = parked.key not in self._by_key
         is_parked = super().park(parked)
         if is_parked and is_first:
@@ -215,7 +204,6 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
         return is_parked
 
     def remove(self, parked: ParkedRequest[TopicGroup]) -> None:
-        """Remove a parked request, and release its memory."""
         super().remove(parked)
         if parked.key not in self._by_key:
             for name in _awaited_topics(*parked.key):

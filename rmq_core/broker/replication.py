@@ -1,15 +1,17 @@
-"""A broker's replication: a master sends its log to slaves, a slave follows its master.
+"""Work after an append: dispatch, replication, and callbacks that wait for the flush or the replication.
 
-Source: ``DefaultHAService``, ``BrokerController#handleRegisterBrokerResult``.
+A master sends its log to slaves, a slave follows its master.
+
+Source: ``DefaultHAService``, ``BrokerController#handleRegisterBrokerResult``, ``CommitLog#handleDiskFlush``.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables.table_file import log
-from rmq_core.broker.tables.waiters import Waiters
 from rmq_core.ha.master import HaMaster
 from rmq_core.ha.slave import HaSlave
 from rmq_core.remoting.bodies.stats import HaClient, HaConnection, HaStatus
@@ -18,8 +20,83 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.results import PutResult
 from rmq_core.store.store import MessageStore
 
+_DRAIN_POLL_S: Final = 0.005
 TICK_S: Final = 0.1  # interval of pushes, heartbeats and time-outs; Java's
 _MAX_PORT: Final = 65535
+NEW_QUEUES_AT_ONCE: Final = 64  # some 10 ms of an idle processor
+
+
+class _DelayedAnswer(NamedTuple):
+    end_offset: int
+    deadline: float
+    done: Callable[[bool], None]
+
+
+class Waiters:
+    """Callbacks that wait for the log to be flushed or replicated up to an offset, in the order of the log."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        """Use the running event loop; a callback waits for ``timeout_ms`` at most."""
+        self._timeout_s = timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_DelayedAnswer] = deque()
+
+    def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
+        """Call ``done`` with True once a message is flushed and replicated, with False on a timeout or an error."""
+        self._waiting.append(_DelayedAnswer(result.end_offset, self._loop.time() + self._timeout_s, done))
+
+    def release(self, offset: int) -> None:
+        """Run the callbacks of messages that end at or below an offset."""
+        waiting = self._waiting
+        while waiting and waiting[0].end_offset <= offset:
+            waiting.popleft().done(True)
+
+    async def drain(self) -> None:
+        """Wait for all callbacks that wait now: later ones, which may come on and on, are not waited for."""
+        last = self._waiting[-1].end_offset if self._waiting else -1
+        while self._waiting and self._waiting[0].end_offset <= last:
+            await asyncio.sleep(_DRAIN_POLL_S)
+            self.expire()
+
+    def expire(self) -> None:
+        """Run callbacks that have waited too long, with False; to be called periodically."""
+        now, waiting = self._loop.time(), self._waiting
+        while waiting and waiting[0].deadline <= now:
+            waiting.popleft().done(False)
+
+    def fail(self) -> None:
+        """Run all callbacks with False: what they wait for will not come."""
+        while self._waiting:
+            self._waiting.popleft().done(False)
+
+
+class DiskWaiters(Waiters):
+    """Callbacks that wait for the flush of a message; with ASYNC_FLUSH there are none."""
+
+    def __init__(self, store: MessageStore, timeout_ms: int, dispatch: Callable[[], None]) -> None:
+        """Wait on the running event loop; ``dispatch`` makes flushed messages readable."""
+        super().__init__(timeout_ms)
+        self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
+        self._store = store
+        self._dispatch = dispatch
+        self._is_closed = False
+        if self.is_sync:
+            store.on_flushed(lambda _: self._call(self._forced))
+            store.on_fault(lambda _: self._call(self.fail))  # nothing that waits is flushed
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Call a function on the event loop, from any thread."""
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(function)
+
+    def _forced(self) -> None:
+        """Dispatch the messages that are flushed now, so that they are readable, then run their callbacks."""
+        self._dispatch()
+        self.release(self._store.flushed_offset)
+
+    def close(self) -> None:
+        """Ignore the store from now on, as it is about to be closed."""
+        self._is_closed = True
 
 
 class Replication:
@@ -34,13 +111,7 @@ class Replication:
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Create both sides; ``start`` runs them.
-
-        Args:
-            store: the broker's.
-            config: the broker's.
-            clock_ms: the time, ms since 1970.
-        """
+        """Create both sides; ``start`` runs them."""
         self.master = HaMaster(store, config)
         self.slave = HaSlave(store, config, clock_ms) if config.is_slave else None
         self.port = 0
@@ -76,7 +147,6 @@ class Replication:
             self._loop.call_soon_threadsafe(self.push)
 
     async def close(self) -> None:
-        """Stop both sides."""
         self._is_closed = True
         if self.slave is not None:
             await self.slave.close()
@@ -127,12 +197,7 @@ class Replication:
         return f"{host}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
-        """Apply the master's addresses from the response of a name server.
-
-        Args:
-            master_address: of the master; None without one.
-            ha_address: of the master for slaves.
-        """
+        """Apply the master's addresses from the response of a name server."""
         if self.slave is None:
             return
         self.master_address = master_address or ""
@@ -161,3 +226,32 @@ class Replication:
             master_commit_log_max_offset=end, ha_connection_info=slaves,
             in_sync_slave_nums=sum(status.in_sync for status in slaves),
         )  # fmt: skip
+
+
+class Dispatching:
+    """Dispatch after each batch of appends: of requests, timers, delays and transactions.
+
+    Many new queues are dispatched in parts: a message may name a thousand, and each takes a directory and a file.
+    """
+
+    def __init__(self, replication: Replication, store: MessageStore) -> None:
+        self._replication, self._store = replication, store
+        self._next: asyncio.TimerHandle | None = None
+
+    def run(self) -> None:
+        """Push appended bytes to slaves and dispatch them, many new queues in several turns."""
+        self._replication.push()  # before dispatch, so that slaves work meanwhile
+        if self._next is None:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        self._next = None
+        self._store.dispatch(NEW_QUEUES_AT_ONCE)
+        if self._store.has_more_to_dispatch:
+            self._next = asyncio.get_running_loop().call_later(0, self._dispatch)
+
+    def cancel(self) -> None:
+        """Leave the rest of the dispatch to the store's shutdown."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None

@@ -17,12 +17,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Sliced(Generic[_T]):
-    """Items of an iterator that ran in time slices.
-
-    Attributes:
-        items: of the iterator.
-        took_s: time of the event loop used.
-    """
+    """Items of an iterator that ran in time slices; ``took_s`` is the time of the event loop used."""
 
     items: list[_T] = field(default_factory=list)
     took_s: float = 0.0

@@ -1,29 +1,64 @@
-"""The state of a broker that its request handlers share."""
+"""The state of a broker that its request handlers share, with its clock."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from rmq_core.broker.access.push_rights import PushRights
+from rmq_core.broker.access.guard import PushRights
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.fast_failure import PageCache
 from rmq_core.broker.replication import Replication
 from rmq_core.broker.slices import Slices
-from rmq_core.broker.tables.clients import Consumers, Producers
+from rmq_core.broker.tables.clients import Consumers, Producers, QueueLocks, ReplyRequests
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.tables.page_cache import PageCache
-from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
-from rmq_core.broker.tables.reply_requests import ReplyRequests
 from rmq_core.broker.tables.stats import Stats
 from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles
 from rmq_core.broker.tables.timer_admission import TimerAdmission
 from rmq_core.broker.tables.topics import Topics
-from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
+
+_LEAST_CLOCK_STEP_MS: Final = 1000  # smaller differences add up to a step
+_MOST_CLOCK_STEPS: Final = 256
+
+
+class WallClock:
+    """Time of day, with the changes of the clock.
+
+    A record has the time of day of its write. After the clock was set back an hour, a record of a minute ago seems to
+    come from the future; after the clock was set forward, the record seems an hour old. The physical offset of a record
+    shows whether the change came before or after the record.
+
+    Example: a record at 1000 was stored at 12:00:00; the clock is set to 11:00:00 while the log ends at 1200; at
+    11:00:05 the record is 5 s old, for its offset is before that end.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int], steady_ms: Callable[[], int], log_end: Callable[[], int]) -> None:
+        """Begin without changes of the clock; ``log_end`` is the physical offset at which the next record will be."""
+        self._wall_ms = wall_ms
+        self._steady_ms = steady_ms
+        self._log_end = log_end
+        self._steps: list[tuple[int, int]] = []  # the log's end at a step, and by how much the clock was set
+        self.lead_ms = wall_ms() - steady_ms()  # of the time of day over the steady clock
+
+    def __call__(self) -> int:
+        """Return the time of day, ms since 1970."""
+        wall_ms = self._wall_ms()
+        step_ms = wall_ms - self._steady_ms() - self.lead_ms
+        if not -_LEAST_CLOCK_STEP_MS < step_ms < _LEAST_CLOCK_STEP_MS:
+            self._steps.append((self._log_end(), step_ms))
+            del self._steps[:-_MOST_CLOCK_STEPS]
+            self.lead_ms += step_ms
+        return wall_ms
+
+    def age_ms(self, timestamp_ms: int, physical_offset: int) -> int:
+        age_ms = self() - timestamp_ms
+        return age_ms - sum(step_ms for end, step_ms in self._steps if physical_offset < end)
 
 
 @dataclass(slots=True)
@@ -32,24 +67,13 @@ class BrokerState:
 
     Attributes:
         config: settings; replaced whole when one is changed over the wire.
-        store: messages.
         store_host: the broker's address as records have it.
-        files: where the tables are kept.
-        topics: by name.
-        groups: consumer groups by name.
-        offsets: consumer offsets of groups.
-        consumers: connected consumers, by group.
-        producers: connected producers, by group.
         locks: queue locks of orderly consumers.
-        stats: counters of the messages put and got.
-        replication: of the log, to slaves or from the master.
         clock_ms: the time of day, ms since 1970, for stored and reported times.
         steady_ms: the steady clock, for all waits.
         rights: of connected clients, at the moment of a push.
-        reply_requests: requests of clients that wait for a reply.
         page_cache: whether an append has just taken too long.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
-        filters: SQL92 filters that groups have registered.
         dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
         long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """
@@ -82,7 +106,6 @@ class BrokerState:
 
     @property
     def slices(self) -> Slices:
-        """Time slices of the event loop for long work."""
         return self.files.slices
 
     @property
@@ -95,10 +118,6 @@ class BrokerState:
         return steady_ms - self.steady_ms() + self.clock_ms()
 
     def refuse_unknown_topic(self, topic: str) -> None:
-        """Raise the error response for a topic that does not exist.
-
-        Raises:
-            ResponseError: the topic does not exist.
-        """
+        """Raise the error response for a topic that does not exist."""
         if self.topics.get(topic) is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")

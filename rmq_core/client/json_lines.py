@@ -137,12 +137,7 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
 
 
 def line_of_message(message: ReceivedMessage, charset: str = "utf-8") -> bytes:
-    """Render a received message as a line, with its line end.
-
-    Args:
-        message: which.
-        charset: the body's charset; a body that is invalid in it is in ``body_base64``.
-    """
+    """Render a received message as a line; a body that is invalid in ``charset`` is in ``body_base64``."""
     body, body_base64 = None, None
     try:
         body = message.body.decode(charset)

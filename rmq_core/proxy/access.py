@@ -4,7 +4,11 @@ The name that is signed for is the name that counts: what a client says in ``x-m
 does in the original. Only the date is signed, by the protocol; one that is a day away is refused, where the original
 takes any. (A day, for the official Python client writes its local time.)
 
-Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``, ``DefaultAuthenticationContextBuilder``.
+Each call requires the permissions of a broker's request code, on the topics and groups that the call names. A change
+of an invisible time needs rights on the topic, too, where the original asks for the group alone.
+
+Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``, ``DefaultAuthenticationContextBuilder``,
+``DefaultAuthorizationContextBuilder#build(Metadata, GeneratedMessageV3)``.
 """
 
 import asyncio
@@ -12,24 +16,25 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
-from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, SUPER
-from rmq_core.broker.access.failures import Failures
-from rmq_core.broker.access.policies import Entry, Permission, decision, parse_entry
+from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, Failures
+from rmq_core.broker.access.policies import Action, Entry, Permission, decision, parse_entry, topic_permission
+from rmq_core.broker.access.required_permissions import GROUP, RULES, TOPIC, Names
 from rmq_core.broker.tables.clients import Login
-from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.errors import StatusError
+from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.front import FORWARDED_CLIENTS
-from rmq_core.proxy.wire import v2
+from rmq_core.proxy.wire import StatusError, v2
 from rmq_core.remoting.bodies.configs import AclInfo
 from rmq_core.remoting.clock import now_ms, steady_ms
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_formats.errors import FormatError
 
@@ -42,6 +47,7 @@ _DATE: Final = "%Y%m%dT%H%M%SZ"
 _MOST_SKEW_S: Final = 25 * 3600
 _MOST_CHARS: Final = 1024
 _TYPES: Final = ("Custom", "Default")
+_CODE = RequestCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,6 @@ class Access:
         Args:
             login: the user, who must still be enabled, with the same password.
             needs: of the call; None is for super users.
-            host: of the client.
             max_age_s: how old what a broker has said of the user may be.
         """
         name = login.name
@@ -119,8 +124,8 @@ class Access:
 
     async def _log_refusal(self, host: str, error: StatusError) -> None:
         """Write a refusal to the audit log; after many refusals of a host, delay the answer instead."""
-        if self._failures.count(host) > failures.FREE:
-            await asyncio.sleep(failures.WAIT_S)
+        if self._failures.count(host) > FREE_REFUSALS:
+            await asyncio.sleep(REFUSAL_WAIT_S)
         else:
             audit.warning("refused a call of %(client)s: %(why)s", {"client": host, "why": error.text})
 
@@ -166,13 +171,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """User of a call or a stream; where clients need not sign, a caller with all rights.
-
-    Attributes:
-        access: that checks the user's rights; None where clients need not sign.
-        login: the user; None likewise.
-        host: the client's address.
-    """
+    """User of a call or a stream; where clients need not sign, a caller with all rights."""
 
     access: Access | None = None
     login: Login | None = None
@@ -256,3 +255,78 @@ def address_of(context: Any) -> str:
 def metadata_of(context: Any) -> dict[str, str]:
     """Return the text entries of a call's metadata."""
     return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _group(request: Any) -> Names:
+    yield GROUP, group_name(request.group)
+
+
+def _optional_group(request: Any) -> Names:
+    if request.group.name:
+        yield from _group(request)
+
+
+def _topic(request: Any) -> Names:
+    yield TOPIC, topic_name(request.topic)
+
+
+def _group_and_topic(request: Any) -> Names:
+    yield from _group(request)
+    yield from _topic(request)
+
+
+def _message_topics(request: Any) -> Names:
+    for topic in dict.fromkeys(topic_name(message.topic) for message in request.messages):
+        yield TOPIC, topic
+
+
+def _queue_topic(request: Any) -> Names:
+    return _topic(request.message_queue)
+
+
+def _group_and_queue_topic(request: Any) -> Names:
+    yield from _group(request)
+    yield from _queue_topic(request)
+
+
+_QUERY_ROUTE: Final = "QueryRoute"  # of producers and consumers; brokers have no such request
+CALLS: Final[dict[str, tuple[RequestCode, Callable[[Any], Names]]]] = {
+    "Heartbeat": (_CODE.HEART_BEAT, _optional_group),
+    "SendMessage": (_CODE.SEND_MESSAGE_V2, _message_topics),
+    "QueryAssignment": (_CODE.QUERY_ASSIGNMENT, _group_and_topic),
+    "ReceiveMessage": (_CODE.POP_MESSAGE, _group_and_queue_topic),
+    "AckMessage": (_CODE.ACK_MESSAGE, _group_and_topic),
+    "ForwardMessageToDeadLetterQueue": (_CODE.CONSUMER_SEND_MSG_BACK, _group_and_topic),
+    "PullMessage": (_CODE.PULL_MESSAGE, _group_and_queue_topic),
+    "UpdateOffset": (_CODE.UPDATE_CONSUMER_OFFSET, _group_and_queue_topic),
+    "GetOffset": (_CODE.QUERY_CONSUMER_OFFSET, _group_and_queue_topic),
+    "QueryOffset": (_CODE.SEARCH_OFFSET_BY_TIMESTAMP, _queue_topic),
+    "EndTransaction": (_CODE.END_TRANSACTION, _topic),
+    "NotifyClientTermination": (_CODE.UNREGISTER_CLIENT, _optional_group),
+    "ChangeInvisibleDuration": (_CODE.CHANGE_MESSAGE_INVISIBLETIME, _group_and_topic),
+    "RecallMessage": (_CODE.RECALL_MESSAGE, _topic),
+    "SyncLiteSubscription": (_CODE.LITE_SUBSCRIPTION_CTL, _group_and_topic),
+}
+"""The request code with the same permissions, and what reads the names of a call; it raises StatusError."""
+
+
+def required_permissions(name: str, request: Any) -> tuple[Permission, ...] | None:
+    """Return the required permissions of a call; None if only super users may call. Raises StatusError."""
+    if name == _QUERY_ROUTE:
+        return (topic_permission(topic_name(request.topic), Action.PUB, Action.SUB),)
+    if name not in CALLS:
+        return None
+    code, names = CALLS[name]
+    return tuple(RULES[code].permissions_on(names(request)))
+
+
+def settings_permissions(settings: Any) -> Iterable[Permission]:
+    """Yield the required permissions of a client's settings. Raises StatusError."""
+    if settings.HasField("publishing"):
+        topics = ((TOPIC, topic_name(topic)) for topic in settings.publishing.topics)
+        yield from RULES[_CODE.SEND_MESSAGE_V2].permissions_on(topics)
+    if settings.HasField("subscription"):
+        pull = RULES[_CODE.PULL_MESSAGE]
+        yield from pull.permissions_on(_group(settings.subscription))
+        for subscription in settings.subscription.subscriptions:
+            yield from pull.permissions_on(_topic(subscription))

@@ -8,11 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.cluster.routes import Route
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.popped import decode_records
+from rmq_core.client.routes import Route
+from rmq_core.proxy.messages import decode_records
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting import clock
 from rmq_core.remoting.access.acl import Credentials
@@ -46,7 +46,6 @@ class Brokers:
     """Name servers and brokers of the proxy; use it with ``async with``.
 
     Attributes:
-        cluster: routes and connections.
         producers: topics with transactions, which are the producer groups of gRPC clients, and when a client was last
             registered for each, by the monotonic clock.
     """
@@ -57,9 +56,6 @@ class Brokers:
         """Create the connections' client; ``async with`` starts it.
 
         Args:
-            namesrv: name servers of the cluster.
-            options: of connections.
-            credentials: that requests are signed with.
             auth_brokers: addresses of brokers that are asked for users; none takes the masters that are known first.
 
         Raises:

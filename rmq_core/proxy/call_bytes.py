@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from rmq_core.proxy.errors import StatusError
-from rmq_core.proxy.wire import v2
+from rmq_core.proxy.wire import StatusError, v2
 
 MOST_CALL_BYTES: Final = 8 << 20  # clients send one message, of 4 MiB at most; decoded it may take 24 times as much
 _MOST_READERS: Final = 32  # each may read that many bytes

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rmq_core.proxy.errors import StatusError
-from rmq_core.proxy.wire import v2
+from rmq_core.proxy.wire import StatusError, v2
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.bodies.pop import LITE_PARENT, LITE_QUOTA
 from rmq_formats.codecs.layout import MAX_BODY_BYTES

@@ -1,20 +1,32 @@
-"""The proxy's port for both TLS and plain connections: the first byte of a connection decides which.
+"""The proxy's port for both TLS and plain connections, with certificates that are reloaded when their files change.
 
 gRPC listens either for TLS or for plain connections. So it listens for each on a port of the loopback, and a connection
-goes on to one of the two, byte for byte. Source: ``ProxyAndTlsProtocolNegotiator``, which does so within Netty.
+goes on to one of the two, byte for byte, by its first byte.
+
+Source: ``ProxyAndTlsProtocolNegotiator``, which does so within Netty.
 """
 
 import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final, cast
 
+import grpc
+
+from rmq_core.remoting.access.tls import ClientAuth, ServerTls, TlsFile, TlsMode
 from rmq_core.remoting.connection import address_text
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.tls_detector import HANDSHAKE_BYTE
+from rmq_formats.errors import OptionError
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST_BYTE_S: Final = 10.0
 _HIGH_WATER_BYTES: Final = 256 << 10  # buffered on one side, above which the other is not read
 _BACKLOG: Final = 1024
+log = logging.getLogger("rmq.proxy")
+_VALID_DAYS: Final = 3650
 
 
 class ForwardedClients:
@@ -158,3 +170,57 @@ class _ClientEnd(_ForwardedEnd):
         self.other = end
         inner.write(data)
         transport.resume_reading()
+
+
+def certificates(file: TlsFile) -> grpc.ServerCredentials:
+    """Load the server's certificate. Raises OptionError, with the file, for one that gRPC cannot use."""
+    if file.key_password:
+        raise OptionError(f"{file.path}: tls.server.keyPassword: gRPC takes keys without a password only")
+    if file.client_auth is ClientAuth.OPTIONAL:
+        raise OptionError(f"{file.path}: tls.server.need.client.auth=optional: give none or require for gRPC")
+    checked = ServerTls(TlsMode.ENFORCING, file)  # with errors that name the file
+
+    def reload_certificates() -> grpc.ServerCertificateConfiguration | None:
+        """Return the new certificate at a connection; None leaves gRPC's current one."""
+        try:
+            return _read(file) if checked.reload() else None
+        except (OptionError, OSError) as error:
+            log.error("the proxy's certificate stays: %(why)s", {"why": str(error)})
+            return None
+
+    required = file.client_auth is ClientAuth.REQUIRE
+    return grpc.dynamic_ssl_server_credentials(_read(file), reload_certificates, require_client_authentication=required)
+
+
+def self_signed() -> grpc.ServerCredentials | None:
+    """Make a certificate for this run, in memory, as the original does; None where ``cryptography`` is not installed.
+
+    The official clients of RocketMQ 5 in Java and Go speak TLS unless told otherwise, and trust any certificate.
+    """
+    return None if find_spec("cryptography") is None else grpc.ssl_server_credentials([make_self_signed()])
+
+
+def make_self_signed() -> tuple[bytes, bytes]:
+    """Make a private key and its certificate, as PEM."""
+    from cryptography import x509  # noqa: PLC0415 # it may not be there
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rmq proxy")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    key_pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _read(file: TlsFile) -> grpc.ServerCertificateConfiguration:
+    roots = None if file.client_auth is ClientAuth.NONE else Path(str(file.trust_cert_path)).read_bytes()
+    chain = [(Path(str(file.key_path)).read_bytes(), Path(str(file.cert_path)).read_bytes())]
+    return grpc.ssl_server_certificate_configuration(chain, root_certificates=roots)

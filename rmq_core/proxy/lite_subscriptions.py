@@ -17,9 +17,8 @@ from typing import Any, Final
 from rmq_core.broker.access.policies import Action, group_permission, topic_permission
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_bound_topic, check_lite_topics, group_name, lite_quota, topic_name
-from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.sessions import Sessions
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, ok, rpc, v2
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode
@@ -62,9 +61,6 @@ class _Subscriber:
     """A client of a lite group.
 
     Attributes:
-        client_id: of its session.
-        group: that it is in.
-        topic: that it has children of.
         is_registered: brokers may have a subscription of the client.
         users: how many calls wait for the lock, or have it.
         lock: serializes the changes that are sent to brokers.

@@ -44,15 +44,7 @@ _ACTIVE: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 def client_of(
     settings: Any, client_id: str, address: str, number: int, previous: ProxiedClient | None
 ) -> ProxiedClient:
-    """Describe a client by its settings; return ``previous`` if nothing has changed.
-
-    Args:
-        settings: that it has sent, of a producer or a consumer.
-        client_id: the id that it has given itself.
-        address: ``host:port`` of it.
-        number: of its session.
-        previous: its last description.
-    """
+    """Describe a client by its settings, ``host:port`` and session; return ``previous`` if nothing has changed."""
     if previous is not None and previous == _client(
         settings, client_id, address, number, _subscription_version(previous)
     ):
@@ -111,7 +103,6 @@ class _ReportedClients:
     """Clients that a broker has on a connection.
 
     Attributes:
-        connection: to it.
         clients: by number.
         next_s: when it is to be told that all are still there, by the monotonic clock.
         refuses: it does not know the request.

@@ -16,14 +16,11 @@ from msgspec import structs
 
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import bound_topic, check_bound_topic, group_name, topic_name
-from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.lite_subscriptions import broker_client_id
-from rmq_core.proxy.messages import tags_of, to_wire
-from rmq_core.proxy.popped import Receipt, popped_lite_messages, popped_messages
-from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, Receipts
-from rmq_core.proxy.renewal import RELEASE_MS
+from rmq_core.proxy.messages import Receipt, popped_lite_messages, popped_messages, tags_of, to_wire
+from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, RELEASE_MS, Receipts
 from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
-from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand

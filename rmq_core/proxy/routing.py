@@ -8,16 +8,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from rmq_core.proxy.access import Caller
+from rmq_core.proxy.access import Caller, settings_permissions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import LITE_CLIENTS, bound_topic, check_settings, group_name, topic_name
-from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.errors import StatusError, ok, status_of
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
 from rmq_core.proxy.presence import client_of
-from rmq_core.proxy.required_permissions import settings_permissions
-from rmq_core.proxy.sessions import Session, Sessions, commands_of, end, merge_settings, names_in, settings_command
-from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.proxy.sessions import (
+    Collector,
+    Session,
+    Sessions,
+    commands_of,
+    end,
+    merge_settings,
+    names_in,
+    settings_command,
+)
+from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, status_of, v2
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
@@ -122,10 +128,7 @@ class ClientActivity:
         """Telemetry: answers the client's settings, and forwards brokers' requests to the client.
 
         Args:
-            commands: of the client.
-            client_id: of it.
             address: ``host:port`` of it.
-            caller: the user of the client.
             on_call_end: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
                 answer runs no further, until the collector finds it.
         """
@@ -178,7 +181,6 @@ class ClientActivity:
         present[session.number] = client_of(settings, client_id, address, session.number, previous)
 
     async def _register_producer(self, topics: frozenset[str]) -> None:
-        """Register as producer of the topics that accept transactions."""
         for topic in sorted(topics):
             try:
                 if v2.TRANSACTION in await self._brokers.message_types(topic):

@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rmq_core.broker.access.push_rights import publish_permission
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_message, message_type_of, topic_name
-from rmq_core.proxy.errors import StatusError, combined_status, ok, status_of
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
 from rmq_core.proxy.sessions import Sessions
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, combined_status, ok, rpc, status_of, v2
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
@@ -52,13 +51,7 @@ _TYPE_NAMES: Final = {
 class TransactionId(NamedTuple):
     """Identifier of a transaction with the location of its half message, so that any proxy can end it.
 
-    The original keeps the place in memory, for some seconds.
-
-    Attributes:
-        message_id: of the half message.
-        physical_offset: of its record.
-        queue_offset: in the topic of half messages.
-        broker: that has it.
+    The original keeps the location in memory, for some seconds.
     """
 
     message_id: str

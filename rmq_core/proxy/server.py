@@ -14,23 +14,18 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of
+from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of, required_permissions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes, check_entries
-from rmq_core.proxy.certificates import certificates, self_signed
-from rmq_core.proxy.collector import NO_COLLECTOR, Collector
-from rmq_core.proxy.errors import StatusError, status_of
-from rmq_core.proxy.front import LOOPBACK, Front
+from rmq_core.proxy.front import LOOPBACK, Front, certificates, self_signed
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
 from rmq_core.proxy.presence import Presence
-from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.renewal import Renewal
-from rmq_core.proxy.required_permissions import required_permissions
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
-from rmq_core.proxy.sessions import Sessions, check_client_id
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id
+from rmq_core.proxy.wire import StatusError, rpc, status_of, v2
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.access.tls import TlsFile
 from rmq_core.remoting.errors import ListenError, RemotingError
@@ -60,11 +55,7 @@ Stream = Callable[[Any, str, float | None], AsyncGenerator[Any]]
 
 
 class Proxy:
-    """Proxy on the running event loop; use it with ``async with``.
-
-    Attributes:
-        address: ``host:port`` where it listens; empty before it does.
-    """
+    """Proxy on the running event loop; use it with ``async with``, which sets ``address`` to ``host:port``."""
 
     def __init__(
         self,
@@ -82,14 +73,11 @@ class Proxy:
         """Create a proxy, which ``async with`` starts.
 
         Args:
-            namesrv: name servers of the cluster.
             listen: ``host:port``; port 0 takes a free one.
             credentials: a super user's, that it signs its requests with; its clients have to sign their calls then.
-            options: of its connections to the cluster.
             authorizes: whether users' policies are asked, too.
             tls: what it speaks TLS with; None is a certificate of its own, made at the start.
             takes_plain: whether it takes plain connections, too; by default where ``tls`` is None.
-            collector: of its clients' metrics.
             auth_brokers: addresses of the brokers that say who users are; none takes the first masters known.
 
         Raises:

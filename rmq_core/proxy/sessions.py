@@ -1,6 +1,8 @@
-"""Clients of the proxy: their settings, and the streams of commands to them.
+"""Clients of the proxy: their settings with the address for metrics, and the streams of commands to them.
 
-Source: ``GrpcClientSettingsManager``, ``ClientActivity``, ``GrpcClientChannel``.
+The proxy itself accepts no metrics.
+
+Source: ``GrpcClientSettingsManager``, ``ClientActivity``, ``GrpcClientChannel``, ``MetricCollectorMode``.
 """
 
 import asyncio
@@ -9,17 +11,18 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import ip_address
 from typing import Any, Final
 
-from rmq_core.client.pop.listening import RETRY_S
+from rmq_core.client.pop.consumer import RETRY_S
 from rmq_core.proxy.access import Caller
 from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, lite_quota, topic_name
-from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.errors import StatusError, ok
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, ok, rpc, v2
 from rmq_core.remoting.bodies.clients import ProxiedClient
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
+from rmq_formats.errors import OptionError
 
 SILENT_S: Final = 120.0  # a client without a call for so long is gone
 _MOST_SESSIONS: Final = 100_000
@@ -29,6 +32,57 @@ _MOST_SETTINGS_BYTES: Final = 256 << 10  # two thousand topics
 PRODUCER_ATTEMPTS: Final = 3
 RECEIVE_BATCH: Final = 32
 POLL_S: Final = 20
+
+
+class CollectorMode(StrEnum):
+    """The original's ``metricCollectorMode``."""
+
+    OFF = "off"
+    ON = "on"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Metric endpoint that the proxy announces to clients: none, a collector's address, or the proxy's."""
+
+    mode: CollectorMode = CollectorMode.OFF
+    host: str = ""
+    port: int = 0
+
+    @classmethod
+    def parse(cls, mode: str, address: str) -> "Collector":
+        """Parse ``metricCollectorMode``, in any case, and for ``on`` ``metricCollectorAddress``. Raises OptionError."""
+        if mode.lower() not in list(CollectorMode):
+            raise OptionError(f"metricCollectorMode {mode!r} is none of {', '.join(CollectorMode)}")
+        parsed = CollectorMode(mode.lower())
+        if parsed is not CollectorMode.ON:
+            return cls(parsed)
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+            raise OptionError(f"metricCollectorMode=on needs metricCollectorAddress, a HOST:PORT, not {address!r}")
+        return cls(parsed, host.strip("[]"), int(port))
+
+    def metric(self, settings: Any) -> Any:
+        """Return the member ``metric`` of a client's settings: whether to measure, and where to send metrics."""
+        if self.mode is CollectorMode.ON:
+            address = v2.Address(host=self.host, port=self.port)
+            return v2.Metric(on=True, endpoints=v2.Endpoints(scheme=_scheme(self.host), addresses=[address]))
+        if self.mode is CollectorMode.PROXY:
+            return v2.Metric(on=True, endpoints=settings.access_point)
+        return v2.Metric(on=False)
+
+
+NO_COLLECTOR: Final = Collector()
+
+
+def _scheme(host: str) -> int:
+    """Return the scheme of an address; the original calls all addresses IPv4."""
+    try:
+        version = ip_address(host).version
+    except ValueError:
+        return int(v2.DOMAIN_NAME)
+    return int(v2.IPv4 if version == 4 else v2.IPv6)
 
 
 @dataclass(slots=True)
@@ -145,16 +199,7 @@ def _nothing(_: str) -> None:
 
 
 def merge_settings(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
-    """Merge a client's settings with those that the server decides.
-
-    Args:
-        settings: as it has sent them.
-        group: settings of its consumer group; None of a producer.
-        collector: of its metrics.
-
-    Raises:
-        StatusError: they are neither of a producer nor of a consumer.
-    """
+    """Merge a client's settings with those that the server decides; a producer has no group. Raises StatusError."""
     merged = v2.Settings()
     merged.CopyFrom(settings)
     merged.metric.CopyFrom(collector.metric(settings))

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.wall_clock import WallClock
+from rmq_core.broker.state import WallClock
 from rmq_core.client.pop.handles import Handles, ack_fields
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.fast_failure import fail_fast
-from rmq_core.broker.tables.page_cache import PageCache
+from rmq_core.broker.fast_failure import PageCache, fail_fast
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import KVTable
 from rmq_core.remoting.codes import RequestCode, ResponseCode

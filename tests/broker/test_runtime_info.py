@@ -5,9 +5,8 @@ from typing import Final
 
 import pytest
 
-from rmq_core.broker.processors.runtime_info import _readable
-from rmq_core.broker.tables.stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, Stats
-from rmq_core.broker.tables.store_times import StoreTimes
+from rmq_core.broker.processors.broker_admin import _readable
+from rmq_core.broker.tables.stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, Stats, StoreTimes
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import KVTable
 from rmq_core.remoting.bodies.stats import BrokerStats

@@ -25,7 +25,7 @@ from rmq_core.client import (
 )
 from rmq_core.client.options import ConsumerOptions
 from rmq_core.client.producer.selectors import by_hash
-from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.loop import run
 from tests.client.scenarios import (
     FIRST,

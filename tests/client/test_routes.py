@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.cluster.routes import Route
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import ClientOptions
+from rmq_core.client.routes import Route
 from rmq_core.remoting.bodies.routes import TopicRouteData
 from tests.client.conftest import FakeCluster
 

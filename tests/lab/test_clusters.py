@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from rmq_core.client import ReceivedMessage
-from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService
+from rmq_core.client.consumer.consume_message import ConsumeMessageConcurrentlyService
 from rmq_core.client.consumer.pulled_queue import PulledQueue
 from rmq_core.ha.log_comparison import LogComparison
 from rmq_core.store.commitlog.flush import LogFlusher

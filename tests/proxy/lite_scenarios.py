@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_core.proxy.popped import Receipt
+from rmq_core.proxy.messages import Receipt
 from rmq_core.proxy.wire import rpc, v2
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.proxy.conftest import named

@@ -15,12 +15,12 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.client import Admin, Credentials
-from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.client.options import ClientOptions
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
+from rmq_core.proxy.access import CALLS
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.required_permissions import CALLS
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.tls import read_tls_file

@@ -7,8 +7,7 @@ import pytest
 
 from rmq_core.proxy import call_bytes, server
 from rmq_core.proxy.call_bytes import MOST_ENTRIES, CallBytes, check_entries
-from rmq_core.proxy.errors import StatusError
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, rpc, v2
 from tests.proxy import test_access
 from tests.proxy.conftest import Caller
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.sessions import merge_settings
+from rmq_core.proxy.sessions import Collector, merge_settings
 from rmq_core.proxy.wire import v2
 from rmq_formats.errors import OptionError
 

@@ -10,9 +10,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from rmq_core.proxy import certificates, front
+from rmq_core.proxy import front
 from rmq_core.proxy.access import address_of
-from rmq_core.proxy.front import FORWARDED_CLIENTS
+from rmq_core.proxy.front import FORWARDED_CLIENTS, make_self_signed
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.tls import read_tls_file
@@ -100,14 +100,14 @@ async def test_a_port_in_use_is_an_error(proxy: Proxy) -> None:
 async def test_without_cryptography_the_port_is_plain_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(certificates, "find_spec", lambda _: None)
+    monkeypatch.setattr(front, "find_spec", lambda _: None)
     async with Proxy("127.0.0.1:1", "127.0.0.1:0") as proxy, grpc.aio.insecure_channel(proxy.address) as channel:
         await heartbeat(channel)
     assert "pip install cryptography" in caplog.text
 
 
 async def test_a_certificate_of_one_s_own_is_for_tls_alone_unless_plain_is_wanted(tmp_path: Path) -> None:
-    key, certificate = certificates.make_self_signed()
+    key, certificate = make_self_signed()
     (tmp_path / "key").write_bytes(key)
     (tmp_path / "cert").write_bytes(certificate)
     (tmp_path / "tls").write_text(f"tls.server.certPath={tmp_path}/cert\ntls.server.keyPath={tmp_path}/key\n")

@@ -5,19 +5,17 @@ from typing import Any
 
 import pytest
 
-from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError
+from rmq_core.client.routes import Route
 from rmq_core.proxy import lite_subscriptions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topic, check_lite_topics, lite_quota
-from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, Rate, broker_client_id
-from rmq_core.proxy.popped import Receipt, popped_lite_messages
+from rmq_core.proxy.messages import Receipt, popped_lite_messages
 from rmq_core.proxy.presence import client_of
-from rmq_core.proxy.receipts import Receipts
-from rmq_core.proxy.renewal import Renewal
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.sessions import Sessions
-from rmq_core.proxy.wire import rpc, v2
+from rmq_core.proxy.wire import StatusError, rpc, status_of, v2
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_core.remoting.bodies.pop import LiteSubscriptions

@@ -9,10 +9,9 @@ import pytest
 from rmq_core.client import Admin
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy.access import Caller as ProxyCaller
-from rmq_core.proxy.collector import NO_COLLECTOR
 from rmq_core.proxy.presence import split_report, version_of
 from rmq_core.proxy.routing import ClientActivity
-from rmq_core.proxy.sessions import Sessions
+from rmq_core.proxy.sessions import NO_COLLECTOR, Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies.clients import ProxiedClient
 from tests.proxy.conftest import Caller, named

@@ -8,7 +8,7 @@ import pytest
 
 from rmq_core.broker.tables.names import HALF_TOPIC
 from rmq_core.client import Admin
-from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.sending import TransactionId
 from rmq_core.proxy.server import Proxy

@@ -8,10 +8,10 @@ import pytest
 
 from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy import renewal as renewing
+from rmq_core.proxy import receipts
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.popped import Receipt
-from rmq_core.proxy.renewal import Renewal
+from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.receipts import Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.remoting.errors import RequestTimeoutError
 from rmq_core.remoting.pop import PopHandle, TopicKind
@@ -133,7 +133,7 @@ async def test_what_cannot_be_renewed_now_is_renewed_later_while_it_is_invisible
     one = receipt(invisible_ms=60_000)
     renewal.start("c", "g", "T", one)
     now_s = monotonic()
-    monkeypatch.setattr(renewing, "monotonic", lambda: now_s + 51)
+    monkeypatch.setattr(receipts, "monotonic", lambda: now_s + 51)
     broker.fails = lambda _: LOST
     renewal.renew_due()
     await settled(renewal)
@@ -142,7 +142,7 @@ async def test_what_cannot_be_renewed_now_is_renewed_later_while_it_is_invisible
     await settled(renewal)
     assert len(broker.asked) == 2
     broker.fails = lambda _: LOST
-    monkeypatch.setattr(renewing, "monotonic", lambda: now_s + 51 + 60)
+    monkeypatch.setattr(receipts, "monotonic", lambda: now_s + 51 + 60)
     renewal.renew_due()
     await settled(renewal)
     assert await taken(renewal, one) is None  # others may have it by now
@@ -178,7 +178,7 @@ async def test_what_gets_no_answer_is_renewed_again(renewal: Renewal) -> None:
 
 
 async def test_one_client_cannot_take_the_place_of_all(renewal: Renewal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewing, "_MOST_OF_CLIENT", 3)
+    monkeypatch.setattr(receipts, "_MOST_RENEWED_OF_CLIENT", 3)
     for number in range(5):
         renewal.start("c", "g", "T", receipt(number))
     renewal.start("other", "g", "T", receipt())

@@ -13,13 +13,11 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import brokers as proxied_brokers
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.collector import Collector
-from rmq_core.proxy.popped import Receipt
-from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
-from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.routing import ClientActivity
-from rmq_core.proxy.sessions import SILENT_S, Sessions
+from rmq_core.proxy.sessions import SILENT_S, Collector, Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.recall_handle import RecallHandle

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from rmq_core.client import Admin, Message, Producer
-from rmq_core.proxy.popped import Receipt
+from rmq_core.proxy.messages import Receipt
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.hashing import consistent_hash

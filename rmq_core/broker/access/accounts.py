@@ -56,13 +56,7 @@ class _Saved(BodyStruct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AccountTable:
-    """Users by name, and their policies, at one moment.
-
-    Attributes:
-        users: by name.
-        acls: lists of entries by user and type of policies.
-        entries: the same entries, parsed.
-    """
+    """Users by name, and their policies by user and type, both as they are saved and parsed."""
 
     users: dict[str, User]
     acls: dict[str, dict[str, list[PolicyEntryInfo]]]
@@ -85,11 +79,7 @@ class AccountTable:
             self.entries.pop(name, None)
 
     def put_policies(self, name: str, policies: list[PolicyInfo]) -> None:
-        """Add entries to a user's policies; an entry replaces that of the same type and resource.
-
-        Raises:
-            ResponseError: an invalid entry.
-        """
+        """Add or replace a user's entries, one for each type and resource. Raises ResponseError."""
         table = {kind: list(entries) for kind, entries in self.acls.get(name, {}).items()}
         for policy in policies:
             entries = table.setdefault(parse_policy_type(policy.policy_type or None), [])
@@ -141,20 +131,10 @@ class AccountTable:
 
 
 class Accounts:
-    """Users in force, with their file. A change is written first, and is in force afterwards.
-
-    Attributes:
-        table: users and policies in force.
-        version: number of changes of the table.
-        file: of the table.
-    """
+    """Users in force, with their file. A change is written first, and is in force afterwards."""
 
     def __init__(self, files: TableFiles) -> None:
-        """Load the users.
-
-        Raises:
-            StoreError: the file cannot be read, or is missing beside its ``.bak``.
-        """
+        """Load the users. Raises StoreError if the file cannot be read, or is missing beside its ``.bak``."""
         saved = _load(files)
         self.table = AccountTable(saved.users, saved.acls)
         self.version = 0
@@ -172,18 +152,10 @@ class Accounts:
 
     @property
     def users(self) -> dict[str, User]:
-        """The users in force, by name."""
         return self.table.users
 
     def create_super_users(self, credentials: Iterable[tuple[str, str]]) -> None:
-        """Create the super users of the settings, except existing names, before there are clients.
-
-        Args:
-            credentials: names and passwords.
-
-        Raises:
-            OptionError: there is no super user, who could create another.
-        """
+        """Create missing super users by name and password, before there are clients. Raises OptionError without any."""
         for name, password in credentials:
             if name not in self.users:
                 self.table.put_user(name, User(password=password, user_type=SUPER))
@@ -198,13 +170,9 @@ class Accounts:
         return self.table.entries.get(name, ())
 
     async def change(self, apply: Callable[[AccountTable], None]) -> None:
-        """Change users or policies one change at a time: write the changed table, then put the table in force.
+        """Change users or policies one change at a time: ``apply`` changes a copy, which is written and put in force.
 
-        Args:
-            apply: changes a copy of the table in force.
-
-        Raises:
-            ResponseError: from ``apply``, or the table cannot be written; then nothing has changed.
+        Raises ResponseError from ``apply``, or if the table cannot be written; then nothing has changed.
         """
         change = asyncio.ensure_future(self._change(apply))
         self._changes.add(change)

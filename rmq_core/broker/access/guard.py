@@ -1,5 +1,9 @@
 """Guard of a broker's request handlers: authentication of the sender, authorization of the user.
 
+Frequent refusals of a host are delayed, and too many close the connection. Permissions are checked on arrival, and
+again before a push and before the response to a parked request: meanwhile an administrator may withdraw the
+permission, disable or delete the user, or change the password.
+
 Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``; the refusals' words are the original's.
 """
 
@@ -9,13 +13,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, Accounts
-from rmq_core.broker.access.failures import Failures
-from rmq_core.broker.access.policies import Permission, decision, refusal
+from rmq_core.broker.access.policies import Action, Permission, decision, refusal, topic_permission
 from rmq_core.broker.access.required_permissions import RULES, Rule, rules_by_physical_offset, rules_of_light_queues
-from rmq_core.broker.access_settings import whitelist
-from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.config import BrokerConfig, whitelist
+from rmq_core.broker.tables.clients import Login
+from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -24,7 +27,31 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.codecs.record import StoredMessage
 
 audit = logging.getLogger("rmq.broker.audit")
+FREE_REFUSALS: Final = 50  # refusals of a host in a window; later ones are delayed
+MOST_REFUSALS: Final = 1000  # refusals after which the connection is closed
+REFUSAL_WAIT_S: Final = 0.5
+_REFUSAL_WINDOW_MS: Final = 60_000
+_MOST_REFUSED_HOSTS: Final = 10_000
 _MOST_DECISIONS: Final = 100_000
+
+
+class Failures:
+    """Refusals of each host in the current window."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._by_host: dict[str, tuple[int, int]] = {}  # count, and end of the window
+
+    def count(self, host: str) -> int:
+        """Count a refusal of a host; return the number in the window."""
+        now_ms = self._clock_ms()
+        count, end_ms = self._by_host.get(host, (0, 0))
+        if now_ms >= end_ms:
+            count, end_ms = 0, now_ms + _REFUSAL_WINDOW_MS
+        if len(self._by_host) >= _MOST_REFUSED_HOSTS:
+            self._by_host.clear()
+        self._by_host[host] = count + 1, end_ms
+        return count + 1
 
 
 class Guard:
@@ -44,9 +71,6 @@ class Guard:
         """Create a guard without cached decisions.
 
         Args:
-            accounts: users and policies.
-            cluster: name of the broker's cluster.
-            steady_ms: the steady clock.
             authorizes: whether policies are checked, or a login is enough.
             more_rules: in place of those of ``RULES``.
             open_codes: requests without login and policies.
@@ -112,7 +136,7 @@ class Guard:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
         error = self.first_refusal(name, rule(request, self._cluster), connection.remote_address)
         if error is not None:
-            if self._failures.count(_host(connection.remote_address)) <= failures.FREE:
+            if self._failures.count(_host(connection.remote_address)) <= FREE_REFUSALS:
                 _log_refusal(request, connection, error)
             raise error
 
@@ -174,10 +198,10 @@ class Guard:
     ) -> HandlerAnswer:
         """Refuse a request that is not authenticated; delay the refusal for a host with many refusals."""
         count = self._failures.count(_host(connection.remote_address))
-        if count <= failures.FREE:
+        if count <= FREE_REFUSALS:
             _log_refusal(request, connection, error)
             raise error
-        if count > failures.PATIENCE:
+        if count > MOST_REFUSALS:
             connection.close()
             return None
         return _refuse_later(error)
@@ -228,9 +252,71 @@ def guarded(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, H
 
 
 async def _refuse_later(error: ResponseError) -> RemotingCommand | None:
-    await asyncio.sleep(failures.WAIT_S)
+    await asyncio.sleep(REFUSAL_WAIT_S)
     raise error
 
 
 def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
     return not_supported(request)
+
+
+class PushRights:
+    """Permissions of connected clients; without users, each client has every permission."""
+
+    def __init__(self, guard: Guard | None) -> None:
+        """Use the guard of the broker's requests; None without users."""
+        self._guard = guard
+
+    def login(self, request: RemotingCommand) -> Login | None:
+        """Return the user of a request that has passed the guard; None for an unsigned request."""
+        guard = self._guard
+        if guard is None or not guard.is_signed(request.code):
+            return None
+        name = request.ext_fields[ACCESS_KEY]
+        return Login(name, guard.password(name))
+
+    def has_login(self, login: Login | None) -> bool:
+        """Return whether a user still exists, is enabled and has the same password; always True without users."""
+        guard = self._guard
+        return guard is None or (login is not None and guard.is_valid(login.name, login.password))
+
+    def may_receive(self, login: Login | None, address: str, permissions: Iterable[Permission]) -> bool:
+        """Return whether a user has all permissions now.
+
+        Args:
+            login: user who registered the client; None has no permissions, unless there are no users.
+            address: ``host:port`` of the client.
+        """
+        guard = self._guard
+        if guard is None:
+            return True
+        return (
+            login is not None
+            and self.has_login(login)
+            and guard.first_refusal(login.name, permissions, address) is None
+        )
+
+    def withdrawal_check(self, request: RemotingCommand, connection: Connection) -> Callable[[], None]:
+        """Return the check of a request to be parked, for a call before its response is sent.
+
+        The check raises ResponseError if the request would be refused now.
+        """
+        guard = self._guard
+        if guard is None or not guard.is_signed(request.code):
+            return _pass
+        name = request.ext_fields[ACCESS_KEY]
+        password, permissions, address = (
+            guard.password(name),
+            guard.required_permissions(request),
+            connection.remote_address,
+        )
+        return lambda: guard.check_parked(name, password, permissions, address)
+
+
+def publish_permission(topic: str) -> Permission:
+    """Return the permission to send to a topic: Pub, and for a retry topic Sub on its group."""
+    return topic_permission(topic, Action.SUB if topic.startswith(RETRY_PREFIX) else Action.PUB)
+
+
+def _pass() -> None:
+    return None

@@ -83,12 +83,9 @@ class Entry:
     """Entry of a policy.
 
     Attributes:
-        kind: of its resources.
         name: of the resource, or the prefix of names.
         is_prefix: whether ``name`` is a prefix; the empty prefix matches all names.
-        actions: that the entry decides.
         networks: of the clients; empty for all clients.
-        is_allowed: the decision.
     """
 
     kind: ResourceType
@@ -119,7 +116,6 @@ def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: 
 
     Args:
         policies: entries of the Custom policies, then those of the Default policies.
-        permission: required by the request.
         host: address of the client, without a port.
     """
     for entries in policies:
@@ -130,11 +126,7 @@ def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: 
 
 
 def parse_entry(info: PolicyEntryInfo) -> Entry:
-    """Parse an entry from an administrator.
-
-    Raises:
-        ResponseError: with the original's words (``AclInfo#validate``, ``PolicyEntry``).
-    """
+    """Parse an administrator's entry. Raises ResponseError in the words of ``AclInfo#validate``, ``PolicyEntry``."""
     kind, name, is_prefix = _parse_resource(info.resource)
     if not info.actions:
         raise refusal("The actions is empty.")

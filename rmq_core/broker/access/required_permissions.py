@@ -77,7 +77,6 @@ class NamedRule:
     permissions: Mapping[str, PermissionOf]
 
     def __call__(self, request: RemotingCommand, cluster: str) -> Iterator[Permission]:
-        """Return the permissions that a request requires."""
         return self.permissions_on(self.names(request, cluster))
 
     def permissions_on(self, names: Names) -> Iterator[Permission]:
@@ -155,7 +154,6 @@ def _cloned(request: RemotingCommand, _: str) -> Names:
 
 
 def _body(body_type: type[_Body], names_of: Callable[[_Body], Names]) -> Callable[[RemotingCommand, str], Names]:
-    """Read the names from a body."""
     return lambda request, _: names_of(decode_body(request.body, body_type, is_request=True))
 
 
@@ -349,9 +347,6 @@ def rules_by_physical_offset(message_at: Callable[[int], StoredMessage | None]) 
 
     Otherwise any consumer could read all messages: a send-back copies a message into the group's retry topic. And any
     sender could end all transactions.
-
-    Args:
-        message_at: reads the message at a physical offset.
     """
 
     def of_group(code: int, read_location: Callable[[RemotingCommand], tuple[str, int]]) -> Rule:

@@ -1,6 +1,8 @@
-"""Copy of a master's tables: topics, groups, consumer offsets and delay offsets.
+"""A slave: copies its master's topics, groups, consumer offsets and delay offsets, and refuses requests for masters.
 
-Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks``.
+Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks``; of refusals
+``SendMessageProcessor#rejectRequest``, ``NettyRemotingAbstract#processRequestCommand``, ``EndTransactionProcessor``,
+``RecallMessageProcessor``, ``AdminBrokerProcessor#resetOffsetInner``.
 """
 
 import asyncio
@@ -20,13 +22,36 @@ from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.configs import OffsetTable, SubscriptionGroups, TopicConfig, TopicConfigs, TopicsOfMaster
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as request_of
 from rmq_core.store.results import Arrival
 from rmq_formats.errors import FormatError
 
 _RETRY_S: Final = 3.0  # interval of retries while the master is unknown or does not respond
 _T = TypeVar("_T", bound=msgspec.Struct)
+BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+_REFUSED: Final = {
+    RequestCode.SEND_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
+    RequestCode.SEND_MESSAGE_V2: (ResponseCode.SYSTEM_BUSY, BUSY),
+    RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
+    RequestCode.CONSUMER_SEND_MSG_BACK: (ResponseCode.SYSTEM_BUSY, BUSY),
+    **dict.fromkeys(
+        (
+            RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION, RequestCode.POP_LITE_MESSAGE,
+            RequestCode.LITE_SUBSCRIPTION_CTL, RequestCode.TRIGGER_LITE_DISPATCH,
+        ),
+        (ResponseCode.NO_PERMISSION, "this broker is a slave: messages are popped from its master"),
+    ),
+    RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave"),
+    RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, operation is forbidden"),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: (
+        ResponseCode.SYSTEM_ERROR, "this slave keeps no flush offset of its master: it forces what it has itself"
+    ),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
+}  # fmt: skip
 
 
 class SlaveSync:
@@ -54,11 +79,9 @@ class SlaveSync:
             self._wake.set()
 
     def start(self) -> None:
-        """Start polling."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -124,12 +147,7 @@ class SlaveSync:
         adopt(decode_body(response.body, kind))
 
     def _adopt_topics(self, log_end: int, master_topics: TopicsOfMaster) -> None:
-        """Replace the topics by the master's.
-
-        Args:
-            log_end: end of this log before the master's response.
-            master_topics: the response.
-        """
+        """Replace the topics by the master's; ``log_end`` is the end of this log before the master's response."""
         topics = self._state.topics
         topics.adopt(
             TopicConfigs(data_version=master_topics.data_version, topic_config_table=master_topics.topic_config_table)
@@ -159,3 +177,15 @@ class SlaveSync:
                 log.info("the master has deleted the topic %(topic)s", {"topic": topic})
                 state.offsets.remove_topic(topic)
         self._dropped = dict(state.store.deleted_topics)
+
+
+def slave_refusals() -> dict[int, Handler]:
+    """Return handlers, by request code, that refuse requests for masters only."""
+    return {int(code): _refusal(*refusal) for code, refusal in _REFUSED.items()}
+
+
+def _refusal(code: ResponseCode, remark: str) -> Handler:
+    def refuse(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        return request.response(int(code), remark)
+
+    return refuse

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
-from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.metadata import LiteGroups
 from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import lite_queue_name

@@ -7,10 +7,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from rmq_core.broker.lite.dispatcher import LiteEventDispatcher
-from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
+from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
-from rmq_core.broker.lite.sharding import LiteSharding
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState

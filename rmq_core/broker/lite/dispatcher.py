@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable
 from random import randrange
 from typing import Final
 
-from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.metadata import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, LiteSubscriptionRegistry
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.slices import SLICE_S
@@ -36,7 +36,6 @@ class BackgroundTasks:
         self._running: dict[Hashable, asyncio.Task[None]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
-        """Return whether the task of a key runs."""
         return key in self._running
 
     def start(self, key: Hashable, work: Coroutine[None, None, None]) -> None:
@@ -53,7 +52,6 @@ class BackgroundTasks:
             log.error("work on lite topics failed: %(error)s", {"error": error}, exc_info=error)
 
     def close(self) -> None:
-        """Cancel all tasks."""
         for task in self._running.values():
             task.cancel()
 
@@ -101,7 +99,6 @@ class LiteEventDispatcher:
         self._assign_event(queue, clients, avoid)
 
     def _assign_event(self, queue: str, clients: list[LiteClient], avoid: LiteClient | None) -> None:
-        """Assign an event to one of the clients of a group."""
         count, now_ms, fallbacks = len(clients), self._state.steady_ms(), list[LiteClient]()
         if not count:
             return

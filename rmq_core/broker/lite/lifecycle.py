@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
-from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.metadata import LiteGroups
 from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.processors.acknowledge import await_write, respond_after_persist

@@ -20,8 +20,6 @@ class LiteClient:
     """Client with subscriptions to lite topics.
 
     Attributes:
-        client_id: its id.
-        group: its consumer group.
         parent: the topic of the children.
         connection: of the last subscription, from the client or its proxy; None after its end.
         login: user of the subscription; None without signatures.
@@ -54,12 +52,7 @@ def wildcard_name(parent: str, group: str) -> str:
 
 
 class LiteSubscriptionRegistry:
-    """Table of subscriptions.
-
-    Attributes:
-        clients: by id.
-        count: subscriptions of all clients.
-    """
+    """Table of subscriptions; ``count`` is that of all clients."""
 
     def __init__(self) -> None:
         self.clients: dict[str, LiteClient] = {}
@@ -146,7 +139,6 @@ class LiteSubscriptionRegistry:
         return self._members.get(queue, {}).get(group, [])
 
     def wildcard_clients(self, parent: str, group: str) -> list[LiteClient]:
-        """List the clients of a wildcard group."""
         return self.members(wildcard_name(parent, group), group)
 
     def is_of(self, connection: Connection) -> bool:

@@ -5,15 +5,12 @@ from typing import Final
 
 from rmq_core.broker.lite.acks import LiteAckProcessor
 from rmq_core.broker.lite.admin import LiteManagerProcessor
-from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
 from rmq_core.broker.lite.dispatcher import BackgroundTasks, LiteEventDispatcher
-from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.lifecycle import LiteLifecycleManager
-from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, PopLiteMessageProcessor
-from rmq_core.broker.lite.reader import LitePopReader
+from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding, Route
+from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, LitePopReader, PopLiteMessageProcessor
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
-from rmq_core.broker.lite.sharding import LiteSharding, Route
-from rmq_core.broker.lite.subscriptions import Subscriptions
+from rmq_core.broker.lite.subscriptions import LiteSubscriptionCtlProcessor, Subscriptions
 from rmq_core.broker.parked_requests import MOST_OF_KEY, ParkedRequests
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
@@ -48,12 +45,7 @@ class LiteService:
         self._notifications.wake(client_id)
 
     def handlers(self, base_handlers: Mapping[int, Handler], route: Route) -> dict[int, Handler]:
-        """Handlers by request code.
-
-        Args:
-            base_handlers: of a broker without lite topics; requests without a lite topic go to these handlers.
-            route: fetches a topic's route from the name servers.
-        """
+        """Return the handlers; requests without a lite topic go to ``base_handlers``."""
         state, sharding = self._state, LiteSharding(self._state, route)
         reader = LitePopReader(state, self._orders)
         admin = LiteManagerProcessor(
@@ -95,7 +87,6 @@ class LiteService:
         self._tasks.start("orders", self._exhaust(self._remove_deleted_groups()))
 
     def _remove_deleted_groups(self) -> Iterator[None]:
-        """Remove the pops of deleted groups."""
         for queue, group in self._orders.topic_groups():
             if group not in self._state.groups.table:
                 self._orders.remove(queue, group, 0)
@@ -117,5 +108,4 @@ class LiteService:
             pass
 
     def close(self) -> None:
-        """Stop all work."""
         self._tasks.close()

@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.metrics.lag import lag_families
-from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families
+from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families, lag_families
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.access.tls import ServerTls, TlsMode
 from rmq_core.remoting.errors import ListenError
@@ -24,14 +23,9 @@ _TIMEOUT_S: Final = 10.0  # Prometheus' default timeout
 
 @asynccontextmanager
 async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
-    """Run a broker and, beside it, the server of its metrics.
+    """Run a broker and the server of its metrics, at a port, 0 for a free one; no server if the port is None.
 
-    Args:
-        broker: started on entry, closed on exit.
-        port: of the metrics, 0 for a free one; None for no metrics.
-
-    Raises:
-        ListenError: the port cannot be listened on; also errors of the broker's start.
+    Raises ListenError, and the errors of the broker's start.
     """
     async with broker:
         if port is None:

@@ -12,8 +12,7 @@ from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
 from rmq_core.broker.processors.acknowledge import respond_after_persist
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
 from rmq_core.remoting.bodies.configs import MessageRequestMode, MessageRequestModes
 from rmq_core.remoting.bodies.pop import Allocation, Assignment, Assignments, QueryAssignment, averagely, by_circle
@@ -38,19 +37,9 @@ Route = Callable[[str], Awaitable[TopicRouteData | None]]
 
 
 class QueryAssignmentProcessor:
-    """Handlers of queue assignments, and the table of request modes.
-
-    Attributes:
-        file: of the request modes.
-    """
+    """Handlers of queue assignments, and the table of request modes."""
 
     def __init__(self, state: BrokerState, route: Route) -> None:
-        """Load the table.
-
-        Args:
-            state: of the broker.
-            route: fetches a topic's route from the name servers.
-        """
         self._state = state
         self._route = route
         self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # expiry time by the steady clock, and queues
@@ -94,7 +83,6 @@ class QueryAssignmentProcessor:
         return request.response()
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         self._pending.revert(since, until)
         self.file.changes += 1
         self.file.save()

@@ -16,10 +16,7 @@ _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for fu
 
 
 def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_id: int) -> SubscriptionGroupConfig:
-    """Return the group if the broker, the topic and the group permit to pop.
-
-    Raises:
-        ResponseError: the pop is not permitted.
+    """Return the group if the broker, the topic and the group permit to pop. Raises ResponseError.
 
     Source: ``PopMessageProcessor#processRequest``.
     """
@@ -55,12 +52,9 @@ def check_pop_group(state: BrokerState, group_name: str, topic_name: str, queue_
 
 
 def refuse_lmq_group(state: BrokerState, group: str) -> None:
-    """Refuse a group of light queues (LMQ).
+    """Refuse a group of light queues (LMQ). Raises ResponseError.
 
     Clients make up names of such groups, while POP has tables and a retry topic for each group.
-
-    Raises:
-        ResponseError: the group is one of light queues.
     """
     if state.groups.is_light(group):
         raise ResponseError(ResponseCode.NO_PERMISSION, f"[{group}] is a group of light queues (LMQ): let it pull")

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from rmq_core.broker.state import WallClock
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
-from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.store import MessageStore
 
@@ -49,7 +49,6 @@ class OrderInfo(BodyStruct, frozen=True, kw_only=True):
         return [self.o[0] + (distance if number else 0) for number, distance in enumerate(self.o)]
 
     def is_acknowledged(self, number: int) -> bool:
-        """Return whether the message of a number is acknowledged."""
         return bool(self.cm >> number & 1)
 
     def visible_ms(self, offset: int) -> int:
@@ -113,7 +112,6 @@ class ConsumerOrderInfo:
         return len(self._table)
 
     def topic_groups(self) -> list[tuple[str, str]]:
-        """List the pairs of topic and group."""
         return [(topic, group) for topic, _, group in (key.partition("@") for key in self._table)]
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
@@ -138,12 +136,7 @@ class ConsumerOrderInfo:
         return self._lead_ms(topic, group, queue_id) - self._clock_ms.lead_ms
 
     def free_queues(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
-        """Remove and return topic, group and queue id of queues that are free, as their messages are visible again.
-
-        Args:
-            now_ms: the time of the steady clock.
-            most: queues at most; the next call returns the rest.
-        """
+        """Remove and return topic, group and queue id of up to ``most`` free queues, by the steady clock's time."""
         queues: list[tuple[str, str, int]] = []
         while self._free_times and self._free_times[0][0] <= now_ms and (most is None or len(queues) < most):
             free_ms, topic, group, queue_id = heappop(self._free_times)
@@ -265,11 +258,7 @@ class ConsumerOrderInfo:
             self.remove(topic, group, queue_id)
 
     def auto_clean(self, exists: Callable[[str, str], bool]) -> None:
-        """Remove old pops, and those of deleted topics or groups; to be called periodically.
-
-        Args:
-            exists: whether a topic and a group exist.
-        """
+        """Remove old pops, and those of deleted topics or groups; to be called periodically."""
         now_ms, retained = self._clock_ms(), {}
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
@@ -290,6 +279,5 @@ class ConsumerOrderInfo:
             self._file.changes += 1
 
     def save(self) -> None:
-        """Write the file if the table has changed."""
         if self._file is not None and self._file.changes != self._file.written:
             self._file.save()

@@ -1,27 +1,268 @@
 """Pop requests (code 200050), with long polling where there are no messages.
 
+A pop reads the queues of a topic and of its retry topics, and writes a check point for each queue.
+
 Source: ``PopMessageProcessor``.
 """
 
 import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from rmq_core.broker.parked_requests import ANY_QUEUE, ParkedRequest, PopLongPolling, TopicGroup
 from rmq_core.broker.pop.checks import check_pop_group, parse_filter
-from rmq_core.broker.pop.reader import PopReader, PopResult
+from rmq_core.broker.pop.journal import PopJournal
+from rmq_core.broker.pop.order import ConsumerOrderInfo
+from rmq_core.broker.pop.records import CheckPoint, read_queue_offset
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import stats
+from rmq_core.broker.tables.attributes import MESSAGE_TYPE, PRIORITY, PRIORITY_FACTOR
+from rmq_core.broker.tables.consumer_offsets import NONE
+from rmq_core.broker.tables.subscription_filter import Filter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES, TopicKind, encode_offsets, encode_starts
+from rmq_core.remoting.pop import (
+    IN_ORDER,
+    MOST_INVISIBLE_MS,
+    MOST_MESSAGES,
+    PopHandle,
+    TopicKind,
+    encode_offsets,
+    encode_starts,
+    retry_topic,
+)
 from rmq_core.remoting.pop_requests import PopAnswer, PopMessage
+from rmq_core.store.results import GetResult, GetStatus, PutStatus, split_records
+from rmq_formats.codecs.layout import PROPERTY_POP_CK
+from rmq_formats.codecs.properties import encode_properties, parse_decimal
+from rmq_formats.codecs.record import decode_record, encode_record
+from rmq_formats.errors import FormatError
 
+ENOUGH_BYTES: Final = 1 << 20  # of a response; the last queue may add as much as one pull
+_PERCENT: Final = 100
+_FROM_LAST: Final = 1  # initMode of a group that begins with new messages
+OFFSET_MOVED: Final = (
+    GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL,
+    GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE,
+)  # fmt: skip
 _RETRY_FIRST: Final = 0.2  # of pops: ``popFromRetryProbability``
 _MOST_ATTEMPT_CHARS: Final = 255  # the file of pops in order contains the attempt's id
 _FOUND: Final = "FOUND"
+
+
+@dataclass(slots=True)
+class PopResult:
+    """Result of a pop so far.
+
+    Attributes:
+        revive_queue_id: queue of the check points; IN_ORDER for a pop in order.
+        starts: kind, queue id and start offset of each queue.
+        offsets: queue offsets of the messages, by kind and queue id.
+        order_counts: texts of ``orderCountInfo``.
+        size: of the messages, B.
+        rest: remaining messages of the queues read.
+        is_by_priority: queues are read from the highest number on, retry topics last.
+    """
+
+    max_count: int
+    pop_time_ms: int
+    revive_queue_id: int
+    bodies: list[bytes | memoryview] = field(default_factory=list)
+    starts: list[tuple[TopicKind, int, int]] = field(default_factory=list)
+    offsets: dict[tuple[TopicKind, int], list[int]] = field(default_factory=dict)
+    order_counts: list[str] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    rest: int = 0
+    is_by_priority: bool = False
+
+
+class PopReader:
+    """Reader of queues for pops."""
+
+    def __init__(self, state: BrokerState, journal: PopJournal, orders: ConsumerOrderInfo) -> None:
+        self._state = state
+        self._journal = journal
+        self._orders = orders
+        self._next_revive_queue = 0
+
+    def begin(self, fields: PopMessage) -> PopResult:
+        """Create the result of a new pop."""
+        revive_queue_id = IN_ORDER
+        if not fields.order:
+            revive_queue_id = self._next_revive_queue % self._journal.queue_count
+            self._next_revive_queue += 1
+        return PopResult(
+            fields.max_msg_nums, self._state.clock_ms(), revive_queue_id, is_by_priority=self._is_by_priority(fields)
+        )
+
+    def _is_by_priority(self, fields: PopMessage) -> bool:
+        """Return whether a pop reads by priority: the group's share of the pops of a topic with priorities.
+
+        Source: ``PopMessageProcessor#processRequest``, ``SubscriptionGroupConfig#getPriorityFactor`` of 5.4.
+        """
+        topic, group = self._state.topics.get(fields.topic), self._state.groups.table.get(fields.consumer_group)
+        if fields.order or topic is None or topic.attributes.get(MESSAGE_TYPE) != PRIORITY:
+            return False
+        factor = None if group is None else group.attributes.get(PRIORITY_FACTOR)
+        return random.randrange(_PERCENT) < parse_decimal(factor, _PERCENT)
+
+    def pop_topic(self, result: PopResult, fields: PopMessage, message_filter: Filter, kind: TopicKind) -> None:
+        """Pop messages of a topic, or of its retry topic of a kind, until the pop is full."""
+        name = retry_topic(fields.consumer_group, fields.topic, kind)
+        topic = self._state.topics.get(name)
+        if topic is None or (name not in self._state.topics.table and not self._state.store.max_offset(name, 0)):
+            return  # no offset is committed for a light queue without messages
+        count = topic.read_queue_nums
+        if kind is TopicKind.NORMAL and fields.queue_id >= 0:
+            queues: Iterable[int] = (fields.queue_id,)
+        else:
+            first = random.randrange(max(1, count))
+            rotated = ((first + number) % count for number in range(count))
+            queues = range(count - 1, -1, -1) if result.is_by_priority else rotated
+        for queue_id in queues:
+            self._pop_queue(result, fields, message_filter, kind, (name, queue_id))
+
+    def _pop_queue(
+        self, result: PopResult, fields: PopMessage, message_filter: Filter, kind: TopicKind, queue: tuple[str, int]
+    ) -> None:
+        store, group, (topic, queue_id) = self._state.store, fields.consumer_group, queue
+        from_last = fields.init_mode == _FROM_LAST and kind is TopicKind.NORMAL
+        offset = get_pop_offset(self._state, self._orders, topic, group, queue_id, from_last=from_last)
+        if (
+            result.count >= result.max_count
+            or result.size >= ENOUGH_BYTES
+            or (fields.order and self._orders.is_blocked(topic, group, queue_id, fields.attempt_id, result.pop_time_ms))
+        ):
+            result.rest += max(0, store.max_offset(topic, queue_id) - offset)
+            return
+        get_result = self._read(topic, queue_id, offset, result.max_count - result.count, message_filter)
+        if get_result.status in OFFSET_MOVED and get_result.next_offset != offset:
+            offset = get_result.next_offset
+            self._state.offsets.commit(topic, group, queue_id, offset)
+            get_result = self._read(topic, queue_id, offset, result.max_count - result.count, message_filter)
+        if get_result.status is not GetStatus.FOUND:
+            if get_result.status in OFFSET_MOVED and get_result.next_offset != offset:
+                self._state.offsets.commit(topic, group, queue_id, get_result.next_offset)
+            result.rest += max(0, get_result.max_offset - get_result.next_offset)
+            return
+        records = list(split_records(get_result.slices))
+        offsets = [read_queue_offset(record, topic) for record in records]
+        if fields.order:
+            counts = self._orders.record_pop(
+                topic, group, queue_id, offsets, fields.attempt_id, result.pop_time_ms, fields.invisible_time
+            )
+            result.order_counts += [f"{int(kind)} qo{queue_id}%{popped} {times}" for popped, times in counts.items()]
+            result.order_counts.append(f"{int(kind)} {queue_id} {min(counts.get(popped, 0) for popped in offsets)}")
+            self._state.offsets.commit(topic, group, queue_id, offset)
+        elif not self._put_checkpoint(result, fields, queue, offset, offsets, get_result.next_offset):
+            result.rest += max(0, get_result.max_offset - offset)
+            return
+        self._add_records(result, fields, kind, queue_id, offset, offsets, records)
+        result.rest += max(0, get_result.max_offset - get_result.next_offset)
+
+    def _read(self, topic: str, queue_id: int, offset: int, most: int, message_filter: Filter) -> GetResult:
+        return self._state.store.get(
+            topic, queue_id, offset, most, tags_codes=message_filter.tags_codes, matches=message_filter.matches,
+            may_match_unit=message_filter.may_match_unit,
+        )  # fmt: skip
+
+    def _put_checkpoint(
+        self,
+        result: PopResult,
+        fields: PopMessage,
+        queue: tuple[str, int],
+        offset: int,
+        offsets: list[int],
+        next_offset: int,
+    ) -> bool:
+        """Append the check point of a queue, and commit the offset after it; False if the store refuses writes."""
+        topic, queue_id = queue
+        point = CheckPoint(
+            bn=self._state.config.broker_name, c=fields.consumer_group, d=[popped - offset for popped in offsets],
+            it=fields.invisible_time, n=len(offsets), pt=result.pop_time_ms, q=queue_id,
+            revive_time=result.pop_time_ms + fields.invisible_time, so=offset, t=topic,
+        )  # fmt: skip
+        try:
+            status = self._journal.put_checkpoint(point, result.revive_queue_id).status
+        except ResponseError:  # too many due timer messages: the messages of other queues must reach the consumer
+            return False
+        if status is not PutStatus.PUT_OK:
+            return False
+        self._state.offsets.commit(topic, fields.consumer_group, queue_id, next_offset)
+        return True
+
+    def _add_records(
+        self, result: PopResult, fields: PopMessage, kind: TopicKind, queue_id: int, offset: int, offsets: list[int],
+        records: list[memoryview],
+    ) -> None:  # fmt: skip
+        result.starts.append((kind, queue_id, offset))
+        result.offsets[kind, queue_id] = offsets
+        result.count += len(records)
+        size = sum(map(len, records))
+        result.size += size
+        if kind is TopicKind.NORMAL:
+            result.bodies += records
+        else:
+            broker = self._state.config.broker_name
+            for message_offset, record in zip(offsets, records, strict=True):
+                handle = PopHandle(
+                    offset,
+                    result.pop_time_ms,
+                    fields.invisible_time,
+                    result.revive_queue_id,
+                    kind,
+                    broker,
+                    queue_id,
+                    message_offset,
+                )
+                result.bodies.append(_restore_topic(record, fields.topic, handle))
+        key = f"{fields.topic}@{fields.consumer_group}"
+        self._state.stats.count_messages(stats.GOT, key, len(records), size)
+
+
+def get_pop_offset(
+    state: BrokerState, orders: ConsumerOrderInfo, topic: str, group: str, queue_id: int, *, from_last: bool
+) -> int:
+    """Return the queue offset at which a pop begins; commit the first offset of a new group.
+
+    Args:
+        orders: last pops in order; a reset of the offset removes the queue's.
+        from_last: a group without offset begins with the last message, not with the first, unless the queue is new.
+    """
+    store = state.store
+    reset = state.offsets.pop_reset(topic, group, queue_id)
+    if reset is not None:
+        orders.remove(topic, group, queue_id)
+        return reset
+    offset = state.offsets.get(topic, group, queue_id)
+    if offset != NONE:
+        return offset
+    offset = store.min_offset(topic, queue_id)
+    if from_last:
+        is_young = offset == 0 and store.is_in_memory(topic, queue_id, 0)
+        offset = 0 if is_young else max(0, store.max_offset(topic, queue_id) - 1)
+    state.offsets.commit(topic, group, queue_id, offset)
+    return offset
+
+
+def _restore_topic(record: memoryview, topic: str, handle: PopHandle) -> bytes | memoryview:
+    """Convert a record of a retry topic for its consumer: original topic, and handle as a property."""
+    try:
+        message = decode_record(record, verify_crc=False)
+    except FormatError:  # the consumer cannot read the record either, which returns until its last try
+        return record
+    properties = message.properties | {PROPERTY_POP_CK: handle.encode()}
+    stored = replace(message.to_store(), topic=topic, properties_bytes=encode_properties(properties))
+    return encode_record(
+        stored, queue_offset=message.queue_offset, physical_offset=message.recorded_physical_offset,
+        store_timestamp_ms=message.store_timestamp_ms,
+    )  # fmt: skip
 
 
 class PopMessageProcessor:

@@ -110,7 +110,6 @@ class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Key of the check point."""
         return self.t, self.c, self.q, self.so, self.pt, self.bn
 
     @property
@@ -138,11 +137,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_pop_record(tag: str | None, body: bytes) -> Record:
-    """Decode the body of a message in the revive topic.
-
-    Raises:
-        DecodeError: the body or the tag is invalid.
-    """
+    """Decode the body of a message in the revive topic. Raises DecodeError for an invalid body or tag."""
     if tag in (ACK, BATCH_ACK):
         return decode_body(body, Acknowledgement)
     if tag != CHECKPOINT:

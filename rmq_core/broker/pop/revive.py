@@ -14,8 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from rmq_core.broker.pop.journal import PopJournal
-from rmq_core.broker.pop.outstanding import EarlyAcks, OutstandingPop
+from rmq_core.broker.pop.journal import EarlyAcks, OutstandingPop, PopJournal
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record, get_queue_offset
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
@@ -51,11 +50,7 @@ class TimerBacklog(Protocol):
 
 
 class ReviveQueue:
-    """Queue of the revive topic.
-
-    Attributes:
-        points: unfinished check points, by key, in the queue's order.
-    """
+    """Queue of the revive topic; ``points`` has unfinished check points by key, in the queue's order."""
 
     def __init__(self, state: BrokerState, journal: PopJournal, timers: TimerBacklog, queue_id: int) -> None:
         self.points: dict[Key, CheckPoint] = {}
@@ -276,7 +271,6 @@ class PopReviveService:
                 return
 
     def close(self) -> None:
-        """Stop working."""
         self._is_closed = True
         if self._more is not None:
             self._more.cancel()

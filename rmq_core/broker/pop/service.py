@@ -6,8 +6,7 @@ from rmq_core.broker.pop.assignment import QueryAssignmentProcessor, Route
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.polling import PollingProcessor
-from rmq_core.broker.pop.pop_message import PopMessageProcessor
-from rmq_core.broker.pop.reader import PopReader
+from rmq_core.broker.pop.pop_message import PopMessageProcessor, PopReader
 from rmq_core.broker.pop.revive import PopReviveService, TimerBacklog
 from rmq_core.broker.processors.acknowledge import DurableResponder
 from rmq_core.broker.state import BrokerState
@@ -15,20 +14,10 @@ from rmq_core.remoting.connection import Handler
 
 
 class PopService:
-    """POP of a broker.
-
-    Attributes:
-        polls: requests that wait for messages.
-        orders: last pops in order.
-    """
+    """POP of a broker."""
 
     def __init__(self, state: BrokerState, timers: TimerBacklog | None) -> None:
-        """Load the last pops in order.
-
-        Args:
-            state: of the broker.
-            timers: None without timer messages, or at a slave: then there is no revival.
-        """
+        """Load the last pops in order. Without ``timers``, as at a slave, there is no revival."""
         self._state = state
         self.polls = PopLongPolling(state)
         self.orders = ConsumerOrderInfo(state.files, state.store, state.clock_ms, state.steady_ms)
@@ -36,12 +25,6 @@ class PopService:
         self._reviver = None if timers is None else PopReviveService(state, self._journal, timers)
 
     def handlers(self, responder: DurableResponder, route: Route) -> dict[int, Handler]:
-        """Return the handlers by request code.
-
-        Args:
-            responder: delays responses until messages are durable.
-            route: fetches a topic's route from the name servers.
-        """
         reader = PopReader(self._state, self._journal, self.orders)
         return {
             **PopMessageProcessor(self._state, reader, self.polls).handlers(),

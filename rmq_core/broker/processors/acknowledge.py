@@ -7,11 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from rmq_core.broker.replication import DiskWaiters
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
-from rmq_core.broker.tables.pending_changes import WrittenTable
-from rmq_core.broker.tables.table_file import TableFile
-from rmq_core.broker.tables.waiters import DiskWaiters
+from rmq_core.broker.tables.table_file import TableFile, WrittenTable
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer, awaited, drop
 from rmq_core.remoting.errors import ResponseError
@@ -22,11 +21,7 @@ _WRITE_TIMEOUT_S: Final = 5.0
 
 
 class DurableResponder:
-    """Delay of responses until their messages are durable.
-
-    Attributes:
-        must_wait: responses wait for flush or replication.
-    """
+    """Delay of responses until messages are durable; ``must_wait`` is True with flush or replication."""
 
     def __init__(self, state: BrokerState, waiters: DiskWaiters, failure: Callable[[PutStatus], ResponseError]) -> None:
         """Use ``failure`` for the error response while the disk is broken."""
@@ -43,14 +38,7 @@ class DurableResponder:
     def respond_when_durable(
         self, request: RemotingCommand, response: RemotingCommand, result: PutResult, *, waits: bool = True
     ) -> Awaitable[RemotingCommand]:
-        """Return the response after a message and the names of all current topics are durable.
-
-        Args:
-            request: of the sender.
-            response: of success.
-            result: of the message's successful append.
-            waits: whether to wait for flush and replication.
-        """
+        """Return the response once all current topics and, if ``waits``, a message are durable."""
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
 
         def set_response(response: RemotingCommand) -> None:

@@ -1,9 +1,15 @@
-"""Client heartbeats, group membership and queue locks (request codes 34, 35, 38, 41, 42, 46).
+"""Client heartbeats, group membership and queue locks (request codes 34, 35, 38, 41, 42, 46, and ours 900034).
 
-Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGroup``, ``AdminBrokerProcessor``.
+Administrators see a proxy's clients with their own addresses, languages and versions. The original's proxy in local
+mode adds clients to the broker's tables; in cluster mode its brokers have no such clients. Here the proxy reports new,
+changed and closed clients on its connection; the end of the connection removes all of them.
+
+Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGroup``, ``AdminBrokerProcessor``; of a
+proxy ``ClientActivity#registerConsumer``, ``#registerProducer``.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -14,7 +20,7 @@ from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.clients import Client, ConsumerGroup, Peer, Proxied, silent
+from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, silent
 from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
 from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies.clients import (
@@ -26,10 +32,13 @@ from rmq_core.remoting.bodies.clients import (
     LockBatchResponse,
     LongHeartbeat,
     ProducerData,
+    ProxiedClient,
+    ProxiedClients,
 )
 from rmq_core.remoting.bodies.codec import decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
@@ -38,6 +47,8 @@ from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
 
 _AT_ONCE_BYTES: Final = 2048  # of a heartbeat's body; longer ones are handled in time slices
+log = logging.getLogger("rmq.broker.clients")
+_MOST_PROXIED: Final = 100_000  # clients of one proxy, whose own limit is no higher
 
 
 class ClientManageProcessor:
@@ -237,3 +248,70 @@ class ClientManageProcessor:
         groups = [*(group.clients for group in state.consumers.groups.values()), *state.producers.groups.values()]
         for connection in silent(groups, before_ms):
             connection.abort()
+
+
+class ProxiedClientProcessor:
+    """Handler of the clients that proxies report."""
+
+    def __init__(self, state: BrokerState, client_manager: ClientManageProcessor) -> None:
+        self._state = state
+        self._client_manager = client_manager
+        self._of: dict[Connection, dict[int, Client]] = {}  # by the number in the proxy
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PROXIED_CLIENTS: self.update_clients}
+
+    async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Update the clients of a proxy (PROXIED_CLIENTS)."""
+        report = decode_body(request.body, ProxiedClients, is_request=True)
+        members = self._of.setdefault(connection, {})
+        login = self._state.rights.login(request)
+        await self._state.slices.collect(self._apply_report(report, connection, members, login))
+        if connection.is_closing:  # closed meanwhile
+            self.disconnected(connection)
+        return request.response()
+
+    def _apply_report(
+        self, report: ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
+    ) -> Iterator[None]:
+        for number in report.gone:
+            self._remove(members, number)
+            yield
+        for data in report.clients:
+            if data.number not in members and len(members) >= _MOST_PROXIED:
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MOST_PROXIED} clients at most")
+            yield from self._register(data, connection, members, login)
+        now_ms = self._state.steady_ms()
+        for client in list(members.values()):
+            client.heartbeat_ms = now_ms
+            yield
+
+    def _register(
+        self, data: ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
+    ) -> Iterator[None]:
+        """Register a client in its current groups; an invalid client does not affect the other clients."""
+        self._remove(members, data.number)
+        proxied = Proxied(connection, data.client_addr, lambda: self._remove(members, data.number))
+        client = Client(proxied, data.client_id, data.language, data.version, self._state.steady_ms(), login)
+        members[data.number] = client
+        try:
+            self._client_manager.check_expressions(data.consumer_data_set)
+            yield from self._client_manager.join(client, data.producer_data_set, data.consumer_data_set)
+        except ResponseError as error:
+            log.info("a client behind a proxy, %(id)s: %(error)s", {"id": data.client_id, "error": error.remark})
+
+    def _remove(self, members: dict[int, Client], number: int) -> None:
+        client = members.pop(number, None)
+        if client is not None:
+            self._client_manager.disconnected(client.connection)
+
+    def disconnected(self, connection: Connection) -> None:
+        """Remove all clients of a proxy after the end of its connection."""
+        members = self._of.pop(connection, None)
+        if members:
+            self._state.slices.collect(self._remove_all(members))
+
+    def _remove_all(self, members: dict[int, Client]) -> Iterator[None]:
+        for number in list(members):
+            self._remove(members, number)
+            yield

@@ -14,13 +14,13 @@ from rmq_core.broker.tables import stats
 from rmq_core.broker.transaction.half import (
     CHECK_TIMES,
     HalfRecord,
+    OpMessageWriter,
     decode_half_record,
     is_transaction,
     put_committed,
     put_half_again,
     real_queue,
 )
-from rmq_core.broker.transaction.op_writer import OpMessageWriter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -100,11 +100,7 @@ class EndTransactionProcessor:
         return self._state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset) > immunity_ms
 
     def _commit(self, half: HalfRecord, properties: dict[str, str]) -> PutResult:
-        """Store a committed message in its real topic.
-
-        Raises:
-            ResponseError: the store refuses the message, which remains a half message.
-        """
+        """Store a committed message in its real topic. Raises ResponseError if it remains a half message."""
         state, queue = self._state, real_queue(properties)
         if queue is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")

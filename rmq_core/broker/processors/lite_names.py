@@ -30,11 +30,7 @@ _Send = TypeVar("_Send", bound=SendMessage)
 
 
 def lite_queue_name(parent: str, child: str) -> str:
-    """Return the name of the light queue of a lite topic.
-
-    Raises:
-        ValueError: invalid name of a lite topic.
-    """
+    """Return the name of the light queue of a lite topic. Raises ValueError."""
     queue = lite_queue(parent, child)
     if len(child) > _MOST_CHARS or _CHILD.fullmatch(child) is None or not is_lmq(queue):
         raise ValueError(f"{child[:_SHOWN_CHARS]!r} cannot be a lite topic of {parent[:_SHOWN_CHARS]}")
@@ -82,12 +78,7 @@ def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues
 def check_names_no_child(topic: str, names: list[str]) -> None:
     """Refuse a message that names the light queue of a lite topic: permission was checked for the message's topic only.
 
-    Args:
-        topic: of the message.
-        names: of the light queues in the message's properties.
-
-    Raises:
-        ResponseError: a name belongs to a lite topic. The original stores the message there.
+    The original stores the message there. Raises ResponseError.
     """
     child = next((name for name in (topic, *names) if name.startswith(LITE_PREFIX)), None)
     if child is not None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from rmq_core.broker.cluster.slave_refusals import BUSY
+from rmq_core.broker.cluster.slave_sync import BUSY
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.parked_requests import ParkedRequest, PullLongPolling
 from rmq_core.broker.processors.lite_names import parse_lite_queue
@@ -268,11 +268,7 @@ class PullMessageProcessor:
 
 
 def check_expression_size(size: int, config: BrokerConfig) -> None:
-    """Refuse expressions of too many characters.
-
-    Raises:
-        ResponseError: the error response.
-    """
+    """Refuse expressions of too many characters. Raises ResponseError."""
     if size > config.max_expression_chars:
         remark = (
             f"an expression of {size} characters, which is more than maxExpressionChars={config.max_expression_chars}"

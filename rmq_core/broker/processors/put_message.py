@@ -11,9 +11,9 @@ from rmq_core.broker.processors.lite_names import check_names_no_child, with_lit
 from rmq_core.broker.processors.recall import encode_recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.broker.tables.timer_admission import drop as drop_times
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
-from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
 from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
@@ -95,8 +95,6 @@ class WriteResult(NamedTuple):
     """Result of storing a client's message.
 
     Attributes:
-        queue_id: of the message's queue.
-        result: of the successful append.
         uniq_key: id from the producer or the broker; None for a batch without one.
         waits: whether the sender waits for flush and replication.
         recall_handle: handle for a recall; None for other than timer messages.
@@ -112,11 +110,7 @@ class WriteResult(NamedTuple):
 
 
 class MessageWriter:
-    """Writer of client messages.
-
-    Attributes:
-        marks: properties added to each message, and returned to the sender.
-    """
+    """Writer of client messages; ``marks`` are properties added to each message, and returned to the sender."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         self._state = state
@@ -130,16 +124,7 @@ class MessageWriter:
         self._uniq_keys = UniqKeys()
 
     def store(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> WriteResult:
-        """Store a message or a batch.
-
-        Args:
-            request: with the body.
-            connection: of the sender.
-            fields: of the request.
-
-        Raises:
-            ResponseError: the message is refused.
-        """
+        """Store a message or a batch. Raises ResponseError."""
         state, name = self._state, fields.topic
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
@@ -396,11 +381,7 @@ class MessageWriter:
 
 
 def _read_delay_level(properties: dict[str, str]) -> int:
-    """Return the delay level in a message's properties; 0 without one.
-
-    Raises:
-        ResponseError: the property is not a number.
-    """
+    """Return the delay level in a message's properties; 0 without one. Raises ResponseError."""
     text = properties.get(PROPERTY_DELAY, "0")
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"the property {PROPERTY_DELAY} is not a number")

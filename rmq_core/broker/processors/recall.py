@@ -36,12 +36,7 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
 def encode_recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """Return the handle for a recall of a message; None for a retry or other than a timer message.
-
-    Args:
-        properties: of the stored message.
-        broker_name: the broker's.
-    """
+    """Return the handle for a recall of a message; None for a retry or other than a timer message."""
     due_ms, topic = parse_decimal(properties.get(PROPERTY_OUT_MS), 0), properties.get(PROPERTY_REAL_TOPIC)
     uniq_key = properties.get(PROPERTY_UNIQ_KEY)
     if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
@@ -93,11 +88,7 @@ class RecallMessageProcessor:
         return delete_key(handle.topic, handle.uniq_key) if has_topic else handle.uniq_key
 
     def _parse_handle(self, fields: RecallMessage) -> RecallHandle:
-        """Return the valid handle of a request.
-
-        Raises:
-            ResponseError: recalls are switched off, or the handle is invalid for this topic, broker and time.
-        """
+        """Return the handle of a recall. Raises ResponseError if recalls are switched off, or for an invalid handle."""
         state, config = self._state, self._state.config
         if not config.recall_message_enable:
             raise ResponseError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")

@@ -1,12 +1,9 @@
-"""Request-reply: a reply message is pushed to the requesting client, and stored.
-
-Source: ``ReplyMessageProcessor``.
-"""
+"""Request-reply: a reply message is pushed to the requesting client, and stored. Source: ``ReplyMessageProcessor``."""
 
 from typing import Final
 
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.access.policies import Action, topic_permission
-from rmq_core.broker.access.push_rights import publish_permission
 from rmq_core.broker.processors.put_message import MessageWriter
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client

@@ -1,20 +1,42 @@
-"""Send requests for single messages and batches (codes 10, 310, 320).
+"""Send requests: messages, batches (codes 10, 310, 320), and messages that consumers send back (36).
 
-Source: ``SendMessageProcessor``.
+Messages that come back are stored again for a retry, or as dead letters.
+
+Source: ``SendMessageProcessor``, ``AbstractSendMessageProcessor#consumerSendMsgBack``.
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.lite_names import leave_child
 from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
 from rmq_core.broker.state import BrokerState
-from rmq_core.remoting.codes import RequestCode
+from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.timer_admission import DelayLevels
+from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
+from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand, encode_json
-from rmq_core.remoting.requests import SendMessage, SendMessageV2
-from rmq_formats.codecs.layout import PROPERTY_REPLY_TO_CLIENT
+from rmq_core.remoting.requests import SendBackFields, SendMessage, SendMessageV2
+from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.layout import (
+    FLAG_INNER_BATCH,
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REPLY_TO_CLIENT,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT,
+)
+from rmq_formats.codecs.paths import is_safe_topic
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import StoredMessage
+
+_FIRST_LEVEL: Final = 3  # of a first retry: 10 s by default
 
 
 class SendMessageProcessor:
@@ -91,3 +113,93 @@ class SendMessageProcessor:
             b',"batchUniqId":' + encode_json(stored.batch_key) if stored.batch_key else b"",
         )
         return request.response(ext_fields=fields)
+
+
+class SendBackProcessor:
+    """Handler of CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(self, state: BrokerState, levels: DelayLevels, responder: DurableResponder) -> None:
+        self._state = state
+        self._levels = levels
+        self._responder = responder
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, request: RemotingCommand, _: Connection) -> HandlerAnswer:
+        """Store a failed message again (CONSUMER_SEND_MSG_BACK, 36); respond when durable, unlike the original."""
+        fields = read_fields(request, SendBackFields)
+        state = self._state
+        group = state.groups.find(fields.group, state.config.auto_create_subscription_group)
+        if group is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {fields.group}"
+            )
+        if not state.config.broker_permission & names.PERM_WRITE:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden")
+        if group.retry_queue_nums <= 0:
+            return request.response()
+        retry_topic = names.retry_topic(fields.group)
+        if state.groups.is_light(fields.group) and retry_topic not in state.topics.table:
+            self._check_light(retry_topic)
+        topic = state.topics.make(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
+        if not topic.perm & names.PERM_WRITE:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        message = state.store.message(fields.offset)
+        if message is None or not _has_id(message, fields.origin_msg_id):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
+        result = self._put(message, fields, group, _max_retries(request, fields, group))
+        if self._responder.must_wait or state.topics.unwritten:
+            return self._responder.respond_when_durable(request, request.response(), result)
+        return request.response()
+
+    def _check_light(self, retry_topic: str) -> None:
+        """Refuse a new retry topic for a group of light queues, whose name the client made up."""
+        if not is_safe_topic(retry_topic):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"there cannot be a topic {retry_topic}")
+        if self._state.topics.is_full:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"too many topics to make {retry_topic}")
+
+    def _put(
+        self, message: StoredMessage, fields: SendBackFields, group: SubscriptionGroupConfig, most_retries: int
+    ) -> PutResult:
+        """Store a message for a retry or as a dead letter."""
+        state = self._state
+        if (
+            message.sys_flag & FLAG_INNER_BATCH
+        ):  # the consumer sends back single messages. ``HookUtils#checkInnerBatch``
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, PutStatus.MESSAGE_ILLEGAL.value)
+        properties = message.properties
+        properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[PROPERTY_WAIT] = "false"
+        if message.reconsume_times >= most_retries or fields.delay_level < 0:
+            topic, queue_id = state.topics.make(names.dlq_topic(fields.group), 1).topic_name, 0
+            properties[PROPERTY_DELAY] = "0"
+            leave_child(properties)
+        else:
+            level = fields.delay_level or _FIRST_LEVEL + message.reconsume_times
+            topic, queue_id = names.retry_topic(fields.group), random.randrange(group.retry_queue_nums)
+            topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
+        result = state.store.appender.put(
+            topic, queue_id, message.body, encode_properties(properties), message.born_timestamp_ms,
+            message.born_host.to_bytes(), state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
+        if result.status is not PutStatus.PUT_OK:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
+        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[PROPERTY_RETRY_TOPIC]}@{fields.group}", 1)
+        return result
+
+
+def _has_id(message: StoredMessage, msg_id: str | None) -> bool:
+    """Return whether a message has the consumer's id: a log that lost its tail may have another one there."""
+    return not msg_id or message.uniq_key is None or msg_id in (message.uniq_key, message.msg_id)
+
+
+def _max_retries(request: RemotingCommand, fields: SendBackFields, group: SubscriptionGroupConfig) -> int:
+    if request.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
+        return fields.max_reconsume_times
+    return group.retry_max_times

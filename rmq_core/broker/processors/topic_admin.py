@@ -1,7 +1,4 @@
-"""Administration of topics (codes 17, 18, 21, 202, 215, 300, 305, 351).
-
-Source: ``AdminBrokerProcessor``.
-"""
+"""Administration of topics (codes 17, 18, 21, 202, 215, 300, 305, 351). Source: ``AdminBrokerProcessor``."""
 
 import asyncio
 import logging
@@ -187,8 +184,6 @@ class TopicAdmin:
         """Delete queues and consumer offsets of topics that the file of topics has no more.
 
         Args:
-            topics: their names.
-            configs: their configurations.
             end: of the log, as the topics were removed.
             deleted: gets the result.
             is_written: whether the file is written; else the topics come back.

@@ -88,15 +88,9 @@ OF_GROUPS: Final[Attributes] = {  # others that a file has stay
 def apply_attribute_changes(
     attributes: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Apply changes to the attributes of a topic or group.
+    """Apply changes to the attributes of a topic or group, None for a new one. Raises ResponseError.
 
-    Args:
-        attributes: the known attributes, by name.
-        before: current values; None for a new topic or group.
-        changes: values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
-
-    Raises:
-        ResponseError: a change that is not allowed.
+    Changes are values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
 
     Source: ``AttributeUtil#alterCurrentAttributes``.
     """
@@ -118,7 +112,6 @@ def apply_attribute_changes(
 
 
 def _check(attributes: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
-    """Refuse a change that is not allowed."""
     if before is None and sign != ADD:
         raise _refusal(f"only add attribute is supported while creating topic. key: {key}")
     if sign not in (ADD, DELETE):

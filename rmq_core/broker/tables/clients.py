@@ -1,30 +1,37 @@
-"""Connected producers and consumers by group, as their heartbeats register them.
+"""Connected clients by group, as their heartbeats register them, their queue locks, and requests that wait for a reply.
 
-Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
+A lock says which client alone may consume a queue. Replies go to the user and the connection that sent a request: a
+reply names its requester by a client id, which anybody may say of himself.
+
+Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``, ``RebalanceLockManager``.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import ReferenceType, ref
 
 from rmq_core.remoting.bodies.clients import ConsumerData, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ConnectionLostError, ResponseError
 from rmq_core.remoting.header import RemotingCommand
+from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
+from rmq_formats.codecs.properties import decode_properties
 
 MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection: a proxy's are all topics of its clients' transactions
 _MOST_NAME_CHARS: Final = 255
+_MOST_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
+_MOST_ID_CHARS: Final = 512
+LOCK_LIFE_MS: Final = 60_000  # a lock that its owner does not renew for so long is free
+LOCK_BYTES: Final = 512  # what a lock takes, without its owner's client id
+_MOST_LOCK_BYTES: Final = 256 << 20  # of all locks: some 450,000
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The user who has signed a request.
-
-    Attributes:
-        name: of the user.
-        password: that the request was signed with.
-    """
+    """The user who has signed a request."""
 
     name: str
     password: str = field(repr=False)
@@ -32,13 +39,7 @@ class Login:
 
 @dataclass(eq=False, slots=True)
 class Proxied:
-    """Connection of a client that has its own connection to a proxy only.
-
-    Attributes:
-        proxy: the connection to the proxy.
-        remote_address: of the client, from the proxy.
-        on_abort: removes the client.
-    """
+    """Connection of a client that has its own connection to a proxy only."""
 
     proxy: Connection
     remote_address: str
@@ -72,7 +73,6 @@ class Proxied:
         raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
 
     def abort(self) -> None:
-        """Remove the client."""
         self.on_abort()
 
 
@@ -84,9 +84,7 @@ class Client:
     """Connected client, as a member of a group.
 
     Attributes:
-        connection: to it.
         client_id: the id that it has given itself.
-        language: what it is written in.
         version: its RocketMQ version, an ordinal.
         heartbeat_ms: time of the last heartbeat, by the steady clock.
         login: user of the heartbeat; None without signatures.
@@ -102,14 +100,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """Consumer group with connected members, and its subscriptions.
-
-    Attributes:
-        name: of the group.
-        data: what the last heartbeat said of it.
-        clients: its members.
-        subscriptions: by topic.
-    """
+    """Consumer group with connected members, and its subscriptions; ``data`` is of the last heartbeat."""
 
     name: str
     data: ConsumerData
@@ -134,12 +125,7 @@ class ConsumerGroup:
 
 
 class Consumers:
-    """The consumer groups with connected members.
-
-    Attributes:
-        groups: by name.
-        on_members_change: called with a group whose members, or their topics, have changed.
-    """
+    """Consumer groups with members; ``on_members_change`` gets a group whose members or topics have changed."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
@@ -165,7 +151,6 @@ class Consumers:
         self._names.setdefault(client.connection, {})[group.name] = None
 
     def unregister(self, group_name: str, connection: Peer) -> None:
-        """Remove a member from a group."""
         group = self.groups.get(group_name)
         if group is None or group.clients.pop(connection, None) is None:
             return
@@ -193,11 +178,7 @@ class Consumers:
 
 
 class Producers:
-    """The producer groups with connected members.
-
-    Attributes:
-        groups: members by group.
-    """
+    """The producer groups with connected members."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Peer, Client]] = {}
@@ -205,11 +186,7 @@ class Producers:
         self._ids: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
 
     def register(self, group: str, client: Client) -> None:
-        """Register a client by its heartbeat, and charge its memory to the connection.
-
-        Raises:
-            ResponseError: the name is too long, or the connection has too many groups.
-        """
+        """Register a client, and charge the connection. Raises ResponseError for a long name or too many groups."""
         peer = client.connection
         names = self._names.get(peer, {})
         if group not in names:
@@ -228,7 +205,6 @@ class Producers:
         self._ids.setdefault(client.client_id, {}).setdefault(peer, {})[group] = client
 
     def unregister(self, group: str, connection: Peer) -> None:
-        """Remove a member from a group."""
         names = self._names.get(connection, {})
         if group not in names:
             return
@@ -268,3 +244,97 @@ def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
     """Return the connections of clients whose last heartbeat is older than a time."""
     late = (client.connection for members in groups for client in members.values() if client.heartbeat_ms < before_ms)
     return list(dict.fromkeys(late))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
+    """A request that waits for a reply; ``login`` is None where nobody had to sign."""
+
+    login: Login | None
+    topic: str
+    connection: ReferenceType[Connection]
+
+
+class ReplyRequests:
+    """The newest requests that wait for a reply, by client id and correlation id."""
+
+    def __init__(self, most: int = _MOST_REPLY_REQUESTS) -> None:
+        """Retain so many at most."""
+        self._most = most
+        self._requests: dict[tuple[str, str], ReplyRequest] = {}
+
+    def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
+        """Add a message if it requests a reply. The first of an id counts, so that nobody replaces the requester."""
+        decoded = decode_properties(properties.encode("utf-8", "replace"))
+        key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
+        if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
+            return
+        if len(self._requests) >= self._most:
+            del self._requests[next(iter(self._requests))]
+        self._requests[key] = ReplyRequest(login, topic, ref(connection))
+
+    def get(self, client_id: str, correlation_id: str) -> ReplyRequest | None:
+        """Return the request that a reply names; None if another broker received the request, or long ago."""
+        return self._requests.get((client_id, correlation_id))
+
+
+class QueueLocks:
+    """Locks on queues, by which members of a group consume in order."""
+
+    def __init__(self, steady_ms: Callable[[], int], most_bytes: int = _MOST_LOCK_BYTES) -> None:
+        """Begin without locks.
+
+        Args:
+            most_bytes: of all locks together; above it no queue is locked that is not locked yet. The original has
+                no such limit, and never forgets a lock, so that strangers can fill its memory.
+        """
+        self.held_bytes = 0
+        self._steady_ms = steady_ms
+        self._most_bytes = most_bytes
+        self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
+        """Lock or renew the queues that are free or the client's own; returns those."""
+        now_ms = self._steady_ms()
+        owners = self._owners.get(group, {})
+        locked = []
+        for queue in queues:
+            owner = owners.get(queue)
+            if owner is not None and owner[0] != client_id and now_ms - owner[1] <= LOCK_LIFE_MS:
+                continue
+            added_bytes = _lock_bytes(client_id) - (0 if owner is None else _lock_bytes(owner[0]))
+            if added_bytes > 0 and self.held_bytes + added_bytes > self._most_bytes:
+                continue
+            self.held_bytes += added_bytes
+            owners[queue] = client_id, now_ms
+            locked.append(queue)
+        if owners:
+            self._owners[group] = owners
+        return locked
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """Unlock the queues that are the client's own."""
+        owners = self._owners.get(group, {})
+        for queue in queues:
+            if owners.get(queue, ("", 0))[0] == client_id:
+                self._drop(group, owners, queue)
+
+    def drop_expired(self) -> None:
+        """Remove expired locks; to be called periodically."""
+        oldest_ms = self._steady_ms() - LOCK_LIFE_MS
+        for group, owners in list(self._owners.items()):
+            for queue in [queue for queue, (_, since_ms) in owners.items() if since_ms < oldest_ms]:
+                self._drop(group, owners, queue)
+
+    def _drop(self, group: str, owners: dict[MessageQueue, tuple[str, int]], queue: MessageQueue) -> None:
+        self.held_bytes -= _lock_bytes(owners.pop(queue)[0])
+        if not owners:
+            del self._owners[group]
+
+    def is_any_locked(self, group: str) -> bool:
+        oldest_ms = self._steady_ms() - LOCK_LIFE_MS
+        return any(since_ms >= oldest_ms for _, since_ms in self._owners.get(group, {}).values())
+
+
+def _lock_bytes(client_id: str) -> int:
+    return LOCK_BYTES + len(client_id)

@@ -25,21 +25,10 @@ NONE: Final = -1
 
 
 class ConsumerOffsets:
-    """The table of consumer offsets: the next message that a group wants of each queue.
-
-    Attributes:
-        table: offsets by ``topic@group`` and queue.
-        file: where it is kept.
-    """
+    """Table of consumer offsets, by ``topic@group`` and queue: the next message that a group wants."""
 
     def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
-        """Load the table. Offsets beyond their queue's end in the store are set back to it.
-
-        Args:
-            files: where the table is kept.
-            store: whose messages they count; a loss of power may have cost it some.
-            clock_ms: the time, ms since 1970.
-        """
+        """Load the table. Offsets beyond their queue's end, as after a loss of power, are set back to it."""
         self._clock_ms = clock_ms
         self._has_light_queues = store.config.lmq_enabled
         name = _LIGHT_FILE if self._has_light_queues else _FILE
@@ -84,7 +73,6 @@ class ConsumerOffsets:
         return self.table.get(key, {}).get(queue_id, NONE) if reset is None else reset
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Commit a group's offset."""
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:
@@ -132,7 +120,6 @@ class ConsumerOffsets:
         return None if queues is None else queues.pop(queue_id, None)
 
     def is_reset(self, topic: str, group: str, queue_id: int) -> bool:
-        """Return whether a queue has a pending reset."""
         return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
 
     def of(self, topic: str, group: str) -> dict[int, int]:
@@ -140,11 +127,9 @@ class ConsumerOffsets:
         return self.table.get(topic + _SEPARATOR + group, {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which a group has offsets."""
         return [parts[0] for parts in self._keys() if len(parts) == 2 and parts[1] == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have offsets of a topic."""
         return [parts[1] for parts in self._keys() if len(parts) == 2 and parts[0] == topic]
 
     def _keys(self) -> list[list[str]]:
@@ -160,15 +145,12 @@ class ConsumerOffsets:
             self.file.changes += 1
 
     def remove_group(self, group: str) -> None:
-        """Remove all offsets of a group."""
         self._remove(1, group)
 
     def remove_topic(self, topic: str) -> None:
-        """Remove all offsets of a topic."""
         self._remove(0, topic)
 
     def remove(self, topic: str, group: str) -> None:
-        """Remove a group's offsets of a topic."""
         tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
         for table in tables:
             table.pop(topic + _SEPARATOR + group, None)
@@ -203,7 +185,6 @@ class ConsumerOffsets:
         return OffsetTable(data_version=self._version, lmq_offset_table=self._light, offset_table=self._others)
 
     def save(self) -> None:
-        """Write the file, if anything has changed; see ``TableFile.save``."""
         if self.file.changes != self.file.written:
             self._version = self._version.next(self._clock_ms())
             self.file.save()

@@ -29,12 +29,7 @@ _DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when thos
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFilter:
-    """SQL92 subscription of a group to a topic, as in consumerFilter.json.
-
-    Attributes:
-        data: as stored in the file.
-        filter: compiled, for the pulls of the group.
-    """
+    """SQL92 subscription of a group to a topic, as in consumerFilter.json, with the compiled filter."""
 
     data: GroupFilter
     filter: Filter

@@ -92,11 +92,7 @@ def _of_tags(codes: tuple[int, ...]) -> Filter:
 
 
 def sql_filter(expression: str, expression_type: str) -> Filter:
-    """Return the filter of an expression that is not of tags.
-
-    Raises:
-        SqlError: an expression that does not compile, or of a type that is not known.
-    """
+    """Return the filter of an expression not of tags. Raises SqlError for a syntax error or an unknown type."""
     if expression_type != SQL92:
         raise SqlError(f"unknown filter type {expression_type!r}", "java.lang.NullPointerException")
     return _of_sql(expression)
@@ -138,11 +134,7 @@ def _matcher(expression: Expression) -> Matches:
 
 
 def filter_of(data: SubscriptionData) -> Filter:
-    """Return the filter of a subscription.
-
-    Raises:
-        SqlError: an expression that does not compile.
-    """
+    """Return the filter of a subscription. Raises SqlError if it does not compile."""
     if data.class_filter_mode:
         return EVERYTHING
     if not is_tag_type(data.expression_type):

@@ -1,7 +1,4 @@
-"""The consumer group configurations of a broker (``subscriptionGroup.json``).
-
-Source: ``SubscriptionGroupManager``.
-"""
+"""The consumer group configurations of a broker (``subscriptionGroup.json``). Source: ``SubscriptionGroupManager``."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,31 +7,17 @@ from msgspec import structs
 
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.attributes import OF_GROUPS, apply_attribute_changes
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies.configs import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
 _FILE: Final = "subscriptionGroup.json"
 
 
 class Groups:
-    """Configurations of consumer groups, in ``subscriptionGroup.json``.
-
-    Attributes:
-        table: by name.
-        version: the table's data version.
-        file: where it is kept.
-        forbidden: what groups may not do with topics; kept for a Java broker on the same store.
-    """
+    """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` stays for Java brokers."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
-        """Load the table, and add the system's groups that it lacks.
-
-        Args:
-            files: where the table is kept.
-            clock_ms: the time, ms since 1970.
-            has_light_queues: whether each group of light queues (LMQ) exists, which the table does not have.
-        """
+        """Load the table, and add system groups. With ``has_light_queues`` each group of light queues exists."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         saved = files.load(_FILE, SubscriptionGroups)
@@ -59,11 +42,9 @@ class Groups:
         return self._has_light_queues and names.is_light_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
-        """Find a group, or create it if that is allowed; else None. Source: ``findSubscriptionGroupConfig``.
+        """Find a group, or create it if it is the system's or ``auto``; else None.
 
-        Args:
-            group: its name.
-            auto: whether groups other than the system's may be created.
+        Source: ``findSubscriptionGroupConfig``.
         """
         config = self.get(group)
         auto = auto and len(self.table) < names.MOST_MADE_BY_USE
@@ -72,10 +53,7 @@ class Groups:
         return config
 
     def apply_attribute_changes(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Copy a group, with the changes in its attributes applied to those that it has.
-
-        Raises:
-            ResponseError: a change that is not allowed.
+        """Copy a group, and apply its attribute changes. Raises ResponseError.
 
         Source: ``updateSubscriptionGroupConfigWithoutPersist``.
         """
@@ -84,12 +62,10 @@ class Groups:
         return structs.replace(group, attributes=apply_attribute_changes(OF_GROUPS, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Create or replace a group."""
         self.put_all([group])
         return group
 
     def put_all(self, groups: list[SubscriptionGroupConfig]) -> None:
-        """Create or replace groups."""
         for group in groups:
             self._pending.note(self.file.changes + 1, group.group_name, self.table.get(group.group_name), group)
             self.table[group.group_name] = group
@@ -104,7 +80,6 @@ class Groups:
         return config is not None
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         self._pending.revert(since, until)
         self._changed()
 

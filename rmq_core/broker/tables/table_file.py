@@ -1,7 +1,8 @@
 """JSON tables of a broker in ``config/``: in memory, written when changed or periodically.
 
 The files are the original's, by name and content, so that a Java broker goes on with them; they are standard
-JSON where fastjson's are not, which it reads as well.
+JSON where fastjson's are not, which it reads as well. Changes of a table that its file does not have yet are reverted
+after a failed write.
 
 Source: ``ConfigManager``.
 """
@@ -10,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -32,25 +34,13 @@ _REST: Final = 9.0  # times what encoding a table has taken: at most a tenth of 
 _FORCE_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class TableFiles:
-    """The files in ``config/`` of one store. They are written at once, and on threads between start and close.
-
-    Attributes:
-        directory: that they are in.
-        disk: that it is on.
-        slices: that tables are encoded in, of the event loop's time.
-    """
+    """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
 
     def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
-        """Name the files.
-
-        Args:
-            root: the store's directory.
-            disk: where it is.
-            threads: to write on.
-        """
         self.slices = Slices()
         self.directory = config_dir(root)
         self.disk = disk
@@ -60,19 +50,15 @@ class TableFiles:
         self._later: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """From now on write on threads, for the running event loop.
+        """From now on write on threads, for the running event loop. Raises OSError.
 
         Names that a broker has not forced, as it was killed, are forced first: from now on they count.
-
-        Raises:
-            OSError: they cannot be.
         """
         if Path(self.directory).is_dir():
             self.disk.sync_directory(self.directory)
         self._pool = self._threads.pool("rmq-broker-files", _THREADS)
 
     async def drain(self) -> None:
-        """Wait for the writes that are under way."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -90,12 +76,7 @@ class TableFiles:
         return any(Path(f"{self.directory}/{name}{end}").exists() for end in ("", ".bak"))
 
     def load(self, name: str, kind: type[_S]) -> _S:
-        """Load a table from its file or its ``.bak``; an empty one if there is none.
-
-        Args:
-            name: of the file.
-            kind: what it holds.
-        """
+        """Load a table from its file or its ``.bak``; an empty one if there is none."""
         path = f"{self.directory}/{name}"
         table = config_files.load(path, lambda text: decode_body(text.encode(), kind), self.disk)
         return kind() if table is None else table
@@ -152,8 +133,6 @@ class TableFile:
     What a failed write was to bring is still lacking, and the next ``save`` writes it.
 
     Attributes:
-        name: of the file.
-        path: of the file.
         changes: how often the table has changed; who changes it, counts up.
         written: the changes that the file has.
         fault: why the last write failed; empty if it did not.
@@ -166,8 +145,6 @@ class TableFile:
         """Name a file.
 
         Args:
-            files: that it belongs to.
-            name: of the file.
             body: gives what it is to hold, to be encoded in pieces.
             progress_in: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.
@@ -262,12 +239,9 @@ _ENTRIES: Final = 50  # of a piece: a fraction of a slice for groups, which have
 
 
 def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
-    """Encode a table as indented JSON, piece by piece.
+    """Encode a table as indented JSON; those of its members that are tables piece by piece.
 
     Entries that are put or taken away meanwhile may be there or not; each that is there is whole.
-
-    Args:
-        body: members of it that are tables are encoded in pieces, the others whole.
     """
     before = b"{"
     for field in structs.fields(body):
@@ -294,3 +268,57 @@ def _entries(table: Mapping[Any, Any]) -> Iterator[bytes]:
 
 def _indented(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+class WrittenTable(Protocol):
+    """Table whose changes take effect after the write of its file."""
+
+    file: TableFile
+
+    def revert(self, since: int, until: int) -> None:
+        """Revert the changes after one number up to another."""
+
+
+@dataclass(slots=True)
+class _Change(Generic[T]):
+    number: int
+    name: str
+    before: T | None
+    after: T | None
+
+
+class PendingChanges(Generic[T]):
+    """Changes of a table since the last write of its file."""
+
+    def __init__(self, table: dict[str, T]) -> None:
+        self._table = table
+        self._changes: list[_Change[T]] = []
+
+    def note(self, number: int, name: str, before: T | None, after: T | None) -> None:
+        """Record a change of an entry, by its number as the file counts changes; None for no entry."""
+        self._changes.append(_Change(number, name, before, after))
+
+    @property
+    def names(self) -> set[str]:
+        """Entries with a change that the file lacks."""
+        return {change.name for change in self._changes}
+
+    def drop(self, written: int) -> None:
+        """Remove the changes up to a number, which the file has."""
+        self._changes = [change for change in self._changes if change.number > written]
+
+    def revert(self, since: int, until: int) -> list[str]:
+        """Revert changes after one number up to another, but of entries changed since; return the reverted names."""
+        names = []
+        for change in reversed([change for change in self._changes if since < change.number <= until]):
+            self._changes.remove(change)
+            later = next((other for other in self._changes if other.name == change.name and other.number > until), None)
+            if later is not None:
+                later.before = change.before
+            elif change.before is None:
+                self._table.pop(change.name, None)
+                names.append(change.name)
+            else:
+                self._table[change.name] = change.before
+                names.append(change.name)
+        return names

@@ -1,4 +1,4 @@
-"""Admission of timer messages: checks the delivery time, and redirects them to the timer topic.
+"""Redirection of delayed messages: those of a delay level, and timer messages, whose delivery time is checked.
 
 Source: ``HookUtils#handleScheduleMessage``, ``#checkIfTimerMessage``, ``#transformTimerMessage``,
 ``SendMessageProcessor#handlePutMessageResult``.
@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import (
+    PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELAY_MS,
@@ -39,13 +43,7 @@ class TimerAdmission:
     def __init__(
         self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int], waiting: "Congestion | None"
     ) -> None:
-        """Use these settings and counts.
-
-        Args:
-            config: gives the settings of now.
-            clock_ms: the time, ms since 1970.
-            waiting: counts the messages that wait; None if timer messages are switched off.
-        """
+        """Use these settings and counts; ``waiting`` is None if timer messages are switched off."""
         self._config = config
         self._clock_ms = clock_ms
         self._waiting = waiting
@@ -57,8 +55,6 @@ class TimerAdmission:
         delay level, or for those whose transaction is committed; of others ``drop`` removes the times.
 
         Args:
-            topic: its real topic.
-            queue_id: its real queue.
             properties: of the message; they are changed.
 
         Raises:
@@ -139,3 +135,23 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
             deliver_ms = since_ms + int(text) * factor
             return deliver_ms if abs(deliver_ms) <= _MAX_TIME_MS else None
     return None
+
+
+class DelayLevels:
+    """Delay levels of ``messageDelayLevel`` from 1 on, and the schedule topic that messages of a level wait in."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.delays_ms = delay_levels_ms(store.config.delay_levels)
+
+    def redirect(self, topic: str, queue_id: int, properties: dict[str, str], level: int) -> tuple[str, int]:
+        """Topic and queue where a message of a delay level waits; its properties get its real topic and queue.
+
+        Args:
+            properties: of the message; they are changed.
+            level: above 0; one above the highest is the highest.
+        """
+        level = min(level, len(self.delays_ms))
+        properties[PROPERTY_DELAY] = str(level)
+        properties[PROPERTY_REAL_TOPIC] = topic
+        properties[PROPERTY_REAL_QUEUE_ID] = str(queue_id)
+        return SCHEDULE_TOPIC, level - 1

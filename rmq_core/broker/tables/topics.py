@@ -1,7 +1,4 @@
-"""The topic configurations of a broker (``topics.json``).
-
-Source: ``TopicConfigManager``.
-"""
+"""The topic configurations of a broker (``topics.json``). Source: ``TopicConfigManager``."""
 
 from collections.abc import Callable, Collection, Set
 from typing import Final
@@ -18,8 +15,7 @@ from rmq_core.broker.tables.attributes import (
     QUEUE_TYPE,
     apply_attribute_changes,
 )
-from rmq_core.broker.tables.pending_changes import PendingChanges
-from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.lmq_offsets import is_lmq
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TEMPLATE_TOPIC, TIMER_TOPIC
@@ -31,9 +27,6 @@ class Topics:
     """Topic configurations of a broker, in ``topics.json``.
 
     Attributes:
-        table: by name.
-        version: the table's data version.
-        file: where it is kept.
         unwritten: topics that the file may lack, and their change: no message of them is acknowledged yet.
         system: names that are RocketMQ's own.
     """
@@ -41,14 +34,7 @@ class Topics:
     def __init__(
         self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, has_light_queues: bool
     ) -> None:
-        """Load the table, and add the system's topics that it lacks.
-
-        Args:
-            files: where the table is kept.
-            config: settings.
-            clock_ms: the time, ms since 1970.
-            has_light_queues: whether each light queue (LMQ) counts as a topic, which the table does not have.
-        """
+        """Load the table, and add system topics. With ``has_light_queues`` each light queue counts as a topic."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
@@ -138,10 +124,7 @@ class Topics:
         )
 
     def apply_attribute_changes(self, topic: TopicConfig) -> TopicConfig:
-        """Copy a topic, with the changes in its attributes applied to those that it has.
-
-        Raises:
-            ResponseError: a change that is not allowed.
+        """Copy a topic, and apply its attribute changes. Raises ResponseError.
 
         Source: ``updateSingleTopicConfigWithoutPersist``.
         """
@@ -150,12 +133,10 @@ class Topics:
         return structs.replace(topic, attributes=apply_attribute_changes(OF_TOPICS, before, topic.attributes))
 
     def put(self, topic: TopicConfig) -> TopicConfig:
-        """Create or replace a topic."""
         self.put_all([topic])
         return topic
 
     def put_all(self, topics: list[TopicConfig]) -> None:
-        """Create or replace topics."""
         names = [topic.topic_name for topic in topics]
         for topic in topics:
             self._pending.note(self.file.changes + 1, topic.topic_name, self.table.get(topic.topic_name), topic)
@@ -191,7 +172,6 @@ class Topics:
         return self._pending.names
 
     def revert(self, since: int, until: int) -> None:
-        """Revert changes that cannot be written."""
         for name in self._pending.revert(since, until):
             self.unwritten.pop(name, None)
         self._with_batch_queues = self._found_with_batch_queues()

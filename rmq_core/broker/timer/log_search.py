@@ -13,15 +13,9 @@ from rmq_formats.scan.segment import FrameBatch, scan_segment
 
 
 def records_with(store: MessageStore, mark: bytes, begin: int) -> Iterator[memoryview]:
-    """Yield the records that contain certain bytes, in log order; CRCs are not verified.
+    """Yield the records that contain certain bytes, in log order, each valid until the next; CRCs are not verified.
 
-    Args:
-        store: of the log.
-        mark: the bytes.
-        begin: physical offset at which a record begins, or the log's end.
-
-    Yields:
-        A record, valid until the next one.
+    A record begins at the physical offset ``begin``, or the log ends there.
     """
     end, file_bytes = store.max_physical_offset, store.config.commitlog_file_bytes
     while begin < end:

@@ -18,12 +18,7 @@ _FILE: Final = "timermetrics"
 
 
 class TimerCount(BodyStruct, frozen=True, kw_only=True):
-    """Waiting timer messages of a topic.
-
-    Attributes:
-        count: of messages.
-        time_stamp: time of the last change, ms since 1970.
-    """
+    """Waiting timer messages of a topic; ``time_stamp`` is that of the last change, ms since 1970."""
 
     count: int = 0
     time_stamp: int = 0
@@ -40,12 +35,6 @@ class TimerMetrics:
     """Counts of waiting timer messages by topic, in ``timermetrics``."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
-        """Load the saved counts.
-
-        Args:
-            files: of the table.
-            clock_ms: the time, ms since 1970.
-        """
         self._file = TableFile(files, _FILE, self.body)
         self._clock_ms = clock_ms
         saved = files.load(_FILE, TimerCounts)
@@ -60,11 +49,7 @@ class TimerMetrics:
         self._file.changes += 1
 
     def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
-        """Correct the counts by a recount, except for topics whose names share a hash.
-
-        Args:
-            topics: all existing topics.
-            by_hash: numbers of waiting messages, by Java's hash of the topic.
+        """Correct the counts by a recount, except for topics whose names share Java's hash.
 
         Source: ``TimerMessageStore#checkAndReviseMetrics``.
         """
@@ -77,7 +62,6 @@ class TimerMetrics:
                 self.add(topic, change)
 
     def remove(self, topic: str) -> None:
-        """Remove a topic's count."""
         if self._counts.pop(topic, None) is not None:
             self._file.changes += 1
 
@@ -88,7 +72,6 @@ class TimerMetrics:
         return TimerCounts(data_version=self._version, timing_count=counts)
 
     def save(self) -> None:
-        """Write the file if the table has changed."""
         if self._file.changes != self._file.written:
             self._version = self._version.next(self._clock_ms())
             self._file.save()

@@ -43,11 +43,7 @@ class TimerRecord(NamedTuple):
         recalls: topic and id of the recalled message; None unless this is a recall.
         body: a view of the log.
         properties_bytes: encoded, as stored.
-        flag: of the user.
         sys_flag: bits of ``rmq_formats.codecs.layout``.
-        born_timestamp_ms: creation time at the producer.
-        born_host: of the producer.
-        reconsume_times: number of failed consumptions.
     """
 
     topic: str
@@ -65,7 +61,6 @@ class TimerRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Decode the properties."""
         return decode_properties(self.properties_bytes)
 
     @property
@@ -74,13 +69,7 @@ class TimerRecord(NamedTuple):
         return delete_key(self.topic, self.uniq_key or "")
 
     def delivered_properties(self, write_time_ms: int, now_ms: int, *, rolls: bool) -> bytes:
-        """Return the properties of the copy that is stored on delivery or roll.
-
-        Args:
-            write_time_ms: time of the enqueue; ``NEVER_ENQUEUED`` for a message due on arrival.
-            now_ms: the time.
-            rolls: whether the message rolls.
-        """
+        """Return the properties of the copy stored on delivery or roll; ``NEVER_ENQUEUED`` if due on arrival."""
         encoded = self.properties_bytes
         if rolls or any(name in encoded for name in _REWRITTEN):
             properties = self.properties
@@ -137,11 +126,7 @@ def decode_timer_record(record: memoryview) -> TimerRecord | str:
 
 
 def stored_messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
-    """Decode consecutive records; damaged records are logged and skipped.
-
-    Args:
-        slices: as returned by ``MessageStore.get``.
-    """
+    """Decode consecutive records, as ``MessageStore.get`` returns them; damaged records are logged and skipped."""
     for record in split_records(slices):
         try:
             yield decode_record(record)

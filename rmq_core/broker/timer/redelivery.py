@@ -22,12 +22,7 @@ class PastDeliveries:
     """Messages after a physical offset of the CommitLog that were delivered from the timer topic."""
 
     def __init__(self, store: MessageStore, begin: int) -> None:
-        """Search the log for delivered messages.
-
-        Args:
-            store: of the log.
-            begin: physical offset at which a record begins, or the log's end.
-        """
+        """Search the log for delivered messages, from a physical offset at which a record or nothing begins."""
         self._deliveries: dict[Key, list[int]] = {}  # times of delivery, ms
         begin = max(begin, store.min_physical_offset)
         if begin < store.max_physical_offset:
@@ -53,13 +48,7 @@ class PastDeliveries:
             )
 
     def remove(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
-        """Remove one delivery of a message; return False without one.
-
-        Args:
-            topic: of the copy to be stored.
-            properties: of the waiting message.
-            rolls: whether the message rolls, in the timer topic.
-        """
+        """Remove one delivery of a message to a topic; return False without one."""
         key = _key(topic, properties, int(rolls))
         times = self._deliveries.get(key)
         if times is None:

@@ -11,7 +11,7 @@ from msgspec import field
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
 from rmq_core.broker.tables.table_file import TableFile
-from rmq_core.broker.tables.waiters import DelayLevels
+from rmq_core.broker.tables.timer_admission import DelayLevels
 from rmq_core.broker.timer.records import stored_messages
 from rmq_core.remoting.bodies.codec import BodyStruct, Int, Long
 from rmq_core.remoting.bodies.configs import DataVersion
@@ -36,11 +36,7 @@ class DelayOffsets(BodyStruct, frozen=True, kw_only=True):
 
 
 class Schedule:
-    """Delivery of messages of delay levels to their real topics.
-
-    Attributes:
-        offsets: queue offset of the next message, by level.
-    """
+    """Delivery of messages of delay levels to their real topics; ``offsets`` has the next queue offset by level."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         """Load the delay offsets, and continue there."""
@@ -67,7 +63,6 @@ class Schedule:
 
     @property
     def level_count(self) -> int:
-        """Number of the delay levels."""
         return len(self._delays_ms)
 
     def deliver(self) -> None:
@@ -150,7 +145,6 @@ class Schedule:
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)
 
     def save(self) -> None:
-        """Write the file if an offset has changed."""
         if self.offsets != self._saved_offsets:
             self._saved_offsets = dict(self.offsets)
             self._version = self._version.next(self._state.clock_ms())

@@ -44,12 +44,7 @@ def timer_config(root: str, config: BrokerConfig) -> TimerConfig:
 
 
 class Timers:
-    """Enqueue of timer messages, and delivery of each to its real topic when due.
-
-    Attributes:
-        files: of the waiting messages.
-        metrics: numbers of waiting messages, by topic.
-    """
+    """Enqueue of timer messages, and delivery of each to its real topic when due."""
 
     def __init__(self, state: BrokerState) -> None:
         """Open the timer files, and continue at their checkpoint.
@@ -302,7 +297,6 @@ class Timers:
         return files.next_due_ms(self._state.clock_ms()) is not None
 
     def count(self, due_ms: int) -> int:
-        """Return the number of waiting messages of an interval."""
         return self.files.wheel.count(due_ms)
 
     def save(self) -> None:

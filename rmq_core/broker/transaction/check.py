@@ -13,14 +13,21 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from rmq_core.broker.access.push_rights import publish_permission
+from rmq_core.broker.access.guard import publish_permission
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.timer.records import stored_messages
-from rmq_core.broker.transaction.half import CHECK_TIMES, HALF_QUEUE, PREPARED_QUEUE_OFFSET, put_half_again, real_queue
-from rmq_core.broker.transaction.op_writer import OP_TAG, OpMessageWriter
+from rmq_core.broker.transaction.half import (
+    CHECK_TIMES,
+    HALF_QUEUE,
+    OP_TAG,
+    PREPARED_QUEUE_OFFSET,
+    OpMessageWriter,
+    put_half_again,
+    real_queue,
+)
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
@@ -91,12 +98,7 @@ class TransactionChecks:
 
 
 class _Round:
-    """One round over the half messages.
-
-    Attributes:
-        at: queue offset of the next half message.
-        ended: known ended half messages.
-    """
+    """One round over the half messages; ``at`` is the queue offset of the next one."""
 
     def __init__(self, state: BrokerState, notes: OpMessageWriter, first: int, first_op: int) -> None:
         self.at = first
@@ -108,7 +110,6 @@ class _Round:
         self._has_gap = False
 
     async def go(self) -> None:
-        """Check the half messages one by one."""
         while self._read_op_messages():
             await asyncio.sleep(0)
         work = 0
@@ -236,12 +237,7 @@ class EndedHalfMessages:
     """
 
     def __init__(self, op_offset: int, half_offset: int) -> None:
-        """Begin with no op messages.
-
-        Args:
-            op_offset: queue offset of the first op message.
-            half_offset: queue offset of the first open half message.
-        """
+        """Begin with no op messages, at the offsets of the first op message and the first open half message."""
         self.next_op_offset = op_offset
         self._half_offset = half_offset
         self._op_of: dict[int, int] = {}
@@ -282,8 +278,6 @@ def send_check(state: BrokerState, half: StoredMessage, properties: dict[str, st
     """Send the check of a half message to one permitted, connected member of its producer group, if there is one.
 
     Args:
-        state: of the broker.
-        half: as read.
         properties: of the new copy; the old ones are sent if these are too long.
         put_result: of the new copy.
     """

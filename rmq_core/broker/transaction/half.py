@@ -1,12 +1,15 @@
-"""Half messages: redirection to the half topic, storage of new copies and of committed messages.
+"""Half messages: redirection to the half topic, storage of new copies and of committed messages, and op messages.
 
-``decode_half_record`` has ``rmq_formats.codecs.record.decode_record`` for its oracle: the same values, several times
-as slow.
+Op messages record ended half messages in batches. ``decode_half_record`` has
+``rmq_formats.codecs.record.decode_record`` for its oracle: the same values, several times as slow.
 
-Source: ``TransactionalMessageBridge``, ``EndTransactionProcessor#endMessageTransaction``.
+Source: ``TransactionalMessageBridge``, ``EndTransactionProcessor#endMessageTransaction``,
+``TransactionalOpBatchService``, ``TransactionalMessageServiceImpl#deletePrepareMessage``.
 """
 
+import logging
 import re
+from collections import deque
 from struct import error as StructError  # a class by its lower-case name
 from typing import Final, NamedTuple
 
@@ -15,7 +18,7 @@ from isal import isal_zlib
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.timer_admission import is_timer
-from rmq_core.store.results import PutResult
+from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
@@ -24,8 +27,10 @@ from rmq_formats.codecs.layout import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties, parse_decimal
 from rmq_formats.codecs.record import StoredMessage
@@ -42,6 +47,9 @@ _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
 _END_PROPERTIES: Final = re.compile(
     rb"\x02(PGROUP|REAL_TOPIC|REAL_QID|CHECK_IMMUNITY_TIME_IN_SECONDS|TIMER_\w+)\x01([^\x02]+)"
 )
+log = logging.getLogger("rmq.broker.transactions")
+OP_TAG: Final = "d"
+_OP_PROPERTIES: Final = encode_properties({PROPERTY_TAGS: OP_TAG, PROPERTY_WAIT: "true"})
 
 
 class HalfRecord(NamedTuple):
@@ -50,13 +58,8 @@ class HalfRecord(NamedTuple):
     Attributes:
         physical_offset: in the log, in bytes.
         queue_offset: in the half topic.
-        flag: of the user.
-        sys_flag: as stored.
-        born_timestamp_ms: creation time at the producer.
         born_host: of the producer, 8 or 20 bytes.
-        reconsume_times: number of failed consumptions.
         body: as stored; a slice of the mapped log.
-        properties_bytes: encoded.
     """
 
     physical_offset: int
@@ -76,16 +79,11 @@ class HalfRecord(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties."""
         return decode_properties(self.properties_bytes)
 
 
 def decode_half_record(record: memoryview) -> HalfRecord | None:
-    """Decode a record as a half message; None for damage or another record.
-
-    Args:
-        record: as returned by ``MessageStore.record``.
-    """
+    """Decode a record, as ``MessageStore.record`` returns it, as a half message; None for damage or another record."""
     kind = host_kind(SYS_FLAG.unpack_from(record)[0])
     try:
         (_, _, crc, _, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, _, _, reconsume_times, _,
@@ -118,11 +116,6 @@ def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str,
     """Return the topic and queue of half messages; add the real topic and queue to the properties.
 
     A delay is removed, as by Java's producer: in the original it would replace the real topic.
-
-    Args:
-        topic: real topic.
-        queue_id: real queue.
-        properties: of the message, with its UNIQ_KEY; modified.
     """
     properties.pop(PROPERTY_DELAY, None)
     properties[_TRANSACTION_ID] = properties[PROPERTY_UNIQ_KEY]
@@ -143,16 +136,7 @@ def put_committed(
 ) -> PutResult:
     """Store a committed message in its real topic, or as a timer message if it has a delivery time.
 
-    The properties are unchanged, as in the original, unless the message waits.
-
-    Args:
-        state: of the broker.
-        half: the half message.
-        end_properties: from ``HalfRecord.end_properties``.
-        queue: real topic and queue.
-
-    Raises:
-        ResponseError: refused as a timer message.
+    The properties are unchanged, as in the original, unless the message waits. Raises ResponseError.
     """
     encoded = half.properties_bytes
     if is_timer(queue[0], end_properties):
@@ -169,15 +153,9 @@ def put_committed(
 def put_half_again(
     state: BrokerState, half: StoredMessage, properties: dict[str, str], topic: str = names.HALF_TOPIC
 ) -> PutResult:
-    """Store a half message again, at the end of the queue, in place of the old one.
+    """Store a half message again, at the end of the queue, in place of the old one, or in a topic of discarded ones.
 
     The flag remains, unlike in the original. If the properties are too long, the old ones remain.
-
-    Args:
-        state: of the broker.
-        half: as read.
-        properties: of the new copy.
-        topic: another one, for a discarded half message.
     """
 
     def put(encoded: bytes) -> PutResult:
@@ -188,3 +166,60 @@ def put_half_again(
 
     result = put(encode_properties(properties))
     return put(half.properties_bytes) if result.status.is_hopeless else result
+
+
+class OpMessageWriter:
+    """Pending op messages: records of half messages whose transaction is ended.
+
+    After a crash, lost op messages are checked again with their producers.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._host = state.store_host.to_bytes()
+        self._pending: dict[int, None] = {}  # half messages, in the order in which they were ended
+        self._bytes = 0
+        self._unread: deque[tuple[int, set[int]]] = deque()  # op messages not readable yet: offset, half messages
+
+    def add(self, half_offset: int) -> None:
+        """Record an ended half message, by its queue offset."""
+        if half_offset in self._pending:
+            return
+        self._pending[half_offset] = None
+        self._bytes += len(str(half_offset)) + 1
+        if self._bytes >= self._state.config.transaction_op_max_bytes:
+            self.write()
+
+    def has(self, half_offset: int) -> bool:
+        """Return whether a half message is ended by an op message that is not readable yet."""
+        return half_offset in self._pending or any(half_offset in offsets for _, offsets in self._unread)
+
+    def write(self) -> None:
+        """Write op messages of all pending half messages; refused ones remain pending."""
+        store = self._state.store
+        readable = store.max_offset(names.OP_HALF_TOPIC, HALF_QUEUE)
+        while self._unread and self._unread[0][0] < readable:
+            self._unread.popleft()
+        while self._pending:
+            offsets, body = self._next_op_message()
+            now_ms = self._state.clock_ms()
+            result = store.appender.put(
+                names.OP_HALF_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, now_ms, self._host, now_ms
+            )
+            if result.status is not PutStatus.PUT_OK:
+                log.error("op messages of transactions cannot be stored now: %(why)s", {"why": result.status.value})
+                return
+            for offset in offsets:
+                del self._pending[offset]
+            self._bytes -= len(body)
+            self._unread.append((result.queue_offset, offsets))
+
+    def _next_op_message(self) -> tuple[set[int], bytes]:
+        """Return the half messages of the next op message, and its body."""
+        offsets, body, max_bytes = set(), bytearray(), self._state.config.transaction_op_max_bytes
+        for offset in self._pending:
+            if len(body) >= max_bytes:
+                break
+            offsets.add(offset)
+            body += b"%d," % offset
+        return offsets, bytes(body)

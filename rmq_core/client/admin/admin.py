@@ -14,17 +14,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from rmq_core.client.access import Access
-from rmq_core.client.admin.broker_queries import BrokerInquiries
-from rmq_core.client.admin.users import UserRequests
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.admin.broker_queries import BrokerInquiries, UserRequests
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ClientOptions, ConsumerOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
-from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.request import Puller
-from rmq_core.client.pull.subscription import subscription
+from rmq_core.client.pull.request import Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import ConsumerConnection
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key
@@ -396,10 +393,7 @@ async def query_messages(
     """Query all brokers of a topic (code 12), which compare only hashes of keys: a result may have another key.
 
     Args:
-        cluster: the client.
-        query: topic, key and times.
         route: the topic whose brokers are asked, if it is another.
-        by_uniq_key: whether the key is a unique key.
 
     Returns:
         The messages in the order of their store times.
@@ -417,16 +411,11 @@ async def query_messages(
 
 
 async def put_order_config(cluster: Cluster, topic: str, queues: Mapping[str, int], *, whole: bool) -> str:
-    """Register the ordered queues of a topic with all name servers, as ``broker-a:4;broker-b:4``.
+    """Register the ordered queues of a topic with all name servers, and return all entries: ``broker-a:4;broker-b:4``.
 
     Args:
-        cluster: the client, for its name servers.
-        topic: the topic.
         queues: numbers of queues by broker name.
         whole: whether to replace all entries; else those of other brokers stay.
-
-    Returns:
-        What they know now.
 
     Raises:
         BrokerError: a name server refuses.

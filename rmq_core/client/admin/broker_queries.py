@@ -1,11 +1,11 @@
-"""Administration requests to a single broker by its address.
+"""Administration requests to a single broker by its address, also about users and policies (codes 3001 to 3010).
 
 Source: ``MQClientAPIImpl``.
 """
 
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.remoting.bodies.clients import (
     ConsumeDirectlyResult,
     ConsumerConnection,
@@ -13,8 +13,8 @@ from rmq_core.remoting.bodies.clients import (
     GroupList,
     ProducerConnection,
 )
-from rmq_core.remoting.bodies.codec import decode_body
-from rmq_core.remoting.bodies.configs import OffsetTable, SubscriptionGroups, TopicConfigs
+from rmq_core.remoting.bodies.codec import decode_body, encode_body
+from rmq_core.remoting.bodies.configs import AclInfo, OffsetTable, SubscriptionGroups, TopicConfigs, UserInfo
 from rmq_core.remoting.bodies.pop import BrokerLiteInfo, LiteClientInfo, LiteGroupInfo, LiteTopicInfo, ParentTopicInfo
 from rmq_core.remoting.bodies.routes import TopicList
 from rmq_core.remoting.bodies.stats import BrokerConsumeStats, BrokerStats, ConsumeStats, OffsetsBody, TopicStats
@@ -23,6 +23,7 @@ from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
 from rmq_core.remoting.requests import (
+    AccessFields,
     CloneGroupOffset,
     ConsumeDirectly,
     ConsumerGroupName,
@@ -81,11 +82,7 @@ class LiteInquiries:
 
 
 class BrokerInquiries:
-    """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError.
-
-    Attributes:
-        lite: questions about lite topics.
-    """
+    """Administration requests; each method expects ``host:port`` first, raises BrokerError or TransportError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -121,13 +118,7 @@ class BrokerInquiries:
         return decode_body(answer.body, GroupList).group_list
 
     async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
-        """Fetch a group's consumer offsets in the broker's queues, and its consume rate.
-
-        Args:
-            address: of the broker.
-            group: whose.
-            topic: only that one's queues.
-        """
+        """Fetch a group's consumer offsets in the broker's queues, or only in a topic's, and its consume rate."""
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
         answer = await self._cluster.request(address, RequestCode.GET_CONSUME_STATS, fields)
         return decode_body(answer.body, ConsumeStats)
@@ -144,7 +135,6 @@ class BrokerInquiries:
         """Fetch the consumer offsets of all groups.
 
         Args:
-            address: of the broker.
             in_order: only of ordered topics.
             timeout_s: for the answer; the options' if it is not given.
         """
@@ -172,7 +162,6 @@ class BrokerInquiries:
         """Fetch a counter of the broker; None for a counter without a value.
 
         Args:
-            address: of the broker.
             name: TOPIC_PUT_NUMS, GROUP_GET_NUMS, …
             key: ``topic``, or ``topic@group``.
         """
@@ -197,15 +186,7 @@ class BrokerInquiries:
         return decode_body(answer.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
-        """Copy the consumer offsets of a group to another group.
-
-        Args:
-            address: of the broker.
-            source: the group to copy from.
-            target: the group to copy to.
-            topic: in which topic.
-            offline: even if no member of the source group subscribes to the topic.
-        """
+        """Copy the consumer offsets of a group to another; ``offline`` even if no member subscribes to the topic."""
         fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
         await self._cluster.request(address, RequestCode.CLONE_GROUP_OFFSET, fields)
 
@@ -222,9 +203,6 @@ class BrokerInquiries:
         """Reset a group's consumer offsets; its running consumers continue from there.
 
         Args:
-            address: of the broker.
-            group: whose.
-            topic: of which topic.
             timestamp_ms: the store time to reset to; -1 is the end.
             queue_id: of this queue only; -1 for all.
             offset: the queue offset to set, instead of the time.
@@ -243,3 +221,60 @@ class BrokerInquiries:
     ) -> RemotingCommand | None:
         answer = await self._cluster.request(address, code, fields, also=(none,))
         return None if answer.code == none else answer
+
+
+class UserRequests:
+    """Requests about users; each method expects ``host:port`` first, raises BrokerError or TransportError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create(self, address: str, user: UserInfo) -> None:
+        """Create a user."""
+        await self._request(address, RequestCode.AUTH_CREATE_USER, _username_field(user), encode_body(user))
+
+    async def update(self, address: str, user: UserInfo) -> None:
+        """Change those members of a user that are set."""
+        await self._request(address, RequestCode.AUTH_UPDATE_USER, _username_field(user), encode_body(user))
+
+    async def delete(self, address: str, name: str) -> None:
+        """Delete a user with its policies; nothing happens if there is none."""
+        await self._request(address, RequestCode.AUTH_DELETE_USER, AccessFields(username=name))
+
+    async def get(self, address: str, name: str) -> UserInfo | None:
+        """Fetch a user; None if there is none."""
+        body = await self._request(address, RequestCode.AUTH_GET_USER, AccessFields(username=name))
+        return decode_body(body, UserInfo) if body else None
+
+    async def find(self, address: str, part: str = "") -> list[UserInfo]:
+        """Fetch the users whose names have a part, in order."""
+        body = await self._request(address, RequestCode.AUTH_LIST_USER, AccessFields(filter=part))
+        return decode_body(body, list[UserInfo]) if body else []
+
+    async def put_acl(self, address: str, acl: AclInfo, *, is_new: bool) -> None:
+        """Add entries to a user's policies, or replace entries of the same resource."""
+        code = RequestCode.AUTH_CREATE_ACL if is_new else RequestCode.AUTH_UPDATE_ACL
+        await self._request(address, code, AccessFields(subject=str(acl.subject)), encode_body(acl))
+
+    async def delete_acl(self, address: str, subject: str, resource: str = "", policy_type: str = "") -> None:
+        """Delete a user's entry for a resource, or all policies if none is named."""
+        fields = AccessFields(subject=subject, resource=resource or None, policy_type=policy_type or None)
+        await self._request(address, RequestCode.AUTH_DELETE_ACL, fields)
+
+    async def get_acl(self, address: str, subject: str) -> AclInfo | None:
+        """Fetch a user's policies; None if there are none."""
+        body = await self._request(address, RequestCode.AUTH_GET_ACL, AccessFields(subject=subject))
+        return decode_body(body, AclInfo) if body else None
+
+    async def find_acls(self, address: str, subject: str = "", resource: str = "") -> list[AclInfo]:
+        """Fetch the policies of users whose subjects and resources have these parts, in order."""
+        fields = AccessFields(subject_filter=subject, resource_filter=resource)
+        body = await self._request(address, RequestCode.AUTH_LIST_ACL, fields)
+        return decode_body(body, list[AclInfo]) if body else []
+
+    async def _request(self, address: str, code: RequestCode, fields: AccessFields, body: bytes = b"") -> bytes:
+        return bytes((await self._cluster.request(address, code, fields, body)).body)
+
+
+def _username_field(user: UserInfo) -> AccessFields:
+    return AccessFields(username=str(user.username))

@@ -10,11 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import ClientOptions
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.client.pull.request import PullStatus
-from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.client.pull.request import ALL, PullStatus, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
@@ -41,10 +39,7 @@ class BulkPulled:
     """Result of a pull.
 
     Attributes:
-        status: the outcome.
         next_offset: the queue offset for the next pull.
-        min_offset: the queue's min offset.
-        max_offset: the queue's max offset.
         records: as they stand in the broker's log; they may go beyond what was asked for.
     """
 
@@ -56,11 +51,7 @@ class BulkPulled:
 
 
 class BulkReader:
-    """Reader of queues outside of any consumer group; use it with ``async with``.
-
-    Attributes:
-        offsets: queries of queue offsets.
-    """
+    """Reader of queues outside of any consumer group; use it with ``async with``."""
 
     def __init__(
         self,
@@ -75,8 +66,6 @@ class BulkReader:
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
             group: the group to pull as; brokers have to know it, or to create groups on demand.
-            options: the client's.
-            credentials: to sign requests with.
 
         Raises:
             OptionError: no address of a name server.
@@ -103,12 +92,7 @@ class BulkReader:
         return {broker: cluster for cluster, brokers in clusters.items() for broker in brokers}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """List the readable queues of a topic.
-
-        Raises:
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
-        """
+        """List the readable queues of a topic. Raises NoRouteError, TransportError."""
         return list((await self._cluster.refresh_route(topic)).read_queues)
 
     async def read(
@@ -117,8 +101,6 @@ class BulkReader:
         """Read a range of a queue.
 
         Args:
-            queue: which.
-            begin: the first queue offset.
             end: one past the last.
             tags: ``*``, or tags with ``||`` between them; brokers compare hashes.
             sql: an SQL92 expression instead.

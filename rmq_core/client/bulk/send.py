@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import SendStatus
 from rmq_core.client.options import ClientOptions
@@ -78,11 +78,8 @@ class BulkSender:
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the producers' group.
             batch_bytes: of a request, unless a chunk has more.
             max_pending_bytes: ``put`` waits while more bytes are in flight.
-            options: the client's.
-            credentials: to sign requests with.
 
         Raises:
             OptionError: no address of a name server.
@@ -110,23 +107,14 @@ class BulkSender:
         await self._cluster.close()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """List the writable queues of a topic, by broker and queue id.
-
-        Raises:
-            NoRouteError: there is no such topic, or no such queue.
-            TransportError: no name server answers.
-        """
+        """List the writable queues of a topic, by broker and queue id. Raises NoRouteError, TransportError."""
         queues = (await self._cluster.refresh_route(topic)).write_queues
         if not queues:
             raise NoRouteError(topic, "no queue of this topic can be written to")
         return queues
 
     async def check_access(self) -> None:
-        """Check that the brokers of all listed queues allow requests of this sender.
-
-        Raises:
-            BrokerError: one does not permit them (code 16), as with wrong credentials.
-        """
+        """Check that the brokers of all listed queues allow requests of this sender. Raises BrokerError (code 16)."""
         await self._cluster.check_access()
 
     async def put(
@@ -143,8 +131,6 @@ class BulkSender:
         Args:
             queue: one of ``queues``.
             data: messages as a batch request carries them.
-            count: how many.
-            sys_flag: of all of them.
             done: called when they are stored.
 
         Raises:
@@ -252,12 +238,7 @@ class BulkUniqKeys:
         self._next = 0
 
     def next(self, count: int, now_ms: int | None = None) -> NDArray[np.uint8]:
-        """Return uint8[count, 32]: keys that no other message has.
-
-        Args:
-            count: how many.
-            now_ms: the time; the clock's if it is not given.
-        """
+        """Return uint8[count, 32]: keys that no other message has; ``now_ms`` is by default the clock's."""
         first = self._keys.next(now_ms)
         self._next = max(self._next, int(first[_HEAD_CHARACTERS : _HEAD_CHARACTERS + 8], 16) << 16)
         tails = self._next + np.arange(count, dtype=np.int64)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import QueueOffsets
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body, parse_queue_key, queue_key
 from rmq_core.remoting.bodies.stats import OffsetsBody
 from rmq_core.remoting.errors import RemotingError
@@ -89,31 +89,19 @@ class LocalOffsets(_Memory):
     """Offsets persisted in ``offsets.json``, in the format of Java's consumers."""
 
     def __init__(self, path: Path) -> None:
-        """Create the store of a file.
-
-        Args:
-            path: of the file; ``.bak`` beside it is the state before.
-        """
+        """Create the store of a file; ``.bak`` beside it is the state before."""
         super().__init__()
         self._path = path
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Read the offset from the file.
-
-        Raises:
-            StoreError: neither it nor the state before can be read.
-        """
+        """Read the offset from the file. Raises StoreError if neither it nor its backup can be read."""
         offset = self._load().get(queue)
         if offset is not None:
             self.update(queue, offset, only_up=False)
         return offset
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Rewrite the file; the file's offsets of other queues stay.
-
-        Raises:
-            StoreError: it cannot be read or written.
-        """
+        """Rewrite the file; the file's offsets of other queues stay. Raises StoreError."""
         offsets = self._load() | {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
         body = OffsetsBody(offset_table={queue_key(queue): offset for queue, offset in offsets.items()})
         temporary, backup = self._beside(".tmp"), self._beside(".bak")

@@ -27,9 +27,7 @@ from rmq_core.client.consumer.rebalance import Rebalancer
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.producer.group_client import GroupClient
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.client.pull.request import Puller
-from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import ConsumerData, ConsumerRunningInfo, HeartbeatData, SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue, queue_key

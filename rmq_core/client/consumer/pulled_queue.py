@@ -39,9 +39,7 @@ class PulledQueue:
     """An assigned queue, which is pulled while there is room for its messages.
 
     Attributes:
-        queue: which.
-        subscription: the subscription.
-        position: offset of the message that ``take`` gives next; None until the broker was asked where to begin.
+        position: offset of the message that ``poll`` returns next; None until the broker was asked where to begin.
         is_paused: it gives no messages.
         is_leaving: it is no longer assigned, and gives none either.
         last_pull_ms: when it was last pulled, ms since 1970.
@@ -62,10 +60,6 @@ class PulledQueue:
         """Create the queue; ``start`` starts its pulls.
 
         Args:
-            queue: which.
-            subscription: the subscription.
-            puller: sends the pulls.
-            options: the consumer's.
             begin_offset: asks the broker where to begin, if ``start`` is not told.
             arrivals: told of messages and errors.
         """

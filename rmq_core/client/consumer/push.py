@@ -20,12 +20,14 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler, running_info_handler
-from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService, ConsumeMessageService
+from rmq_core.client.consumer.consume_message import (
+    ConsumeMessageConcurrentlyService,
+    ConsumeMessageOrderlyService,
+    ConsumeMessageService,
+)
 from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
-from rmq_core.client.consumer.orderly import ConsumeMessageOrderlyService
-from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
 from rmq_core.client.consumer.queue_worker import QueueWork
-from rmq_core.client.consumer.rebalance import Rebalancer
+from rmq_core.client.consumer.rebalance import ConsumerQueueLocks, Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, Message, ReceivedMessage
@@ -34,9 +36,7 @@ from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.tracer import GROUP_PREFIX, SEND_TIMEOUT_S, Tracer, traced
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.client.pull.request import Puller
-from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import (
     ConsumeDirectlyResult,
@@ -241,11 +241,7 @@ class PushConsumer(GroupClient):
         self._rebalancer.rebalance_soon()
 
     def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue from other offsets; queues of other consumers are ignored.
-
-        Args:
-            offsets: of the next message, by queue.
-        """
+        """Continue from other offsets, those of the next messages by queue; queues of other consumers are ignored."""
         for queue, offset in offsets.items():
             work = self._rebalancer.works.get(queue)
             if work is not None:
@@ -297,14 +293,6 @@ class TraceSender:
     """Sender of a consumer's message traces, with a separate producer."""
 
     def __init__(self, namesrv: str, group: str, options: PushOptions, credentials: Credentials | None) -> None:
-        """Create the sender and its producer.
-
-        Args:
-            namesrv: ``host:port`` of the name servers, separated by semicolons.
-            group: the consumer's.
-            options: the consumer's.
-            credentials: to sign requests with.
-        """
         self._group = group
         self._timeout_s = options.consume_timeout_s
         self._producer = Producer(

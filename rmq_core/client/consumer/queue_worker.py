@@ -1,15 +1,11 @@
-"""Pull loop of a queue that is assigned to a push consumer.
-
-Source: ``DefaultMQPushConsumerImpl#pullMessage``.
-"""
+"""Pull loop of a queue that is assigned to a push consumer. Source: ``DefaultMQPushConsumerImpl#pullMessage``."""
 
 import asyncio
 import logging
 from typing import Final
 
-from rmq_core.client.consumer.concurrent import ConsumeMessageService
+from rmq_core.client.consumer.consume_message import ConsumeMessageService, ProcessQueue
 from rmq_core.client.consumer.offset_store import OffsetStore
-from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.pull.request import Puller, PullStatus
@@ -28,8 +24,6 @@ class QueueWork:
     """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
     Attributes:
-        queue: which.
-        subscription: the subscription.
         is_leaving: it is no longer assigned, and a call of the listener may still run.
         messages: what was pulled of it and is not consumed yet.
         last_pull_ms: when it was last pulled, ms since 1970.
@@ -45,17 +39,7 @@ class QueueWork:
         options: PushOptions,
         may_pull: asyncio.Event,
     ) -> None:
-        """Create the pull loop; ``start`` starts pulling.
-
-        Args:
-            queue: which.
-            subscription: the subscription.
-            puller: sends the pulls.
-            offsets: the consumer's offset store.
-            consuming: consumes the messages.
-            options: the consumer's.
-            may_pull: cleared while the consumer is paused.
-        """
+        """Create the pull loop; ``start`` starts pulling. ``may_pull`` is cleared while the consumer is paused."""
         self.queue = queue
         self.subscription = subscription
         self.is_leaving = False

@@ -1,4 +1,4 @@
-"""Rebalance: allocates the group's queues to this member, and starts and stops their pull loops.
+"""Rebalance: allocates the group's queues to this member, locks them if in order, starts and stops their pull loops.
 
 Source: ``RebalanceImpl``, ``RebalancePushImpl``.
 """
@@ -6,18 +6,17 @@ Source: ``RebalanceImpl``, ``RebalancePushImpl``.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.consumer.offset_store import OffsetStore
-from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
 from rmq_core.client.errors import NoRouteError
 from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.remoting.bodies.clients import ConsumerIdList, SubscriptionData
-from rmq_core.remoting.bodies.codec import MessageQueue, decode_body
+from rmq_core.client.pull.request import QueueOffsets
+from rmq_core.remoting.bodies.clients import ConsumerIdList, LockBatchRequest, LockBatchResponse, SubscriptionData
+from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
@@ -25,16 +24,67 @@ from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import ConsumerGroupName
 from rmq_formats.errors import RmqError
 
+_EXPIRY_S: Final = 30.0  # ProcessQueue#REBALANCE_LOCK_MAX_LIVE_TIME: half of what brokers keep them for
 log = logging.getLogger("rmq.client")
 _UNBALANCED_S: Final = 0.5  # until the next try if not all queues could be taken, as another holds their locks
 
 
-class Work(Protocol):
-    """Pull loop of an assigned queue.
+class ConsumerQueueLocks:
+    """Queue locks of one consumer at the brokers."""
 
-    Attributes:
-        is_leaving: set before it is stopped for good.
-    """
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._until_s: dict[MessageQueue, float] = {}
+
+    def is_locked(self, queue: MessageQueue) -> bool:
+        """Return True if the lock of a queue is certainly this consumer's now."""
+        return asyncio.get_running_loop().time() < self._until_s.get(queue, 0.0)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Acquire or renew locks; return the queues that are locked for this consumer now."""
+        locked: set[MessageQueue] = set()
+        for broker_name, requested in _by_broker(queues).items():
+            begin_s = asyncio.get_running_loop().time()
+            body = self._body(requested)
+            try:
+                address = self._cluster.address(broker_name)
+                answer = await self._cluster.request(address, RequestCode.LOCK_BATCH_MQ, None, body)
+                granted = set(decode_body(answer.body, LockBatchResponse).lock_ok_mq_set)
+            except RemotingError as error:  # locks that it has run on until they expire
+                log.warning("cannot lock queues at %s: %s", broker_name, error)
+                continue
+            locked |= granted & set(requested)
+            for queue in requested:
+                self._until_s[queue] = begin_s + _EXPIRY_S if queue in granted else 0.0
+        return locked
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Release locks; at an unreachable broker, locks expire."""
+        for broker_name, ours in _by_broker(queues).items():
+            for queue in ours:
+                self._until_s.pop(queue, None)
+            try:
+                address = self._cluster.address(broker_name)
+                await self._cluster.request(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(ours))
+            except RemotingError as error:
+                log.warning("cannot unlock queues at %s: %s", broker_name, error)
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        return encode_body(
+            LockBatchRequest(client_id=self._cluster.client_id, consumer_group=self._group, mq_set=queues)
+        )
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    queues_of: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        queues_of.setdefault(queue.broker_name, []).append(queue)
+    return queues_of
+
+
+class Work(Protocol):
+    """Pull loop of an assigned queue; ``is_leaving`` is set before it is stopped for good."""
 
     is_leaving: bool
 
@@ -53,11 +103,7 @@ _W = TypeVar("_W", bound=Work)
 
 
 class Rebalancer(Generic[_W]):
-    """Assigns queues to a consumer, as members and queues of its group come and go.
-
-    Attributes:
-        works: the pull loops of the assigned queues.
-    """
+    """Assigns queues to a consumer, as members and queues of its group come and go."""
 
     def __init__(
         self,
@@ -74,13 +120,9 @@ class Rebalancer(Generic[_W]):
         """Create a rebalancer without queues.
 
         Args:
-            cluster: the client's.
-            group: the consumer group.
-            options: the consumer's.
             subscriptions: by topic; changes are seen at the next round.
             offsets: where a queue's pull loop starts, and where it ends.
             locks: taken before a pull loop starts; None for concurrent consumption.
-            make_work: makes the pull loop of a queue.
             is_broadcasting: assign all queues to this consumer.
         """
         self.works: dict[MessageQueue, _W] = {}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.message import (
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_RECONSUME_TIME,
@@ -44,29 +44,14 @@ class SendBack:
     """Sends back messages that a group has not consumed."""
 
     def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int, clock_ms: Callable[[], int]) -> None:
-        """Create the sender of a group.
-
-        Args:
-            cluster: routes and connections.
-            group: the group of the retry topic.
-            max_reconsume_times: after so many failures a message is a dead letter.
-            clock_ms: the time of day, ms since 1970.
-        """
+        """Create the sender of a group; after ``max_reconsume_times`` failures a message is a dead letter."""
         self._cluster = cluster
         self._group = group
         self._max_reconsume_times = max_reconsume_times
         self._packer = Packer(_INNER_GROUP, ProducerOptions(clock_ms=clock_ms))
 
     async def send(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """Send a message back.
-
-        Args:
-            message: as it was pulled.
-            delay_level: see ``Later``.
-
-        Raises:
-            RemotingError: it could neither be sent back nor sent to the retry topic.
-        """
+        """Send a message back with a delay level of ``Later``, or to the retry topic. Raises RemotingError."""
         fields = SendBackFields(
             offset=message.physical_offset,
             group=self._group,
@@ -83,11 +68,7 @@ class SendBack:
             await self.send_anew(message)
 
     async def send_anew(self, message: ReceivedMessage) -> None:
-        """Send a copy of a message to the retry topic, as a producer does.
-
-        Raises:
-            RemotingError: it could not be sent.
-        """
+        """Send a copy of a message to the retry topic, as a producer does. Raises RemotingError."""
         old = message.properties
         kept = {name: value for name, value in old.items() if name not in _NOT_COPIED}
         copy = Message(

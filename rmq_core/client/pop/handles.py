@@ -19,11 +19,7 @@ class Handles:
     """Receipt handles of one answer's messages."""
 
     def __init__(self, answer: PopAnswer, broker_name: str) -> None:
-        """Parse an answer's fields.
-
-        Raises:
-            ValueError: a text in them is none of POP's.
-        """
+        """Parse an answer's fields. Raises ValueError for a text that is none of POP's."""
         self._answer = answer
         self._broker_name = broker_name
         self._starts = decode_starts(answer.start_offset_info or "")

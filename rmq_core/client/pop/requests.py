@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions, StartPosition
 from rmq_core.client.pop.handles import Handles, ack_fields, batch_ack_entries, changed_handle, fits_into_batch
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.subscription import filter_messages
+from rmq_core.client.pull.request import filter_messages
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.pop import BatchAcks
@@ -41,7 +41,7 @@ _TO_DEAD_LETTERS: Final = -1
 
 
 class PopRequests:
-    """Requests to brokers on behalf of one consumer group."""
+    """Requests to brokers for one consumer group; methods raise BrokerError, NoRouteError or TransportError."""
 
     def __init__(self, cluster: Cluster, group: str, options: PopOptions) -> None:
         self._cluster = cluster
@@ -56,14 +56,10 @@ class PopRequests:
         """Pop at a broker; each message has its receipt handle as the property POP_CK.
 
         Args:
-            broker_name: which.
-            data: topic and filter.
             max_messages: 1 to 32.
             wait_s: how long the broker may hold the request until there is a message.
 
         Raises:
-            BrokerError: the broker refuses.
-            NoRouteError: the broker is not known.
             TransportError: no answer: what was popped comes back when its invisible time is over; in order, the
                 next pop gets it.
             FormatError: the answer is damaged.
@@ -103,13 +99,7 @@ class PopRequests:
         return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
 
     async def wait(self, broker_name: str, data: SubscriptionData, wait_s: float) -> bool:
-        """Wait until a broker has messages, without popping; return False if there are none in time.
-
-        Raises:
-            BrokerError: the broker refuses.
-            NoRouteError: the broker is not known.
-            TransportError: no answer.
-        """
+        """Wait until a broker has messages, without popping; return False if there are none in time."""
         options = self._options
         fields = Notification(
             consumer_group=self._group, topic=data.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
@@ -123,13 +113,7 @@ class PopRequests:
         return read_fields(answer, NotificationAnswer).has_msg
 
     async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Acknowledge messages; several with a request for each topic and broker.
-
-        Raises:
-            MessageError: one was not popped.
-            BrokerError: a broker refuses.
-            TransportError: no answer.
-        """
+        """Acknowledge messages, several by a request for each topic and broker. Raises MessageError if not popped."""
         single: list[tuple[str, PopHandle]] = []
         batched: dict[tuple[str, str], list[PopHandle]] = {}
         for message in messages:
@@ -153,13 +137,7 @@ class PopRequests:
         await self._cluster.request(self._cluster.address(broker_name), RequestCode.BATCH_ACK_MESSAGE, None, body)
 
     async def change(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """Change a message's invisible time, and set its new receipt handle.
-
-        Raises:
-            MessageError: it was not popped.
-            BrokerError: the broker refuses.
-            TransportError: no answer.
-        """
+        """Change a message's invisible time, and set its new receipt handle. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = ChangeInvisibleTime(
             consumer_group=self._group, topic=retry_topic(self._group, message.topic, handle.kind),
@@ -173,13 +151,7 @@ class PopRequests:
         message.properties[PROPERTY_POP_CK] = changed_handle(handle, response).encode()
 
     async def send_to_dead_letters(self, message: ReceivedMessage) -> None:
-        """Send a message to the group's dead letter queue, and acknowledge the message.
-
-        Raises:
-            MessageError: it was not popped.
-            BrokerError: the broker refuses.
-            TransportError: no answer.
-        """
+        """Send a message to the group's dead letter queue, and acknowledge it. Raises MessageError if not popped."""
         handle = handle_of(message)
         fields = SendBackFields(
             offset=message.physical_offset, group=self._group, delay_level=_TO_DEAD_LETTERS,

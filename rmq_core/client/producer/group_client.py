@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
@@ -32,11 +32,7 @@ class Membership:
         self._is_acquired = False
 
     def acquire(self) -> None:
-        """Acquire the lock.
-
-        Raises:
-            OptionError: another client of this process has it.
-        """
+        """Acquire the lock. Raises OptionError if another client of this process has it."""
         role, client_id, group = self._key
         if self._key in _JOINED:
             raise OptionError(
@@ -54,11 +50,7 @@ class Membership:
 
 
 class GroupClient(Service):
-    """Client that is registered at brokers as a member of a group.
-
-    Attributes:
-        group: its group's name.
-    """
+    """Client that is registered at brokers as a member of a group."""
 
     def __init__(
         self,
@@ -71,12 +63,7 @@ class GroupClient(Service):
         handlers: Mapping[int, Handler] | None = None,
         keeps_instance_name: bool = False,
     ) -> None:
-        """Create a client without connections; see ``Cluster`` and ``Membership``.
-
-        Raises:
-            OptionError: no address of a name server.
-            MessageError: a bad group.
-        """
+        """Create a client without connections; see ``Cluster`` and ``Membership``. Raises OptionError, MessageError."""
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self.group = group
         self._cluster = Cluster(

@@ -32,12 +32,9 @@ class Packet(msgspec.Struct, gc=False):
     """An encoded send request.
 
     Attributes:
-        topic: the topic to send to.
-        code: of the request.
         head: the extension fields of ``SendMessageV2`` as JSON, up to the queue's number.
         tail: what follows it.
         properties: the message's, or the batch's own; they are in ``tail``.
-        body: the body of the command.
         msg_id: the unique key, or several.
     """
 
@@ -55,11 +52,7 @@ class Packet(msgspec.Struct, gc=False):
 
 
 def check_name(what: str, name: str, max_characters: int) -> None:
-    """Refuse a topic or group name that every broker refuses.
-
-    Raises:
-        MessageError: it is empty, too long, or has a character that names do not have.
-    """
+    """Refuse an empty, too long or invalid topic or group name, as every broker does. Raises MessageError."""
     if not _NAME.fullmatch(name):
         raise MessageError(f"{what} {name!r}: a name may have letters, digits, % | _ -")
     if len(name) > max_characters:
@@ -76,11 +69,7 @@ class Packer:
         self._heads: dict[str, bytes] = {}  # by topic
 
     def single(self, message: Message) -> Packet:
-        """Encode a single message.
-
-        Raises:
-            MessageError: a broker would refuse it.
-        """
+        """Encode a single message. Raises MessageError if a broker would refuse it."""
         body, options = message.body, self._options
         head = self._check(message)
         now_ms = options.clock_ms()
@@ -100,11 +89,7 @@ class Packer:
         return Packet(message.topic, code, head, tail, encoded, body, msg_id)
 
     def batch(self, messages: Sequence[Message]) -> Packet:
-        """Encode several messages of a topic as a batch.
-
-        Raises:
-            MessageError: they cannot be one batch, or a broker would refuse them.
-        """
+        """Encode messages of a topic as a batch. Raises MessageError if a broker would refuse the batch."""
         _check_batch(messages)
         first = messages[0]
         now_ms = self._options.clock_ms()

@@ -5,7 +5,7 @@
     async with Producer("127.0.0.1:9876", "orders") as producer:
         result = await producer.send(Message("Orders", b"paid", tags="Paid", keys="4711"))
 
-Source: ``DefaultMQProducerImpl``.
+Source: ``DefaultMQProducerImpl``; of latencies ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ import msgspec
 
 from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
-from rmq_core.client.options import ProducerOptions
+from rmq_core.client.options import Backoff, ProducerOptions
 from rmq_core.client.producer.group_client import GroupClient
-from rmq_core.client.producer.latency import LatencyFaults
 from rmq_core.client.producer.packet import Packer, Packet
 from rmq_core.client.producer.request_reply import Requests
 from rmq_core.client.producer.selectors import QueueSelector
@@ -34,6 +33,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendAnswer
 
+_REACHABLE_AGAIN_MS: Final = 2000  # how soon a broker that could not be reached may be tried again
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DEFAULTS: Final = ProducerOptions()
 _STATUSES: Final = {status.value: status for status in SendStatus}
@@ -50,6 +50,42 @@ _RETRY_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+
+
+class LatencyFaults:
+    """Latencies of brokers, and which may be sent to."""
+
+    def __init__(self, backoff: Backoff, clock_ms: Callable[[], float] | None = None) -> None:
+        """Begin with all brokers available; ``clock_ms`` never goes back, and is by default the event loop's."""
+        self._backoff = backoff
+        self._clock_ms = clock_ms or _loop_ms
+        self._out_until_ms: dict[str, float] = {}
+        self._unreachable_until_ms: dict[str, float] = {}
+
+    def update(self, broker_name: str, latency_ms: float, *, failed: bool = False, reachable: bool = True) -> None:
+        """Record the latency, or the failure, of a send."""
+        now = self._clock_ms()
+        duration = self._backoff.duration_ms(latency_ms, failed)
+        if duration > 0:
+            self._out_until_ms[broker_name] = max(now + duration, self._out_until_ms.get(broker_name, 0.0))
+        if reachable:
+            self._unreachable_until_ms.pop(broker_name, None)
+        else:
+            self._unreachable_until_ms[broker_name] = now + _REACHABLE_AGAIN_MS
+
+    def is_available(self, broker_name: str) -> bool:
+        """Return True if a broker is not avoided now."""
+        until = self._out_until_ms.get(broker_name)
+        return until is None or self._clock_ms() >= until
+
+    def is_reachable(self, broker_name: str) -> bool:
+        """Return True if a broker was reachable at the last attempt, or if that was long enough ago."""
+        until = self._unreachable_until_ms.get(broker_name)
+        return until is None or self._clock_ms() >= until
+
+
+def _loop_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
 
 
 class Producer(GroupClient):
@@ -302,11 +338,7 @@ class Producer(GroupClient):
 
 
 def _result(answer: RemotingCommand, packet: Packet, queue: MessageQueue, address: str) -> SendResult:
-    """Build the send result from an answer.
-
-    Raises:
-        BrokerError: the message is not stored.
-    """
+    """Build the send result from an answer. Raises BrokerError if the message is not stored."""
     status = _STATUSES.get(answer.code)
     if status is None:
         raise BrokerError(address, answer.code, answer.remark)

@@ -44,22 +44,9 @@ _UNKNOWN: Final = "UNKNOW"
 
 
 class Tracer:
-    """Collects a client's trace records, and sends them.
-
-    Attributes:
-        topic: where to.
-        clock_ms: the time of day.
-        dropped_count: records that were dropped.
-    """
+    """Collects a client's trace records, and sends them; ``dropped_count`` counts dropped ones."""
 
     def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
-        """Create a tracer without records.
-
-        Args:
-            topic: where to.
-            send: sends a trace message.
-            clock_ms: the time of day, ms since 1970.
-        """
         self.topic = topic
         self.clock_ms = clock_ms
         self.dropped_count = 0
@@ -135,14 +122,7 @@ def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
 
 
 def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> Listener:
-    """Wrap a listener so that its calls are traced.
-
-    Args:
-        listener: the user's.
-        group: of the consumer.
-        tracer: takes the records.
-        timeout_s: a call that takes longer is traced as timed out.
-    """
+    """Wrap a listener so that its calls are traced; one longer than ``timeout_s`` counts as timed out."""
     ids = UniqKeys()
 
     async def call(messages: list[ReceivedMessage]) -> Later | None:
@@ -199,17 +179,7 @@ def trace_sent(
     address: str,
     cost_ms: int,
 ) -> None:
-    """Trace a send that was answered; the broker may have switched traces off.
-
-    Args:
-        tracer: takes the record.
-        group: of the producer.
-        packet: what was sent.
-        result: its result.
-        answer: the fields of the broker's answer.
-        address: the broker's.
-        cost_ms: how long it took.
-    """
+    """Trace a send by the fields of the broker's answer; the broker may have switched traces off."""
     if answer.get(PROPERTY_TRACE_SWITCH) == "false":
         return
     properties = decode_properties(packet.properties)
@@ -233,14 +203,7 @@ def _type_of(properties: Mapping[str, str]) -> MessageType:
 
 
 def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str, str], address: str) -> None:
-    """Trace the end of a transaction, before the request to the broker.
-
-    Args:
-        tracer: takes the record.
-        fields: of END_TRANSACTION.
-        properties: of the half message.
-        address: the broker's.
-    """
+    """Trace the end of a transaction, before the request to the broker; the properties are the half message's."""
     tracer.put(
         TraceRecord(
             trace_type=TraceType.END_TRANSACTION, timestamp_ms=tracer.clock_ms(),

@@ -1,26 +1,75 @@
-"""A single pull: its request, and the meaning of its answer.
+"""Requests of a pull consumer: pulls by a subscription, with the meaning of the answer, and queue offsets.
 
-Source: ``PullAPIWrapper``, ``MQClientAPIImpl#processPullResponse``.
+Source: ``PullAPIWrapper``, ``MQClientAPIImpl#processPullResponse``, ``FilterAPI#buildSubscriptionData``.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.message import ReceivedMessage
-from rmq_core.client.options import ConsumerOptions
+from rmq_core.client.cluster import Cluster
+from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
+from rmq_core.client.options import ConsumerOptions, StartPosition
 from rmq_core.client.pull.record_decoder import decode_records
-from rmq_core.client.pull.subscription import filter_messages
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import MessageQueue
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.requests import PullMessage, PullResult
+from rmq_core.remoting.fields import Fields, Int64, read_fields
+from rmq_core.remoting.requests import (
+    PullMessage,
+    PullResult,
+    QueryConsumerOffset,
+    Queue,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.errors import OptionError
 
+ALL: Final = "*"
+_TAG, _SQL92 = "TAG", "SQL92"
+_OR: Final = "||"
 _COMMITS: Final = 1
 _MAY_WAIT: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
+_HALF_AN_HOUR_MS = 30 * 60 * 1000
+
+
+def subscription(
+    topic: str, tags: str = ALL, *, sql: str | None = None, version: int | None = None
+) -> SubscriptionData:
+    """Build a subscription.
+
+    Args:
+        tags: ``*``, or tags with ``||`` between them.
+        sql: an SQL92 expression over properties instead.
+        version: brokers keep the highest: a time in ms since 1970; now if it is None.
+
+    Raises:
+        OptionError: tags and an expression, or tags without a tag.
+    """
+    version = now_ms() if version is None else version
+    if sql is not None:
+        if tags != ALL:
+            raise OptionError(f"{topic}: tags or an SQL92 expression, not both")
+        return SubscriptionData(topic=topic, sub_string=sql, expression_type=_SQL92, sub_version=version)
+    expression = tags.strip() or ALL
+    if expression == ALL:
+        return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version)
+    tag_list = list(dict.fromkeys(tag.strip() for tag in expression.split(_OR) if tag.strip()))
+    if not tag_list:
+        raise OptionError(f"{topic}: no tag in {tags!r}")
+    codes = list(dict.fromkeys(java_string_hash(tag) for tag in tag_list))
+    return SubscriptionData(topic=topic, sub_string=tags, tags_set=tag_list, code_set=codes, sub_version=version)
+
+
+def filter_messages(messages: list[ReceivedMessage], data: SubscriptionData) -> list[ReceivedMessage]:
+    """Select the messages whose tags match exactly: brokers compare only hash codes of tags, which may collide."""
+    if not data.tags_set:
+        return messages
+    tags = frozenset(data.tags_set)
+    return [message for message in messages if message.tags in tags]
 
 
 class PullStatus(Enum):
@@ -38,15 +87,7 @@ _OTHER_STATUSES: Final = tuple(code for code in _STATUSES if code != ResponseCod
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The result of a pull: status, messages and the next offset.
-
-    Attributes:
-        status: the outcome.
-        next_offset: the offset for the next pull; the corrected one if the offset was illegal.
-        min_offset: the queue's min offset.
-        max_offset: the queue's max offset.
-        messages: those that match the subscription.
-    """
+    """The result of a pull: status, messages that match the subscription, and the next (or corrected) offset."""
 
     status: PullStatus
     next_offset: int
@@ -59,14 +100,7 @@ class Puller:
     """Sends pull requests for a consumer group."""
 
     def __init__(self, cluster: Cluster, group: str, options: ConsumerOptions, *, sends_subscription: bool) -> None:
-        """Create the puller of a group.
-
-        Args:
-            cluster: routes and connections.
-            group: the consumer group.
-            options: the consumer's.
-            sends_subscription: each request carries the subscription; else brokers know it by heartbeats.
-        """
+        """Create the puller of a group; without ``sends_subscription`` brokers get the subscription by heartbeats."""
         self._cluster = cluster
         self._group = group
         self._options = options
@@ -86,9 +120,6 @@ class Puller:
         """Pull once.
 
         Args:
-            queue: the queue to pull.
-            offset: of the first message.
-            data: the subscription.
             commit_offset: the group's consumer offset, committed with the pull if it is above 0.
             waits: long polling: the broker may hold the request until there is a message.
             max_messages: at most so many; the options' if it is not given.
@@ -131,3 +162,75 @@ class Puller:
             messages = [message for message in messages if message.queue_offset >= offset]
         messages = filter_messages(messages, data)
         return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, messages)
+
+
+class _Offset(Fields, frozen=True, kw_only=True):
+    offset: Int64
+
+
+class QueueOffsets:
+    """Requests about offsets; methods raise NoRouteError, BrokerError or TransportError.
+
+    Requests go to a slave where the master is gone. A commit to a slave stays there: when the master is back, its
+    groups continue where the master had them.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def min(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that is still stored."""
+        return await self._bound(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def max(self, queue: MessageQueue, *, any_id: bool = True) -> int:
+        """Return the offset that the next message will get; not from a slave unless ``any_id``."""
+        return await self._bound(queue, RequestCode.GET_MAX_OFFSET, any_id=any_id)
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int, *, any_id: bool = True) -> int:
+        """Return the first offset stored at a time or later, the max if there is none; slaves as for ``max``."""
+        fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        address = await self._cluster.broker_of(queue, any_id=any_id)
+        return (
+            await self._cluster.request_fields(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)
+        ).offset
+
+    async def committed(self, queue: MessageQueue, group: str) -> int | None:
+        """Return a group's consumer offset, or None."""
+        fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+        answer = await self._cluster.request(
+            await self._cluster.broker_of(queue, any_id=True),
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            fields,
+            also=(ResponseCode.QUERY_NOT_FOUND,),
+        )
+        return None if answer.code == ResponseCode.QUERY_NOT_FOUND else read_fields(answer, _Offset).offset
+
+    async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
+        """Commit a group's consumer offset: that of the next message to be consumed."""
+        fields = UpdateConsumerOffset(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = await self._cluster.broker_of(queue, any_id=True)
+        await self._cluster.request(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
+        """Return the first offset of a group without one; from a master only, as a slave may lag.
+
+        Source: ``RebalancePushImpl#computePullFromWhere``.
+        """
+        is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        if options.start is StartPosition.FIRST:
+            return 0  # where the first messages are deleted, the pull is answered with the min offset
+        if options.start is StartPosition.LAST:
+            return 0 if is_retry else await self.max(queue, any_id=False)
+        if is_retry:
+            return await self.max(queue, any_id=False)
+        timestamp_ms = options.start_timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = options.clock_ms() - _HALF_AN_HOUR_MS
+        return await self.search(queue, timestamp_ms, any_id=False)
+
+    async def _bound(self, queue: MessageQueue, code: RequestCode, *, any_id: bool = True) -> int:
+        fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
+        address = await self._cluster.broker_of(queue, any_id=any_id)
+        return (await self._cluster.request_fields(address, code, fields, _Offset)).offset

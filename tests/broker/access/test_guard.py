@@ -214,7 +214,7 @@ async def test_a_stranger_gets_nothing_by_any_code_and_learns_none(door: Door) -
 async def test_who_guesses_for_long_is_disconnected_and_others_are_not(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_core.broker.access.failures.WAIT_S", 0)
+    monkeypatch.setattr("rmq_core.broker.access.guard.REFUSAL_WAIT_S", 0)
     async with RemotingClient(credentials=Credentials("admin", "wrong")) as client:
         for _ in range(1000):
             assert (await client.invoke(door.broker.address, request(26), 60)).remark == "check signature failed."

@@ -6,7 +6,7 @@ from struct import pack
 
 import pytest
 
-from rmq_core.broker.access import failures
+from rmq_core.broker.access import guard
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -61,8 +61,8 @@ async def scan(door: Door, who: Credentials | None, size: int, codes: list[int])
 async def test_a_stranger_gets_nothing_and_changes_nothing(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "WAIT_S", 0)
-    monkeypatch.setattr(failures, "PATIENCE", 1 << 30)
+    monkeypatch.setattr(guard, "REFUSAL_WAIT_S", 0)
+    monkeypatch.setattr(guard, "MOST_REFUSALS", 1 << 30)
     assert (await door.ask(ADMIN, RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")).code == 0
     before, end = state_of(door), door.broker.store.max_physical_offset
     for size in (0, LIMITS.max_body_bytes, LIMITS.max_body_bytes + 1):

@@ -7,7 +7,7 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.metrics.lag import lag_families
+from rmq_core.broker.metrics.prometheus import lag_families
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode

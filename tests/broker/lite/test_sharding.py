@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rmq_core.broker.lite.control import LiteSubscriptionCtlProcessor
-from rmq_core.broker.lite.sharding import LiteSharding
+from rmq_core.broker.lite.metadata import LiteSharding
+from rmq_core.broker.lite.subscriptions import LiteSubscriptionCtlProcessor
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.routes import TopicRouteData
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash

@@ -1,6 +1,6 @@
 """Acknowledgements that come before their check point are kept, and bounded."""
 
-from rmq_core.broker.pop.outstanding import MOST_KEYS, MOST_OFFSETS, EarlyAcks
+from rmq_core.broker.pop.journal import MOST_KEYS, MOST_OFFSETS, EarlyAcks
 from rmq_core.broker.pop.records import Acknowledgement
 
 

@@ -1,6 +1,6 @@
 """The locks of queues: who has them, for how long, and how many there may be."""
 
-from rmq_core.broker.tables.queue_locks import LOCK_BYTES, LOCK_LIFE_MS, QueueLocks
+from rmq_core.broker.tables.clients import LOCK_BYTES, LOCK_LIFE_MS, QueueLocks
 from rmq_core.remoting.bodies.codec import MessageQueue
 
 

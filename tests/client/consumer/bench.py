@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 from rmq_core.client import Listener, PushOptions, ReceivedMessage
-from rmq_core.client.consumer.concurrent import ConsumeMessageConcurrentlyService
+from rmq_core.client.consumer.consume_message import (
+    ConsumeMessageConcurrentlyService,
+    ConsumeMessageOrderlyService,
+    ProcessQueue,
+)
 from rmq_core.client.consumer.offset_store import RemoteOffsets
-from rmq_core.client.consumer.orderly import ConsumeMessageOrderlyService
-from rmq_core.client.consumer.process_queue import ProcessQueue
 from rmq_core.client.consumer.send_back import SendBack
 from rmq_core.remoting.errors import ConnectError
 from tests.client.conftest import QUEUE, received

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rmq_core.client import Later, PushOptions, ReceivedMessage
-from rmq_core.client.consumer.process_queue import ProcessQueue
+from rmq_core.client.consumer.consume_message import ProcessQueue
 from rmq_formats.errors import OptionError
 from tests.client.conftest import QUEUE, received
 from tests.client.consumer.bench import Bench
@@ -76,7 +76,7 @@ async def test_of_a_batch_only_what_is_not_done_is_sent_back() -> None:
 
 
 async def test_what_cannot_be_sent_back_is_consumed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_core.client.consumer.concurrent._RETRY_S", 0.05)
+    monkeypatch.setattr("rmq_core.client.consumer.consume_message._RETRY_S", 0.05)
     calls: list[int] = []
 
     def listener(messages: list[ReceivedMessage]) -> Later | None:

@@ -7,7 +7,7 @@ import pytest
 
 from rmq_core.client import MessageQueue
 from rmq_core.client.consumer.offset_store import LocalOffsets, RemoteOffsets
-from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import QueueOffsets
 from rmq_formats.errors import StoreError
 
 ONE, TWO = (MessageQueue(topic="TopicTest", broker_name="broker-a", queue_id=number) for number in (3, 0))

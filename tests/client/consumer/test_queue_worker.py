@@ -7,8 +7,7 @@ import pytest
 from rmq_core.client import BrokerError, MessageQueue, ReceivedMessage
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.queue_worker import QueueWork
-from rmq_core.client.pull.request import Pulled, PullStatus
-from rmq_core.client.pull.subscription import subscription
+from rmq_core.client.pull.request import Pulled, PullStatus, subscription
 from rmq_core.remoting.codes import ResponseCode
 from tests.client.conftest import QUEUE, received
 from tests.client.consumer.bench import Bench

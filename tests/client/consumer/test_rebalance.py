@@ -6,11 +6,10 @@ from typing import ClassVar
 import pytest
 
 from rmq_core.client import ClientOptions, MessageQueue, PushOptions, StartPosition
-from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster import Cluster
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.rebalance import Rebalancer
-from rmq_core.client.pull.queue_offsets import QueueOffsets
-from rmq_core.client.pull.subscription import subscription
+from rmq_core.client.pull.request import QueueOffsets, subscription
 from rmq_core.remoting.bodies.clients import ConsumerIdList, SubscriptionData
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_core.client import LONG_BACKOFF, SHORT_BACKOFF, Backoff, ProducerOptions
-from rmq_core.client.producer.latency import LatencyFaults
+from rmq_core.client.producer.producer import LatencyFaults
 
 
 @pytest.mark.parametrize(

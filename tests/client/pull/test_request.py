@@ -3,9 +3,8 @@
 import pytest
 
 from rmq_core.client import BrokerError, ClientOptions, ConsumerOptions
-from rmq_core.client.cluster.cluster import Cluster
-from rmq_core.client.pull.request import Puller, PullStatus
-from rmq_core.client.pull.subscription import subscription
+from rmq_core.client.cluster import Cluster
+from rmq_core.client.pull.request import Puller, PullStatus, subscription
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.header import RemotingCommand
 from tests.client.conftest import QUEUE, FakeCluster

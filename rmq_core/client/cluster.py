@@ -13,9 +13,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from rmq_core.client.cluster.routes import Route, route_of, template_data
 from rmq_core.client.errors import BrokerError, NoRouteError, is_refusal
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
+from rmq_core.client.routes import Route, route_of, template_data
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import HeartbeatData
 from rmq_core.remoting.bodies.codec import MessageQueue, decode_body, encode_body
@@ -38,12 +38,7 @@ _REGISTER_AGAIN_S: Final = 1.0
 
 
 class Cluster(Service):
-    """Name servers and brokers of one client; use it with ``async with``.
-
-    Attributes:
-        client_id: the client's id at brokers.
-        remoting: the connections.
-    """
+    """Name servers and brokers of one client; use it with ``async with``."""
 
     def __init__(
         self,
@@ -59,8 +54,6 @@ class Cluster(Service):
 
         Args:
             namesrv: ``host:port`` of the name servers, separated by semicolons.
-            options: the client's.
-            credentials: to sign requests with.
             handlers: of requests that brokers send, by code.
             heartbeat: returns the heartbeat to send; None while there is none.
             keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
@@ -145,9 +138,6 @@ class Cluster(Service):
 
         Args:
             address: ``host:port``.
-            code: of the request.
-            fields: of the request.
-            body: of the request.
             timeout_s: for the answer; the options' if it is not given.
             also: codes that are no errors, beside success.
 
@@ -189,20 +179,11 @@ class Cluster(Service):
     # Routes.
 
     async def route(self, topic: str) -> Route:
-        """Return the route of a topic, from the cache or from the name servers.
-
-        Raises:
-            NoRouteError: there is no such topic.
-            TransportError: no name server answers.
-        """
+        """Return the route of a topic, cached or from the name servers. Raises NoRouteError, TransportError."""
         return self._routes.get(topic) or await self.refresh_route(topic)
 
     async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
-        """Return the route of a topic; a new topic gets the brokers of ``template``, which will create the topic.
-
-        Raises:
-            NoRouteError: neither has a route.
-        """
+        """Return the route of a topic; a new one gets the brokers of ``template``. Raises NoRouteError."""
         cached = self._routes.get(topic)
         if cached is not None:
             return cached
@@ -277,7 +258,6 @@ class Cluster(Service):
 
         Args:
             broker_name: its name, which its slaves share.
-            broker_id: 0 the master.
             any_id: take another of that name where this one is not there.
 
         Raises:
@@ -290,15 +270,9 @@ class Cluster(Service):
         return address
 
     async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
-        """Return the address of a queue's master; fetches the topic's route where the broker is missing.
+        """Return the address of a queue's master, with ``any_id`` of a slave if there is no master.
 
-        Args:
-            queue: the queue.
-            any_id: take a slave where the master is gone.
-
-        Raises:
-            NoRouteError: the topic or the broker is not known.
-            TransportError: no name server answers.
+        Fetches the topic's route where the broker is missing. Raises NoRouteError, TransportError.
         """
         if queue.broker_name not in self._brokers:
             await self.refresh_route(queue.topic)
@@ -319,12 +293,9 @@ class Cluster(Service):
         return await self.send_heartbeats()
 
     async def check_access(self) -> None:
-        """Check with all masters, by an empty heartbeat, that this client may send requests.
+        """Check by an empty heartbeat to all masters that this client may send requests. Raises BrokerError (code 16).
 
         Brokers that cannot be asked are passed over.
-
-        Raises:
-            BrokerError: one does not permit them (code 16).
         """
         body = encode_body(HeartbeatData(client_id=self.client_id))
         heartbeats = (self.request(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())

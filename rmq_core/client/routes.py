@@ -25,7 +25,6 @@ class Route:
 
     Attributes:
         write_queues: those that messages may be sent to, by broker and number.
-        read_queues: those that can be read.
         brokers: addresses by broker name and broker id.
     """
 

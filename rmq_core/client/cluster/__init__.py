@@ -1,1 +1,0 @@
-"""A client's view of a cluster: routes from name servers, requests to brokers."""
