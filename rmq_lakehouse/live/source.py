@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
+from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_formats.spark.versions import need_spark
 from rmq_lakehouse.live.options import ClusterReadOptions, batch_only, read_options, stream_only, write_options
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, GROUPS, TIMERS, TOPICS
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
+from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_lakehouse.metadata.options import (
     GROUPS_OPTIONS,
     OFFSETS_OPTIONS,

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
+from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_formats.spark.versions import need_spark
 
 _log = logging.getLogger("rmq_formats.spark")

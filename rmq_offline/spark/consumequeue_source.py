@@ -7,8 +7,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, consumequeue_options
+from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
 from rmq_formats.storage.store_files import open_store
 
 if TYPE_CHECKING:

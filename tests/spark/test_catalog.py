@@ -16,8 +16,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.spark import explain
-from rmq_formats.spark.options.catalog import get_source_options, table_options, with_options
-from rmq_formats.spark.options.schemas import COMMITLOG
+from rmq_formats.spark.options.schemas import COMMITLOG, get_source_options, table_options, with_options
 from rmq_formats.spark.sources import data_sources
 from tests.spark.conftest import Load
 

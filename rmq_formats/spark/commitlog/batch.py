@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
-from rmq_formats.spark.options.catalog import table_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options
+from rmq_formats.spark.options.schemas import table_options
 from rmq_formats.storage.store_files import open_store
 
 # Kernels are imported where they are first needed: Spark makes a process of its own for each step of planning.

@@ -1,5 +1,13 @@
-"""Spark schemas of the sources, and the projection to the columns of a read."""
+"""Spark schemas of the sources, the projection to the columns of a read, and options of tables in Spark's catalog.
 
+``CREATE TABLE t USING rmq_commitlog OPTIONS (path '/data/store')``: Spark hands the options over when the table is
+created, and never again. ``PythonDataSourceV2#getTable`` drops the table's properties, and
+``PythonTable#newScanBuilder`` has those of ``SELECT … WITH (…)`` alone. But the catalog keeps the schema that a source
+gave, and a reader is given it: there a table's options are, as metadata of its first column.
+"""
+
+import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -26,18 +34,23 @@ from rmq_formats.errors import OptionError
 if TYPE_CHECKING:
     from rmq_formats.spark.options.read import SourceOptions
 
-_STRING, _INT, _LONG, _TIMESTAMP = StringType(), IntegerType(), LongType(), TimestampType()
+_STRING = StringType()
 _TYPES: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): _STRING,
     pa.binary(): BinaryType(),
     pa.bool_(): BooleanType(),
-    pa.int32(): _INT,
-    pa.int64(): _LONG,
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
     pa.float64(): DoubleType(),
-    TIMESTAMP: _TIMESTAMP,
+    TIMESTAMP: TimestampType(),
     pa.list_(pa.field("element", pa.string())): ArrayType(_STRING),
     pa.map_(pa.string(), pa.string()): MapType(_STRING, _STRING),
 }
+_BROKER: Final = StructType([StructField(name, _STRING) for name in (CLUSTER, BROKER_NAME)])
+_KEPT: Final = "rmq.options"  # of a column's metadata
+_GIVEN: Final = "option."  # before each option of OPTIONS (…), among the properties of a table
+_PROVIDER: Final = "provider"  # a property of each table, and no option of ours
+_SECRETS: Final = frozenset({"accesskey", "secretkey", "securitytoken", "tls.client.keypassword"})
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
@@ -54,7 +67,6 @@ def of_arrow(schema: pa.Schema) -> StructType:
 COMMITLOG: Final = of_arrow(arrow_schema.COMMITLOG)
 CONSUMEQUEUE: Final = of_arrow(arrow_schema.CONSUMEQUEUE)
 INDEX: Final = of_arrow(arrow_schema.INDEX)
-_BROKER: Final = StructType([StructField(name, _STRING) for name in (CLUSTER, BROKER_NAME)])
 
 
 def with_brokers(full: StructType) -> StructType:
@@ -109,3 +121,39 @@ def check_requested_columns(
             expected_type = expected.dataType.simpleString()
             raise OptionError(f"schema: column {column.name!r} is {expected_type} and may be null")
     return tuple(requested.fieldNames())
+
+
+def get_source_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source; for a table that is created, the options among its properties."""
+    if _PROVIDER not in options:
+        return dict(options)
+    source_options = {name.removeprefix(_GIVEN): value for name, value in options.items() if name.startswith(_GIVEN)}
+    if "path" in options:  # as a location: OPTIONS (path …) and LOCATION
+        source_options["path"] = re.sub(r"^file:(//)?(?=/)", "", options["path"])
+    return source_options
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table that is created, with its options; of any other read as it is.
+
+    Raises:
+        OptionError: an option is a secret, which whoever selects from the table could read.
+    """
+    if _PROVIDER not in options:
+        return schema
+    kept_options = get_source_options(options)
+    secrets = sorted(_SECRETS & {name.lower() for name in kept_options})
+    if secrets:
+        raise OptionError(f"a table cannot keep the option {secrets[0]}; give credentialsFile, or variables")
+    first, *other_fields = schema.fields
+    metadata = {**(first.metadata or {}), _KEPT: json.dumps(kept_options)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *other_fields])
+
+
+def table_options(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a read: the table's options in the schema, overridden by the read's ``options``."""
+    kept: dict[str, str] = {}
+    for column in schema:
+        kept |= json.loads((column.metadata or {}).get(_KEPT, "{}"))
+    overridden = {name.lower() for name in options}
+    return {name: value for name, value in kept.items() if name.lower() not in overridden} | dict(options)
