@@ -5,7 +5,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-from rmq_core.store.files.disk import Disk, MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.mapped_file import MappedFile
 from rmq_core.store.results import StoredUnit
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import (

@@ -1,14 +1,8 @@
-"""Files of a store: mapped ones, and all file system calls, so that tests can simulate I/O errors and loss of power."""
+"""All file system calls of a store, so that tests can simulate I/O errors and loss of power."""
 
-import mmap
 import os
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 _FILE_MODE: Final = 0o644
 _ZERO_BLOCK: Final = bytes(1 << 20)
@@ -177,70 +171,3 @@ class Disk:
         used = status.f_blocks - status.f_bfree
         whole = used + status.f_bavail
         return -(-100 * used // whole) / 100 if whole else 0.0
-
-
-class MappedFile:
-    """One file of a store, of fixed size, that is opened and mapped on its first use.
-
-    The map lives as long as a slice of it does: a file that was deleted stays readable to those who hold one.
-    """
-
-    def __init__(self, path: str, size: int, disk: Disk, descriptor: int | None = None) -> None:
-        """Name a file; its first use opens it. This object closes a ``descriptor`` that is open already."""
-        self.path = path
-        self.size = size
-        self._disk = disk
-        self._descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
-        self._array: NDArray[np.uint8] | None = None
-
-    def __del__(self) -> None:
-        if self._descriptor is not None:
-            self._disk.close(self._descriptor)
-
-    @property
-    def descriptor(self) -> int:
-        """File descriptor, open for reading and writing."""
-        if self._descriptor is None:
-            self._descriptor = self._disk.open(self.path)
-        return self._descriptor
-
-    @property
-    def map(self) -> mmap.mmap:
-        """The map of the whole file."""
-        if self._map is None:
-            self._map = mmap.mmap(self.descriptor, self.size)
-        return self._map
-
-    @property
-    def view(self) -> memoryview:
-        """The whole file as a memoryview."""
-        if self._view is None:
-            self._view = memoryview(self.map)
-        return self._view
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The whole file as uint8[size], for kernels."""
-        if self._array is None:
-            self._array = np.frombuffer(self.map, dtype=np.uint8)
-        return self._array
-
-    def track_readers(self) -> Callable[[], bool]:
-        """Return a function that tells whether somebody still holds this object or a slice of its map."""
-        if self._map is None:
-            return lambda: False
-        reference = weakref.ref(self._map)
-        return lambda: reference() is not None
-
-    def unmap(self) -> None:
-        """Drop the map until the file is used again."""
-        self._view = self._array = self._map = None
-
-    def release(self) -> None:
-        """Drop the map and close the descriptor until the file is used again."""
-        self.unmap()
-        if self._descriptor is not None:
-            self._disk.close(self._descriptor)
-            self._descriptor = None

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.store.files.disk import Disk, MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.mapped_file import MappedFile
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.store.files.disk import Disk, MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.mapped_file import MappedFile
 from rmq_core.store.results import GetStatus
 from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
