@@ -1,6 +1,5 @@
 """How ``rmq``'s commands run: paths that begin with ``~``, errors with paths, help by default, and Ctrl-C."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -65,6 +64,8 @@ def interruptible_workers() -> Iterator[None]:
     A terminal sends SIGINT to all of them, and each would print its own traceback; sent to the first only, it
     would wait for the others' tasks to end. Tasks write beside and rename, so that they may die.
     """
+    import multiprocessing  # noqa: PLC0415 # --help does not need it
+
     leader = os.getpid()
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
