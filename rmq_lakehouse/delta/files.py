@@ -108,6 +108,29 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
     return []
 
 
+def parse_checksum(checksum: bytes, commit: Iterable[bytes]) -> dict[str, int] | None:
+    """Return the transaction versions of a table version, by application id, as its checksum file has them.
+
+    Source: Delta's protocol, "Version Checksum File", fields ``txnId`` and ``setTransactions``.
+
+    Args:
+        checksum: the file.
+        commit: the actions of the commit that made the version, JSON each.
+
+    Returns:
+        None if the file lacks them, or names another commit: such a file may have outlived a commit that a loss of
+        power took.
+    """
+    try:
+        content = json.loads(checksum)
+        info = next(json.loads(line)["commitInfo"] for line in commit if line.startswith(b'{"commitInfo"'))
+        if not info["txnId"] or content["txnId"] != info["txnId"]:
+            return None
+        return {action["appId"]: int(action["version"]) for action in content["setTransactions"]}
+    except (ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
 def parse_commit(
     lines: Iterable[bytes], find_restored_version: Callable[[Mapping[str, Any]], int | None]
 ) -> TableCommit:

@@ -4,6 +4,7 @@ Delta's writer can skip a transaction that was committed before. It cannot make 
 since rows were selected. Delta's own transactions can, in Scala only: this module calls them.
 """
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from rmq_lakehouse.delta.files import (
     MAPPING_MODE,
     DeltaFiles,
     newest_files,
+    parse_checksum,
     parse_commit,
     set_transaction,
     write_metrics,
@@ -82,30 +84,43 @@ _UNIFORM: Final = "delta.universalFormat.enabledFormats"
 
 
 class DeltaSnapshot:
-    """One version of a table."""
+    """One version of a table.
 
-    def __init__(self, snapshot: Any, read_commit: Callable[[int], TableCommit | None]) -> None:
-        self._snapshot = snapshot
-        self.read_commit = read_commit
+    Delta knows a version's transactions once it has computed the version's state, by a job of Spark. Its checksum
+    files have them without one.
+    """
+
+    def __init__(self, snapshot: Any, log: "DeltaTableLog") -> None:
+        self.delta_snapshot = snapshot
+        self._log = log
+        self.read_commit = log.read_commit
 
     @property
     def version(self) -> int:
-        return -1 if self._snapshot is None else int(self._snapshot.version())
+        return -1 if self.delta_snapshot is None else int(self.delta_snapshot.version())
 
     def transaction_version(self, app_id: str) -> int:
-        version = self._snapshot.transactions().get(app_id)
-        return int(version.get()) if version.isDefined() else -1
+        return self._transactions.get(app_id, -1)
 
     def app_ids(self) -> list[str]:
-        keys = self._snapshot.transactions().keysIterator()
-        app_ids = []
-        while keys.hasNext():
-            app_ids.append(str(keys.next()))
-        return app_ids
+        return list(self._transactions)
+
+    @functools.cached_property
+    def _transactions(self) -> dict[str, int]:
+        """Transaction versions, by application id."""
+        versions = None if self.drops_transactions() else self._log.checksum_transactions(self.version)
+        if versions is not None:
+            return versions
+        entries = self.delta_snapshot.transactions().iterator()
+        versions = {}
+        while entries.hasNext():
+            entry = entries.next()
+            versions[str(entry._1())] = int(entry._2())
+        return versions
 
     def drops_transactions(self) -> bool:
         """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
-        return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
+        return bool(self.delta_snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
 class DeltaTableLog:
@@ -127,26 +142,40 @@ class DeltaTableLog:
         self._file_names: Any = getattr(getattr(spark._jvm, "org.apache.spark.sql.delta.util.FileNames$"), "MODULE$")
         self._nothing: Any = getattr(spark._jvm, "scala.Option").empty()
         self._torn_commits_checked = False  # for what a loss of power has torn
+        self._newest: DeltaSnapshot | None = None
 
     def exists(self) -> bool:
         return self._location.path() is not None and bool(self._snapshot().version() >= 0)
 
     def snapshot(self) -> DeltaSnapshot:
-        delta_snapshot = None if self._location.path() is None else self._snapshot()
-        return DeltaSnapshot(delta_snapshot, self.read_commit)
+        return self.snapshot_of(None if self._location.path() is None else self._snapshot())
 
-    def _lines(self, version: int) -> list[bytes] | None:
-        """Read the actions of a commit of the log; None if it was cleaned up."""
-        log = self._log()
-        path = self._file_names.unsafeDeltaFile(log.logPath(), version)
-        files = path.getFileSystem(log.newDeltaHadoopConf())
+    def snapshot_of(self, snapshot: Any) -> DeltaSnapshot:
+        """Return Delta's snapshot as one of the port; its transactions are read once, while it is the newest."""
+        if self._newest is None or self._newest.delta_snapshot != snapshot:
+            self._newest = DeltaSnapshot(snapshot, self)
+        return self._newest
+
+    def _read(self, path: Any) -> bytes | None:
+        """Read a file of the log; None without one."""
+        files = path.getFileSystem(self._log().newDeltaHadoopConf())
         if not files.exists(path):
             return None
         stream = files.open(path)
         try:
-            return bytes(stream.readAllBytes()).splitlines()
+            return bytes(stream.readAllBytes())
         finally:
             stream.close()
+
+    def _lines(self, version: int) -> list[bytes] | None:
+        """Read the actions of a commit of the log; None if it was cleaned up."""
+        content = self._read(self._file_names.unsafeDeltaFile(self._log().logPath(), version))
+        return None if content is None else content.splitlines()
+
+    def checksum_transactions(self, version: int) -> dict[str, int] | None:
+        """Read the transaction versions of a table version; None without a checksum file of its commit."""
+        checksum = self._read(self._file_names.checksumFile(self._log().logPath(), version))
+        return None if checksum is None else parse_checksum(checksum, self._lines(version) or ())
 
     def read_commit(self, version: int) -> TableCommit | None:
         lines = self._lines(version)
@@ -383,10 +412,11 @@ class DeltaTransaction:
 
     @property
     def snapshot(self) -> DeltaSnapshot:
-        return DeltaSnapshot(self._transaction.snapshot(), self._table.read_commit)
+        return self._table.snapshot_of(self._transaction.snapshot())
 
     def watch(self, app_id: str) -> None:
-        self._transaction.txnVersion(app_id)
+        # Delta's own ``txnVersion`` reads the version, too, and computes the table's state for that.
+        self._transaction.readTxn().append(app_id)
 
     def write(self, frame: DataFrame) -> list[WrittenFile]:
         """Write rows by Delta's own writer, which checks constraints and computes generated columns."""
