@@ -5,9 +5,10 @@ With ``--adopt`` the table is one that its owner made by DDL, whose columns and 
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -162,19 +163,23 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         frame: DataFrame,
         build_columns: BuildColumns = lambda frame: frame,
         complete: Callable[[CommitAttempt], CommitAttempt] = lambda attempt: attempt,
+        counted: Column | None = None,
     ) -> CommitResult:
         """Write rows by Spark, and commit them with the transaction versions of the attempt.
 
         Args:
             frame: rows of the attempt, with the table's column of physical offsets; rows before it may be among them.
             complete: adds to the attempt what is known after the rows are written.
+            counted: condition of the written rows that the result counts; None counts all.
         """
         pending = self._without_committed_rows(frame, attempt) if attempt.needs_dedup else frame
         observation = Observation()
-        last_row = F.max(column(self.offset)).alias("newest")
-        rows = self.with_current_columns(build_columns(pending)).observe(observation, last_row)
+        last_row, count = F.max(column(self.offset)), F.count("*") if counted is None else F.count_if(counted)
+        rows = self.with_current_columns(build_columns(pending))
+        rows = rows.observe(observation, last_row.alias("newest"), count.alias("rows"))
         written = cast("SparkTransaction", attempt.transaction).write(rows)  # the log is Spark's
-        return commit_files([with_high_watermark(complete(attempt), observation.get["newest"])], written)
+        result = commit_files([with_high_watermark(complete(attempt), observation.get["newest"])], written)
+        return replace(result, rows=observation.get["rows"])
 
     def _without_committed_rows(self, frame: DataFrame, attempt: CommitAttempt) -> DataFrame:
         store_offsets = self._store_offsets(attempt.transaction.snapshot.version)

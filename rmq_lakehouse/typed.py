@@ -29,7 +29,7 @@ from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
-from rmq_lakehouse.evolution import with_wider_types
+from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
@@ -165,7 +165,8 @@ class TypedExport(ExportTables):
             position = F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)
             watermark = F.max(F.when(sound & self._is_row, position))
             read = F.sum(F.when(sound_message, F.col("size")))
-            counted = attempt_rows.agg(F.count_if(sound_message), read, damaged, undecoded, watermark).first()
+            rowless = F.count_if(sound & ~self._is_row)
+            counted = attempt_rows.agg(F.count_if(sound_message), read, damaged, undecoded, watermark, rowless).first()
             assert counted is not None  # an aggregate without groups always has one row
             files = self._commit_dead_letters(decoded, records)
 
@@ -183,15 +184,26 @@ class TypedExport(ExportTables):
                 table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
                 messages = counted[0]
             else:
+                first_rows = self._first_rows()
                 result = commit_with_retry(
-                    table.path, table.log, [start], lambda attempts: table.append(attempts[0], rows(attempts[0]))
-                )
+                    table.path, table.log, [start],
+                    lambda attempts: table.append(attempts[0], rows(attempts[0]), counted=first_rows),
+                )  # fmt: skip
                 files += result.files
-                messages = counted[0] if self._topic.explode else result.rows
+                # Of messages without rows the table does not tell whether they were exported before.
+                messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted[5])
         finally:
             decoded.unpersist()
         counts = ExportCounts(messages, int(counted[1] or 0), counted[2], counted[3], files)
         return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
+
+    def _first_rows(self) -> Column | None:
+        """Return the condition of a message's first row in the table; None where each message has one row."""
+        if not self._topic.explode:
+            return None
+        name = self._names[ELEMENT]
+        current_name = self._table.log.former_columns().get(name, name)
+        return None if current_name is None else column(current_name) <= 0
 
     def _with_undecoded_versions(
         self, attempt: CommitAttempt | None, decoded: DataFrame, records: PendingMessages
