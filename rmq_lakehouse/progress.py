@@ -29,6 +29,7 @@ class TableCommit:
     restored_version: int | None
     versions: dict[str, int]
     metadata: str | None
+    transaction_id: str | None = None
 
 
 class CommitHistory(Protocol):

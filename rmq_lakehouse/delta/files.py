@@ -108,14 +108,14 @@ def newest_files(actions: Callable[[int], Iterable[bytes] | None], version: int)
     return []
 
 
-def parse_checksum(checksum: bytes, commit: Iterable[bytes]) -> dict[str, int] | None:
+def parse_checksum(checksum: bytes, transaction_id: str | None) -> dict[str, int] | None:
     """Return the transaction versions of a table version, by application id, as its checksum file has them.
 
     Source: Delta's protocol, "Version Checksum File", fields ``txnId`` and ``setTransactions``.
 
     Args:
         checksum: the file.
-        commit: the actions of the commit that made the version, JSON each.
+        transaction_id: of the commit that made the version; None if it has none.
 
     Returns:
         None if the file lacks them, or names another commit: such a file may have outlived a commit that a loss of
@@ -123,11 +123,10 @@ def parse_checksum(checksum: bytes, commit: Iterable[bytes]) -> dict[str, int] |
     """
     try:
         content = json.loads(checksum)
-        info = next(json.loads(line)["commitInfo"] for line in commit if line.startswith(b'{"commitInfo"'))
-        if not info["txnId"] or content["txnId"] != info["txnId"]:
+        if not transaction_id or content["txnId"] != transaction_id:
             return None
         return {action["appId"]: int(action["version"]) for action in content["setTransactions"]}
-    except (ValueError, KeyError, TypeError, StopIteration):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -145,4 +144,4 @@ def parse_commit(
     versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
     operation = str(info.get("operation"))
     restored_version = find_restored_version(info.get("operationParameters", {})) if operation == "RESTORE" else None
-    return TableCommit(operation, restored_version, versions, info.get("userMetadata"))
+    return TableCommit(operation, restored_version, versions, info.get("userMetadata"), info.get("txnId"))

@@ -93,7 +93,6 @@ class DeltaSnapshot:
     def __init__(self, snapshot: Any, log: "DeltaTableLog") -> None:
         self.delta_snapshot = snapshot
         self._log = log
-        self.read_commit = log.read_commit
 
     @property
     def version(self) -> int:
@@ -105,12 +104,22 @@ class DeltaSnapshot:
     def app_ids(self) -> list[str]:
         return list(self._transactions)
 
+    def read_commit(self, version: int) -> TableCommit | None:
+        """Read a commit of the log; None if it was cleaned up. That of this version is read once."""
+        return self._commit if version == self.version else self._log.read_commit(version)
+
+    @functools.cached_property
+    def _commit(self) -> TableCommit | None:
+        return self._log.read_commit(self.version)
+
     @functools.cached_property
     def _transactions(self) -> dict[str, int]:
         """Transaction versions, by application id."""
-        versions = None if self.drops_transactions() else self._log.checksum_transactions(self.version)
-        if versions is not None:
-            return versions
+        checksum = None if self.drops_transactions() else self._log.read_checksum(self.version)
+        if checksum is not None and self._commit is not None:
+            versions = parse_checksum(checksum, self._commit.transaction_id)
+            if versions is not None:
+                return versions
         entries = self.delta_snapshot.transactions().iterator()
         versions = {}
         while entries.hasNext():
@@ -172,10 +181,9 @@ class DeltaTableLog:
         content = self._read(self._file_names.unsafeDeltaFile(self._log().logPath(), version))
         return None if content is None else content.splitlines()
 
-    def checksum_transactions(self, version: int) -> dict[str, int] | None:
-        """Read the transaction versions of a table version; None without a checksum file of its commit."""
-        checksum = self._read(self._file_names.checksumFile(self._log().logPath(), version))
-        return None if checksum is None else parse_checksum(checksum, self._lines(version) or ())
+    def read_checksum(self, version: int) -> bytes | None:
+        """Read the checksum file of a table version; None without one."""
+        return self._read(self._file_names.checksumFile(self._log().logPath(), version))
 
     def read_commit(self, version: int) -> TableCommit | None:
         lines = self._lines(version)

@@ -5,18 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from rmq_lakehouse.delta.files import parse_checksum
+from rmq_lakehouse.delta.files import parse_checksum, parse_commit
 from rmq_lakehouse.delta.table import DeltaTableLog
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 
 COMMIT = [b'{"commitInfo":{"operation":"WRITE","txnId":"one"}}', b'{"txn":{"appId":"a","version":9}}']
+
+
+def transactions(checksum: bytes, commit: list[bytes]) -> dict[str, int] | None:
+    return parse_checksum(checksum, parse_commit(commit, lambda _: None).transaction_id)
+
+
 CHECKSUM = {"txnId": "one", "setTransactions": [{"appId": "a", "version": 9}, {"appId": "b", "version": 3}]}
 
 
 def test_the_versions_of_a_commit_are_those_of_its_checksum_file() -> None:
-    assert parse_checksum(json.dumps(CHECKSUM).encode(), COMMIT) == {"a": 9, "b": 3}
-    assert parse_checksum(json.dumps(CHECKSUM | {"setTransactions": []}).encode(), COMMIT) == {}
+    assert transactions(json.dumps(CHECKSUM).encode(), COMMIT) == {"a": 9, "b": 3}
+    assert transactions(json.dumps(CHECKSUM | {"setTransactions": []}).encode(), COMMIT) == {}
 
 
 @pytest.mark.parametrize(
@@ -35,12 +41,12 @@ def test_the_versions_of_a_commit_are_those_of_its_checksum_file() -> None:
     ],
 )
 def test_a_file_of_another_commit_or_without_versions_counts_for_nothing(checksum: object, commit: list[bytes]) -> None:
-    assert parse_checksum(json.dumps(checksum).encode(), commit) is None
+    assert transactions(json.dumps(checksum).encode(), commit) is None
 
 
 def test_a_file_that_is_cut_anywhere_counts_for_nothing() -> None:
     whole = json.dumps(CHECKSUM).encode()
-    assert {parse_checksum(whole[:end], COMMIT) is None for end in range(len(whole))} == {True}
+    assert {transactions(whole[:end], COMMIT) is None for end in range(len(whole))} == {True}
 
 
 def checksums(table: Path) -> list[Path]:
@@ -56,14 +62,17 @@ def test_a_table_s_versions_are_delta_s_and_a_file_of_a_lost_commit_misleads_nob
     delta = snapshot.delta_snapshot.transactions()
     versions = {app_id: int(delta.get(app_id).get()) for app_id in snapshot.app_ids()}
     assert delta.size() == len(versions) > 1
-    assert log.checksum_transactions(snapshot.version) == versions
+    commit, checksum = log.read_commit(snapshot.version), log.read_checksum(snapshot.version)
+    assert commit is not None
+    assert checksum is not None
+    assert parse_checksum(checksum, commit.transaction_id) == versions
     newest = checksums(exporter.table)[-1]
     content = json.loads(newest.read_text())
     # As if the commit that wrote the file had been lost, and this one had taken its number.
     ahead = [action | {"version": action["version"] + 10_000} for action in content["setTransactions"]]
     newest.write_text(json.dumps(content | {"txnId": "of the lost commit", "setTransactions": ahead}))
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
-    assert log.checksum_transactions(snapshot.version) is None
+    assert parse_checksum(newest.read_bytes(), commit.transaction_id) is None
     write(exporter.store, plain(9))
     exporter.run()
     for path in checksums(exporter.table):
