@@ -174,12 +174,14 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         """
         pending = self._without_committed_rows(frame, attempt) if attempt.needs_dedup else frame
         observation = Observation()
-        last_row, count = F.max(column(self.offset)), F.count("*") if counted is None else F.count_if(counted)
+        metrics = [F.max(column(self.offset)).alias("newest")]
+        if counted is not None:
+            metrics.append(F.count_if(counted).alias("rows"))
         rows = self.with_current_columns(build_columns(pending))
-        rows = rows.observe(observation, last_row.alias("newest"), count.alias("rows"))
+        rows = rows.observe(observation, *metrics)
         written = cast("SparkTransaction", attempt.transaction).write(rows)  # the log is Spark's
         result = commit_files([with_high_watermark(complete(attempt), observation.get["newest"])], written)
-        return replace(result, rows=observation.get["rows"])
+        return result if counted is None else replace(result, rows=observation.get["rows"])
 
     def _without_committed_rows(self, frame: DataFrame, attempt: CommitAttempt) -> DataFrame:
         store_offsets = self._store_offsets(attempt.transaction.snapshot.version)

@@ -190,15 +190,17 @@ class TypedExport(ExportTables):
                     lambda attempts: table.append(attempts[0], rows(attempts[0]), counted=first_rows),
                 )  # fmt: skip
                 files += result.files
-                # Of messages without rows the table does not tell whether they were exported before.
-                messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted[5])
+                if self._topic.explode and first_rows is None:
+                    messages = counted[0]
+                else:  # of messages without rows the table does not tell whether they were exported before
+                    messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted[5])
         finally:
             decoded.unpersist()
         counts = ExportCounts(messages, int(counted[1] or 0), counted[2], counted[3], files)
         return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
 
     def _first_rows(self) -> Column | None:
-        """Return the condition of a message's first row in the table; None where each message has one row."""
+        """Return the condition of a message's first row in the table; None without a column that tells it."""
         if not self._topic.explode:
             return None
         name = self._names[ELEMENT]
