@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
-from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, RmqError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
@@ -100,7 +99,7 @@ def place_by_database(
     """
     if database is not None:
         with suppress(RmqError):
-            offsets, units = read_queue(database, topic, queue_id)
+            offsets, units = database.all_units(topic, queue_id)
             is_dispatched = len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < database.checkpoint()
             if not len(offsets) and is_dispatched and database.bound(topic, queue_id) is None:
                 return place_last(rows[:0])  # deleted in order, units and end
@@ -108,14 +107,6 @@ def place_by_database(
             check = RocksDbQueueCheck(QueueName(topic, queue_id), rows, facts, findings, findings)
             return check.place(StoredQueue(database.path, offsets, units, None, 0))
     return place_last(rows)
-
-
-def read_queue(database: QueueDatabase, topic: str, queue_id: int) -> Units:
-    """Read all units of a queue. Raises FormatError."""
-    parts = list(database.units(topic, queue_id))
-    offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
-    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
-    return offsets, units.astype(UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
 
 
 def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int | None, log_start: int) -> Units:
@@ -131,7 +122,7 @@ def expired_units(database: QueueDatabase, topic: str, queue_id: int, end: int |
     Raises:
         FormatError: a damaged database.
     """
-    offsets, units = read_queue(database, topic, queue_id)
+    offsets, units = database.all_units(topic, queue_id)
     physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
     is_expired = (physical >= 0) & (sizes > 0) & (physical + sizes <= log_start)
     if end is not None:

@@ -74,6 +74,17 @@ class QueueDatabase:
         for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
             yield self._decode(codec.decode_units, prefix, keys, values)
 
+    def all_units(self, topic: str, queue_id: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Read the queue offsets and the units of a whole queue: int64[n], ascending, and UNIT_VALUE_DTYPE[n].
+
+        Raises:
+            FormatError: a damaged database.
+        """
+        parts = list(self.units(topic, queue_id))
+        offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+        units = np.concatenate([np.empty(0, dtype=codec.UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+        return offsets, units.astype(codec.UNIT_VALUE_DTYPE)  # numpy joins into the machine's own byte order
+
     def first_offset(self, topic: str, queue_id: int, since: int = 0) -> int | None:
         """Return the queue offset of a queue's first unit from an offset on; None without any. Raises FormatError."""
         pair = self._database.first_from(codec.UNITS_FAMILY, codec.unit_key(topic, queue_id, since))

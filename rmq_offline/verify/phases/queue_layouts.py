@@ -16,7 +16,7 @@ from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
 from rmq_offline.verify.facts import LogFacts
-from rmq_offline.verify.findings import FindingList, Kind
+from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.stored_files import StoredFiles
 from rmq_offline.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_offline.verify.variants.batch_queue import BatchQueueCheck
@@ -26,7 +26,7 @@ _DELETED: Final = (finding_kinds.TOPIC_DELETED, finding_kinds.QUEUE_ABSENT)
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionState:
     """State that the checks of one partition's queues share.
 
     Attributes:
@@ -47,11 +47,15 @@ class Partition:
     excused: FindingList
     queue_count: int = 0
 
+    @property
+    def stored(self) -> StoredFiles:
+        """Reader of the files of queues."""
+        return StoredFiles(self.store, self.sizes, self.findings)
+
     def queue_files(self, name: QueueName, directory: str, file_bytes: int) -> list[QueueFile] | None:
         """List the files of a queue; None where the directory cannot be read, which is a finding."""
-        stored = StoredFiles(self.store, self.sizes, self.findings)
         kinds = finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN
-        return stored.files(name, directory, *kinds, file_bytes)
+        return self.stored.files(name, directory, *kinds, file_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class QueueFiles:
         has_light_queues: False where a RocksDB has the light queues.
     """
 
-    partition: Partition
+    partition: PartitionState
     has_light_queues: bool
 
     def has(self, name: QueueName) -> bool:
@@ -119,7 +123,7 @@ class QueueFiles:
         partition.queue_count += 1
         check = QueueCheck(
             name, rows, partition.facts, partition.findings, partition.excused,
-            StoredFiles(partition.store, partition.sizes, partition.findings).ext(name),
+            partition.stored.ext(name),
             is_known=not is_deleted(name.topic, partition.known_topics),
             log_file_bytes=partition.sizes.commitlog_file_bytes,
         )  # fmt: skip
@@ -135,7 +139,7 @@ class BatchQueueFiles:
         inner_batches: reads the inner batches of the log, see ``tasks.batch_queues.read_batches``.
     """
 
-    partition: Partition
+    partition: PartitionState
     inner_batches: Callable[[], NDArray[np.int64]]
 
     def has(self, name: QueueName) -> bool:
@@ -145,7 +149,7 @@ class BatchQueueFiles:
         partition, name, rows = self.partition, queue.name, queue.rows
         plain = paths.queue_dir(paths.consumequeue_dir(partition.store.root), name.topic, name.queue_id)
         if partition.store.storage.exists(plain):
-            kind: Kind = finding_kinds.QUEUE_OF_OTHER_KIND
+            kind = finding_kinds.QUEUE_OF_OTHER_KIND
             partition.findings.add(name.finding(kind, "a plain queue's directory", path=plain))
         directory = paths.queue_dir(paths.batch_consumequeue_dir(partition.store.root), name.topic, name.queue_id)
         file_bytes = partition.sizes.batchconsumequeue_file_bytes

@@ -28,7 +28,7 @@ from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_na
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
     BatchQueueFiles,
-    Partition,
+    PartitionState,
     QueueFiles,
     QueueLayout,
     QueueRecords,
@@ -145,29 +145,29 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     for path, topic, queue_id, queue_offset, group in inputs["claims"]:
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
     topics = json.loads(work.read_text("topics.json"))
-    checked = _open_partition(root, sizes, work, topics)
+    state = _open_state(root, sizes, work, topics)
     unit_count, names = 0, frozenset(queues)
-    with queue_layouts(checked, topics, work, split_count) as layouts:
+    with queue_layouts(state, topics, work, split_count) as layouts:
         for name in sorted(queues):
             records = np.concatenate([NO_ROWS, *queues.pop(name)])
             unit_count += len(records)
-            _check_queue(QueueName(*name), records, claims.get(name, ()), checked, layouts)
+            _check_queue(QueueName(*name), records, claims.get(name, ()), state, layouts)
             for log in logs.pop(name, ()):
-                check_own_log(log, records, checked.findings, checked.excused)
+                check_own_log(log, records, state.findings, state.excused)
     for name in sorted(claims.keys() - names):
         for path, claim in claims[name]:
-            finding = check_queueless_claim(claim, path, checked.known_topics)
+            finding = check_queueless_claim(claim, path, state.known_topics)
             if finding is not None:
-                checked.excused.add(finding)
+                state.excused.add(finding)
     for log in (log for queue_logs in logs.values() for log in queue_logs):
-        check_own_log(log, NO_ROWS, checked.findings, checked.excused)
-    return PartResult(checked.findings, checked.excused, checked.queue_count, unit_count)
+        check_own_log(log, NO_ROWS, state.findings, state.excused)
+    return PartResult(state.findings, state.excused, state.queue_count, unit_count)
 
 
-def _open_partition(root: str, sizes: StoreSizes, work: WorkArea, topics: Mapping[str, Any]) -> Partition:
+def _open_state(root: str, sizes: StoreSizes, work: WorkArea, topics: Mapping[str, Any]) -> PartitionState:
     store = open_store(root)
     known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
-    return Partition(
+    return PartitionState(
         store, sizes, read_facts(work), known_topics, frozenset(topics["batch_topics"]),
         AbsentQueues(store, known_topics), FindingList(), FindingList(),
     )  # fmt: skip
@@ -175,7 +175,7 @@ def _open_partition(root: str, sizes: StoreSizes, work: WorkArea, topics: Mappin
 
 @contextmanager
 def queue_layouts(
-    partition: Partition, topics: Mapping[str, Any], work: WorkArea, split_count: int
+    partition: PartitionState, topics: Mapping[str, Any], work: WorkArea, split_count: int
 ) -> Iterator[Sequence[QueueLayout]]:
     """Open the layouts that the store's queues have; of a queue in several, the last one decides on its end.
 
@@ -198,7 +198,7 @@ def _check_queue(
     name: QueueName,
     rows: NDArray[np.int64],
     claims: Sequence[tuple[str, Claim]],
-    partition: Partition,
+    partition: PartitionState,
     layouts: Sequence[QueueLayout],
 ) -> None:
     if not is_named_topic(name.topic):

@@ -4,9 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
@@ -15,7 +12,7 @@ from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.delay_levels import sample_database_delays
 from rmq_offline.verify.findings import Finding, FindingList
-from rmq_offline.verify.phases.queue_layouts import Partition, QueueRecords
+from rmq_offline.verify.phases.queue_layouts import PartitionState, QueueRecords
 from rmq_offline.verify.queue import QueueName
 from rmq_offline.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
@@ -95,7 +92,7 @@ class DatabaseQueues:
         dispatched: one past the last record that is in it, by what it says itself.
     """
 
-    partition: Partition
+    partition: PartitionState
     database: QueueDatabase
     dispatched: int
 
@@ -107,13 +104,12 @@ class DatabaseQueues:
         partition.queue_count += 1
         check = RocksDbQueueCheck(name, rows, partition.facts, partition.findings, partition.excused)
         try:
-            parts = list(database.units(name.topic, name.queue_id))
+            offsets, units = database.all_units(name.topic, name.queue_id)
             last = database.bound(name.topic, name.queue_id)
         except FormatError as error:
             kind = finding_kinds.with_rocksdb_remedy(finding_kinds.QUEUE_UNREADABLE)
             partition.findings.add(name.finding(kind, error.reason, path=database.path))
             return check.end_offset
-        offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
         if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < self.dispatched:
             is_claimed, has_bound = queue.is_claimed, last is not None
             kind = partition.absent_queues.classify(name.topic, rows, is_claimed=is_claimed, has_bound=has_bound)
@@ -121,6 +117,5 @@ class DatabaseQueues:
                 detail = f"{len(rows)} messages of the log, and no units"
                 partition.findings.add(name.finding(kind, detail, count=len(rows)))
                 return check.end_offset
-        units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
         check.check(StoredQueue(database.path, offsets, units, last, self.dispatched))
         return check.end_offset
