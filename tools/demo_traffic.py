@@ -145,13 +145,13 @@ def run_messaging(work: Path) -> Seen:
         namesrv = listen[0]
         stack.enter_context(running(work / "namesrv.log", "namesrv", "--listen", namesrv))
         master = stack.enter_context(broker(work / "master", _MASTER, namesrv, listen[1]))
-        asyncio.run(_registered(namesrv, 1))
+        asyncio.run(_wait_for_brokers(namesrv, 1))
         stack.enter_context(broker(work / "slave", _SLAVE, namesrv, listen[2]))
-        asyncio.run(_registered(namesrv, 2))
+        asyncio.run(_wait_for_brokers(namesrv, 2))
         return asyncio.run(_scenes(namesrv, master))
 
 
-async def _registered(namesrv: str, count: int) -> None:
+async def _wait_for_brokers(namesrv: str, count: int) -> None:
     """Wait until the name server has so many registered brokers."""
     async with asyncio.timeout(_PATIENCE_S), Admin(namesrv) as admin:
         while True:

@@ -104,7 +104,7 @@ async def stats_all(
             if topic is not None:
                 raise
             continue  # it was deleted meanwhile, or its broker is gone
-        put_rate, put_day = await _counted(admin, masters, "TOPIC_PUT_NUMS", name)
+        put_rate, put_day = await _sum_counters(admin, masters, "TOPIC_PUT_NUMS", name)
         groups: set[str] = set()
         for address in masters:
             groups.update(await admin.brokers.groups_of(address, name))
@@ -112,7 +112,7 @@ async def stats_all(
         if not groups and (put_day or not active):
             rows.append((name, None, 0, put_rate, None, put_day, None))
         for group in sorted(groups):
-            got_rate, got_day = await _counted(admin, masters, "GROUP_GET_NUMS", f"{name}@{group}")
+            got_rate, got_day = await _sum_counters(admin, masters, "GROUP_GET_NUMS", f"{name}@{group}")
             if put_day or got_day or not active:
                 behind = await _group_lag(admin, masters, group, name)
                 rows.append((name, group, behind, put_rate, got_rate, put_day, got_day))
@@ -120,7 +120,7 @@ async def stats_all(
     return Answer(columns, rows)
 
 
-async def _counted(admin: "Admin", masters: list[str], name: str, key: str) -> tuple[float, int]:
+async def _sum_counters(admin: "Admin", masters: list[str], name: str, key: str) -> tuple[float, int]:
     """Return the rate of the last minute and the sum of the last day, over all brokers."""
     stats_by_master = [await admin.brokers.stats(address, name, key) for address in masters]
     counted = [stats for stats in stats_by_master if stats is not None]

@@ -81,7 +81,7 @@ class DiskWaiters(Waiters):
         self._dispatch = dispatch
         self._is_closed = False
         if self.is_sync:
-            store.on_flushed(lambda _: self._call(self._forced))
+            store.on_flushed(lambda _: self._call(self._release_flushed))
             store.on_fault(lambda _: self._call(self.fail))  # nothing that waits is flushed
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class DiskWaiters(Waiters):
         if not self._is_closed:
             self._loop.call_soon_threadsafe(function)
 
-    def _forced(self) -> None:
+    def _release_flushed(self) -> None:
         """Dispatch the messages that are flushed now, so that they are readable, then run their callbacks."""
         self._dispatch()
         self.release(self._store.flushed_offset)

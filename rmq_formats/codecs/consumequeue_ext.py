@@ -124,11 +124,11 @@ def decode_ext_address(address: int) -> int:
     return address - _MIN_LONG
 
 
-def _rotated(value: int, bits: int) -> int:
+def _rotate_left(value: int, bits: int) -> int:
     return (value << bits | value >> 64 - bits) & _MASK
 
 
-def _mixed(value: int) -> int:
+def _mix(value: int) -> int:
     value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
     value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
     return value ^ value >> 33
@@ -140,18 +140,18 @@ def murmur3_low(data: bytes) -> int:
     blocks = len(data) // _BLOCK_BYTES * _BLOCK_BYTES
     for at in range(0, blocks, _BLOCK_BYTES):
         low, high = unpack_from("<QQ", data, at)
-        h1 ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
-        h1 = ((_rotated(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
-        h2 ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
-        h2 = ((_rotated(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
+        h1 ^= _rotate_left(low * _C1 & _MASK, 31) * _C2 & _MASK
+        h1 = ((_rotate_left(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= _rotate_left(high * _C2 & _MASK, 33) * _C1 & _MASK
+        h2 = ((_rotate_left(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
     low, high = unpack_from("<QQ", data[blocks:].ljust(_BLOCK_BYTES, b"\0"))
-    h2 ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
-    h1 ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+    h2 ^= _rotate_left(high * _C2 & _MASK, 33) * _C1 & _MASK
+    h1 ^= _rotate_left(low * _C1 & _MASK, 31) * _C2 & _MASK
     h1 ^= len(data)
     h2 ^= len(data)
     h1 = (h1 + h2) & _MASK
     h2 = (h2 + h1) & _MASK
-    return (_mixed(h1) + _mixed(h2)) & _MASK
+    return (_mix(h1) + _mix(h2)) & _MASK
 
 
 class BloomFilter:

@@ -249,8 +249,8 @@ def _with_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
     is_number = pc.fill_null(pc.match_substring_regex(number, r"^[0-9]{1,5}$"), False)
     is_batch = pc.not_equal(pc.bit_wise_and(batch["sys_flag"], FLAG_INNER_BATCH), 0)
     counts = pc.cast(pc.if_else(pc.and_(is_number, is_batch), number, "1"), pa.int64())
-    kept = [batch[name] for name in _MESSAGE_SCHEMA.names[:-1]]
-    return pa.RecordBatch.from_arrays([*kept, pc.add(batch["queue_offset"], counts)], schema=_MESSAGE_SCHEMA)
+    columns = [batch[name] for name in _MESSAGE_SCHEMA.names[:-1]]
+    return pa.RecordBatch.from_arrays([*columns, pc.add(batch["queue_offset"], counts)], schema=_MESSAGE_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,5 +196,5 @@ def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topic
         return units
     is_batch = np.array([topic in batch_topics for topic, _ in names], dtype=bool)
     is_light = units[:, kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
-    kept: Units = units[~(is_light & is_batch[own_queues(units)])]
-    return kept
+    plain_units: Units = units[~(is_light & is_batch[own_queues(units)])]
+    return plain_units

@@ -69,24 +69,24 @@ def arrow_columns_of_json(columns: StructType) -> pa.Schema:
 
 def select_columns(topic: str, columns: StructType, paths: Sequence[str]) -> StructType:
     """Return the columns that ``decode.columns.select_columns`` selects, as Spark has them. Raises OptionError."""
-    return StructType(_selected(columns, select_arrow_columns(topic, arrow_schema(columns), paths)))
+    return StructType(_select_fields(columns, select_arrow_columns(topic, arrow_schema(columns), paths)))
 
 
-def _selected(columns: StructType, selected: Iterable[pa.Field]) -> list[StructField]:
+def _select_fields(columns: StructType, selected: Iterable[pa.Field]) -> list[StructField]:
     fields = [(columns[field.name], field.type) for field in selected]
     return [
-        StructField(field.name, _selected_type(field.dataType, kind), field.nullable, field.metadata)
+        StructField(field.name, _select_type(field.dataType, kind), field.nullable, field.metadata)
         for field, kind in fields
     ]
 
 
-def _selected_type(kind: DataType, selected: pa.DataType) -> DataType:
+def _select_type(kind: DataType, selected: pa.DataType) -> DataType:
     if isinstance(kind, StructType):
-        return StructType(_selected(kind, selected))
+        return StructType(_select_fields(kind, selected))
     if isinstance(kind, ArrayType):
-        return ArrayType(_selected_type(kind.elementType, selected.value_type), kind.containsNull)
+        return ArrayType(_select_type(kind.elementType, selected.value_type), kind.containsNull)
     if isinstance(kind, MapType):
-        return MapType(kind.keyType, _selected_type(kind.valueType, selected.item_type), kind.valueContainsNull)
+        return MapType(kind.keyType, _select_type(kind.valueType, selected.item_type), kind.valueContainsNull)
     return kind
 
 

@@ -125,10 +125,10 @@ class DeltaDirectory:
     def _matching(self, pattern: str, kind: str) -> str | None:
         """Describe a table by the first path below the directory that matches a pattern of Hadoop's."""
         make_path = self.jvm.org.apache.hadoop.fs.Path
-        matches = self.files.globStatus(make_path(make_path(_escaped(self.path)), pattern))
+        matches = self.files.globStatus(make_path(make_path(_escape_pattern(self.path)), pattern))
         return f"{kind} ({matches[0].getPath()})" if matches else None
 
 
-def _escaped(path: str) -> str:
-    """Write a path so that Hadoop's patterns take each of its characters as it is."""
+def _escape_pattern(path: str) -> str:
+    """Escape the characters of a path that have a meaning in patterns of Hadoop."""
     return re.sub(r"([*?\[\]{}\\^])", r"\\\1", path)

@@ -42,8 +42,8 @@ from rmq_offline.verify.entries import EntryUnits, index_directory, mended_terms
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
 _WORD: Final = 4
 _WAY: Final = (
-    "the other members of the group have the truth: move {own} out of the store, and the leader sends the log anew; "
-    "without other members rmq convert --to classic takes out what is sound"
+    "the other members of the group have the truth: move {directory} out of the store, and the leader sends the log "
+    "anew; without other members rmq convert --to classic takes out what is sound"
 )
 _MADE: Final = "entry-index"  # in the repair's directory
 _PER_FILE: Final = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
@@ -296,7 +296,7 @@ def _committed(directory: str) -> int | None:
 
 def _refuse(log: _Log, segment: Segment, at: int, what: str) -> NoReturn:
     directory = segment.path.rsplit("/", 2)[0]
-    way = _WAY.format(own=relative_path(log.root, directory))
+    way = _WAY.format(directory=relative_path(log.root, directory))
     raise StoreLayoutError(f"{segment.path}: entry {log.last_index + 1}, at {at}: {what}; {way}")
 
 
@@ -347,13 +347,13 @@ def _append(target: Path, units: NDArray[np.void]) -> None:
     while len(units):
         number, place = divmod(int(units["index"][0]), _PER_FILE)
         count = min(len(units), _PER_FILE - place)
-        with _opened(target / paths.segment_name(number * INDEX_FILE_BYTES)) as file:
+        with _open_entry_index(target / paths.segment_name(number * INDEX_FILE_BYTES)) as file:
             file.seek(place * INDEX_UNIT_BYTES)
             file.write(units[:count].tobytes())
         units = units[count:]
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_entry_index(path: Path) -> BinaryIO:
     if path.exists():
         return path.open("r+b")
     file = path.open("w+b")

@@ -328,7 +328,7 @@ class EntryUnits:
             self._begin = self._end = 0
             return
         at = position - segment.start_offset
-        got = self._opened(segment).read_into(at, self.block[: segment.size_bytes - at].data)
+        got = self._open_segment(segment).read_into(at, self.block[: segment.size_bytes - at].data)
         end = got + -got % INDEX_UNIT_BYTES
         self.block[got:end] = 0
         self._begin, self._end = position, position + end
@@ -339,7 +339,7 @@ class EntryUnits:
         number = bisect.bisect_right(self._segments, position, key=lambda segment: segment.start_offset) - 1
         return self._segments[number] if number >= 0 and position < self._segments[number].end_offset else None
 
-    def _opened(self, segment: Segment) -> OpenRange:
+    def _open_segment(self, segment: Segment) -> OpenRange:
         if self._file is None or self._file[0] != segment:
             self.close()
             self._file = segment, self._storage.open(segment.path)

@@ -186,7 +186,7 @@ def test_typed_tables_have_the_last_message_of_a_key_and_dead_letters_from_clust
     assert len({row.physical_offset for row in found["dead"]}) == len(found["dead"]) == 5
 
 
-def test_all_rows_of_an_exploded_message_land_once_from_cluster_store_and_two_at_once(
+def test_exploded_messages_of_cluster_and_store_are_exported_once_in_turn_and_at_once(
     exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = {"topic": exporter.topic, "format": "json", "schema": "id INT", "explode": True, "table": "lines"}
@@ -204,21 +204,21 @@ def test_all_rows_of_an_exploded_message_land_once_from_cluster_store_and_two_at
     lists(range(9, 13))
     assert exporter.run_store(*typed)[0]["exports"] == {"raw": 4, exporter.topic: 3}
     lists(range(13, 21))
-    tasks, others = PendingQueueMessages.tasks, [exporter.run_store]
+    tasks, concurrent_exports = PendingQueueMessages.tasks, [exporter.run_store]
 
     def meanwhile(*arguments: Any) -> Any:
-        if others:
-            others.pop()(*typed)
+        if concurrent_exports:
+            concurrent_exports.pop()(*typed)
         return tasks(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(PendingQueueMessages, "tasks", meanwhile)
         exporter.run(*typed)
     assert exporter.run(*typed)[0]["exports"] == {"raw": 0, exporter.topic: 0}
-    found = {name: exporter.spark.read.format("delta").load(str(work / name)).collect() for name in ("lines", "dead")}
+    tables = {name: exporter.spark.read.format("delta").load(str(work / name)).collect() for name in ("lines", "dead")}
     ids = [n * sign for n in range(1, 21) if n % 4 != 3 for sign in (1, -1)]
-    assert sorted((row.id, row.element_index) for row in found["lines"]) == sorted((n, int(n < 0)) for n in ids)
-    assert len({row.physical_offset for row in found["dead"]}) == len(found["dead"]) == 5
+    assert sorted((row.id, row.element_index) for row in tables["lines"]) == sorted((n, int(n < 0)) for n in ids)
+    assert len({row.physical_offset for row in tables["dead"]}) == len(tables["dead"]) == 5
 
 
 def test_two_brokers_land_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:

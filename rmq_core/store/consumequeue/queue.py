@@ -315,8 +315,8 @@ class ConsumeQueue:
         The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
         offsets of its consumers.
         """
-        kept = self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
-        return self.files.expire_before(kept * UNIT_BYTES)
+        first_unexpired = self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
+        return self.files.expire_before(first_unexpired * UNIT_BYTES)
 
 
 def estimate_count(

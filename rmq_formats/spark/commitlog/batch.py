@@ -141,11 +141,11 @@ def explain(frame: DataFrame) -> str:
         return "\n".join(_lines(_sources(frame)))
     connected: Any = frame  # whose class is another one, with a plan in Python
     sources = list(_sources_of_message(connected._plan.to_proto(connected.sparkSession._client)))
-    rows = frame.sparkSession.range(1, numPartitions=1).mapInArrow(partial(_explained, sources), "line string")
+    rows = frame.sparkSession.range(1, numPartitions=1).mapInArrow(partial(_explain, sources), "line string")
     return "\n".join(row.line for row in rows.collect())
 
 
-def _explained(sources: Sequence[Source], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _explain(sources: Sequence[Source], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"line": pa.array(_lines(sources), pa.string())})
 

@@ -152,8 +152,8 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 def table_options(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a read: the table's options in the schema, overridden by the read's ``options``."""
-    kept: dict[str, str] = {}
+    options_of_table: dict[str, str] = {}
     for column in schema:
-        kept |= json.loads((column.metadata or {}).get(_KEPT, "{}"))
+        options_of_table |= json.loads((column.metadata or {}).get(_KEPT, "{}"))
     overridden = {name.lower() for name in options}
-    return {name: value for name, value in kept.items() if name.lower() not in overridden} | dict(options)
+    return {name: value for name, value in options_of_table.items() if name.lower() not in overridden} | dict(options)
