@@ -1,7 +1,6 @@
 """A real S3 server in a process of its own."""
 
 import os
-import re
 import subprocess
 import sys
 import uuid
@@ -60,16 +59,11 @@ def s3_server() -> Iterator[str]:
     """Host and port of an S3 server; this process may use it."""
     before = {name: os.environ.get(name) for name in AWS}
     os.environ.update(AWS)
-    command = [sys.executable, "-m", "tests.scale.s3_server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.scale.s3_server"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
-            address = next(found for line in process.stderr if (found := re.search(r"http://([\d.]+:\d+)", line)))
-            # The server logs each request: unread, the pipe would fill up and stop it.
-            with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL) as drain:
-                yield address.group(1)
-                process.kill()
-                drain.wait()
+            assert process.stdout is not None
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
             for name, value in before.items():
