@@ -2,12 +2,18 @@
 
 ``make test`` runs this tool once an installation. A JVM then maps one file into its memory, and need not read, check
 and link some 13,000 classes from 300 jars. Where Java or the jars are others, it starts as it would without the file.
+
+Spark starts its Python workers with modules from ``pyspark.zip``, which each process compiles anew: 0.7 s. A directory
+of that name has the same modules, compiled.
 """
 
+import compileall
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -39,8 +45,24 @@ def _use_spark(directory: Path) -> None:
     gateway.proc.wait()
 
 
+def unpack_modules() -> None:
+    """Put a directory in the place of ``pyspark.zip``, unless there is one."""
+    import pyspark  # not for each run of the tests
+
+    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+    if archive.is_file():
+        new = archive.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        with zipfile.ZipFile(archive) as modules:
+            modules.extractall(new)
+        compileall.compile_dir(new, stripdir=str(new), prependdir=str(archive), quiet=1)
+        archive.unlink()
+        new.rename(archive)
+
+
 def main() -> None:
     """Write the archive; one that is not whole would end each JVM that maps it, so it gets its name at the end."""
+    unpack_modules()
     new = ARCHIVE.with_suffix(".new")
     new.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={new} -Xlog:cds=off"
