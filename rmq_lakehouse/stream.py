@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.exports import ExportCounts, ExportLoop, stopping
+from rmq_lakehouse.java import java_class
 from rmq_lakehouse.raw import Export, PendingMessages
 from rmq_lakehouse.records import SparkPendingRecords
 from rmq_lakehouse.stores import StoreLogs
@@ -33,7 +34,7 @@ class ExportCheckpoint:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self.path = path
-        self._root = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._root = java_class(self._jvm, "org.apache.hadoop.fs.Path")(path)
         self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def check(self, store_id: str) -> None:
@@ -79,7 +80,7 @@ class ExportCheckpoint:
         return int(json.loads(line)["physicalOffset"])
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+        return java_class(self._jvm, "org.apache.hadoop.fs.Path")(self._root, name)
 
     def _read(self, path: Any) -> str:
         stream = self._files.open(path)

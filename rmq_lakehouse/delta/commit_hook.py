@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta.files import set_transaction
+from rmq_lakehouse.java import java_class, scala_object
 
 CommitGuard = Callable[[], AbstractContextManager[None]]
 """Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
@@ -34,7 +35,7 @@ def commit_hook(
     """
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
-    observers = getattr(getattr(jvm.org.apache.spark.sql.delta, "TransactionExecutionObserver$"), "MODULE$")
+    observers = scala_object(jvm, "org.apache.spark.sql.delta.TransactionExecutionObserver")
     observer, before = _Observer(jvm, commit_guard, dict(versions or {})), observers.getObserver()
     observers.setObserver(observer)
     try:
@@ -93,7 +94,7 @@ class _Observer:
         return self
 
     def nextObserver(self) -> Any:  # noqa: N802
-        return self._jvm.scala.Option.empty()
+        return java_class(self._jvm, "scala.Option").empty()
 
     class Java:
         implements = ("org.apache.spark.sql.delta.TransactionExecutionObserver",)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_lakehouse.java import java_class
 from rmq_lakehouse.parquet import MAP_VALUE, FinishedFile, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 
@@ -21,8 +22,10 @@ MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
     """Build the action that sets a transaction version, as Delta's own object."""
-    now_ms = jvm.scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
-    return jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, version, now_ms)
+    now_ms = java_class(jvm, "scala.Some")(
+        time.time_ns() // 1_000_000
+    )  # without it a version is the first that a retention drops
+    return java_class(jvm, "org.apache.spark.sql.delta.actions.SetTransaction")(app_id, version, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.spark.versions import unfit_library
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
 from rmq_lakehouse.evolution import quoted
+from rmq_lakehouse.java import java_class
 from rmq_lakehouse.table_name import in_catalog
 
 _LEVELS: Final = 2  # limit: levels of an object store's directories that are searched for other tables
@@ -124,7 +125,7 @@ class DeltaDirectory:
 
     def _matching(self, pattern: str, kind: str) -> str | None:
         """Describe a table by the first path below the directory that matches a pattern of Hadoop's."""
-        make_path = self.jvm.org.apache.hadoop.fs.Path
+        make_path = java_class(self.jvm, "org.apache.hadoop.fs.Path")
         matches = self.files.globStatus(make_path(make_path(_escape_pattern(self.path)), pattern))
         return f"{kind} ({matches[0].getPath()})" if matches else None
 

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta.location import first_line
+from rmq_lakehouse.java import java_class
 from rmq_offline.tasks.object_lease import lease
 
 _CONDITIONAL_CLASS: Final = "rmq_formats.ConditionalLogStore"
@@ -73,10 +74,10 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
 def _has_room_for_one(spark: SparkSession, table: str) -> bool:
     """Return whether only a lease keeps two drivers apart; the log store that needs none is put in where it can be."""
     jvm: Any = spark._jvm
-    scheme = str(jvm.org.apache.hadoop.fs.Path(table).toUri().getScheme())
+    scheme = str(java_class(jvm, "org.apache.hadoop.fs.Path")(table).toUri().getScheme())
     if scheme not in _SCHEMES:
         return False
-    conf = jvm.org.apache.spark.SparkEnv.get().conf()  # Delta asks no session's
+    conf = java_class(jvm, "org.apache.spark.SparkEnv").get().conf()  # Delta asks no session's
     log_store = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or conf.get("spark.delta.logStore.class", None)
     if log_store is not None and log_store != _CONDITIONAL_CLASS:
         return log_store in _SINGLE_DRIVER
@@ -90,7 +91,7 @@ def _puts_conditionally(spark: SparkSession, table: str) -> bool:
 
     Hadoop before 3.4.2 does not, nor where ``fs.s3a.create.conditional.enabled`` is false.
     """
-    path = spark._jvm.org.apache.hadoop.fs.Path(table)  # type: ignore[union-attr] # there is a JVM
+    path = java_class(spark._jvm, "org.apache.hadoop.fs.Path")(table)
     file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     return bool(file_system.hasPathCapability(path, _CAPABILITY))
 
@@ -102,35 +103,39 @@ def _install_conditional_store(spark: SparkSession, scheme: str) -> bool:
         _define_conditional_store(jvm)
     except Py4JError:  # no compiler, or class loaders that take no more
         return False
-    jvm.org.apache.spark.SparkEnv.get().conf().set(f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL_CLASS)
-    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # logs that are open keep the store that they have
+    java_class(jvm, "org.apache.spark.SparkEnv").get().conf().set(
+        f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL_CLASS
+    )
+    java_class(
+        jvm, "org.apache.spark.sql.delta.DeltaLog"
+    ).clearCache()  # logs that are open keep the store that they have
     return True
 
 
 def _define_conditional_store(jvm: Any) -> None:
     """Compile the class into the loader of Spark's jars, once. Raises Py4JError."""
     loader = _loader(jvm)
-    find = jvm.java.lang.Class.forName
+    find = java_class(jvm, "java.lang.Class").forName
     try:
         find(_CONDITIONAL_CLASS, True, loader)
         return
     except Py4JError:
         pass
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(loader)
-    compiler.cook(_SOURCE, jvm.java.io.StringReader((files(__package__) / _SOURCE).read_text("utf-8")))
+    compiler.cook(_SOURCE, java_class(jvm, "java.io.StringReader")((files(__package__) / _SOURCE).read_text("utf-8")))
     with tempfile.TemporaryDirectory() as directory:
         for name, code in compiler.getBytecodes().items():
             path = Path(directory, *name.split(".")).with_suffix(".class")
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(code)
-        loader.addURL(jvm.java.io.File(directory).toURI().toURL())
+        loader.addURL(java_class(jvm, "java.io.File")(directory).toURI().toURL())
         find(_CONDITIONAL_CLASS, True, loader)
 
 
 def _loader(jvm: Any) -> Any:
     """Return the class loader that all sessions share, which has the jars that Spark was given."""
-    shared_loader, loader = None, jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    shared_loader, loader = None, java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
     while loader is not None:
         if str(loader.getClass().getName()).startswith("org.apache.spark.util."):
             shared_loader = loader
@@ -154,7 +159,7 @@ class _Leases:
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         jvm: Any = spark._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
+        self._path = java_class(jvm, "org.apache.hadoop.fs.Path")
         self._root = self._path(f"{table.rstrip('/')}{_SUFFIX}")
         with self.translate_errors():
             self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

@@ -58,6 +58,7 @@ from rmq_lakehouse.evolution import (
     quoted,
     text,
 )
+from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
 from rmq_lakehouse.spark_log import add_missing_columns, check_table_columns, frame_has_rows
@@ -146,10 +147,9 @@ class DeltaTableLog:
         self._spark = spark
         self._location = DeltaLocation(spark, table)
         self._jvm: Any = spark._jvm
-        # For jvm.org.apache.… Java looks for a class of each package's name in 300 jars, which takes milliseconds.
-        self._delta_log: Any = getattr(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")
-        self._file_names: Any = getattr(getattr(spark._jvm, "org.apache.spark.sql.delta.util.FileNames$"), "MODULE$")
-        self._nothing: Any = getattr(spark._jvm, "scala.Option").empty()
+        self._delta_log: Any = java_class(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")
+        self._file_names: Any = scala_object(spark._jvm, "org.apache.spark.sql.delta.util.FileNames")
+        self._nothing: Any = java_class(spark._jvm, "scala.Option").empty()
         self._torn_commits_checked = False  # for what a loss of power has torn
         self._newest: DeltaSnapshot | None = None
 
@@ -198,7 +198,7 @@ class DeltaTableLog:
             ((timestamp_ms,),) = self._spark.range(1).select(F.unix_millis(timestamp)).collect()
             if timestamp_ms is None:
                 return None
-            at = self._jvm.java.sql.Timestamp(timestamp_ms)
+            at = java_class(self._jvm, "java.sql.Timestamp")(timestamp_ms)
             return int(self._log().history().getActiveCommitAtTime(at, self._nothing, True, False, False).version())
         except (PySparkException, Py4JJavaError):  # it was cleaned up
             return None
@@ -236,7 +236,7 @@ class DeltaTableLog:
         """See ``TableLog``: checks the first and the last file of the newest commit that added files."""
         files, directory = self._files(), str(self._log().dataPath())
         newest_paths = newest_files(self._lines, int(self._snapshot().version()))
-        absolute = self._jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
+        absolute = java_class(self._jvm, "org.apache.spark.sql.delta.util.DeltaFileOperations").absolutePath
         paths = [absolute(directory, name) for name in (*newest_paths[:1], *newest_paths[-1:])]
         return next((str(path) for path in paths if not files.exists(path)), None)
 
@@ -246,7 +246,7 @@ class DeltaTableLog:
     def _directory(self) -> DeltaDirectory:
         """Return the table's directory. The Iceberg metadata that Delta writes itself (UniForm) are the table's own."""
         is_uniform = self.exists() and "iceberg" in self.configuration().get(_UNIFORM, "")
-        return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path(), is_uniform)
+        return DeltaDirectory(self._jvm, self._files(), self._location.directory(), self.local_path, is_uniform)
 
     def create(self, schema: StructType, table_spec: TableSpec, properties: Mapping[str, str]) -> None:
         self._directory().check_new(self._location.table)
@@ -309,7 +309,7 @@ class DeltaTableLog:
         """Return how tasks write files; None if the table, or its file system, needs Spark's writer."""
         if table_spec.clusters or not self.is_plain():
             return None
-        path, connect = self.local_path(), None
+        path, connect = self.local_path, None
         if path is None:
             connect = s3a.connection(self._files())
             if connect is None:
@@ -324,9 +324,10 @@ class DeltaTableLog:
     def visible_rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._location.directory())
 
+    @functools.cached_property
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
-        path = self._jvm.org.apache.hadoop.fs.Path(self._location.directory())
+        path = java_class(self._jvm, "org.apache.hadoop.fs.Path")(self._location.directory())
         files = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
         return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
@@ -358,7 +359,7 @@ class DeltaTableLog:
         return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
 
     def begin_transaction(self) -> "DeltaTransaction":
-        sessions = self._jvm.org.apache.spark.sql.SparkSession
+        sessions = java_class(self._jvm, "org.apache.spark.sql.SparkSession")
         sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
         self._snapshot()
         return DeltaTransaction(self._jvm, self._log().startTransaction(), self)
@@ -384,18 +385,18 @@ class DeltaTableLog:
     def commit_guard(self) -> Iterator[None]:
         """Sync the data files to disk, then hold the commit lock, for the duration of a commit."""
         self.fsync()
-        path = self.local_path()
+        path = self.local_path
         with nullcontext() if path is None else commit_lock(Path(path)):
             yield
 
     def fsync(self) -> None:
-        path = self.local_path()
+        path = self.local_path
         if path is not None and Path(path).is_dir():
             sync_file_system(Path(path))
 
     def _log(self) -> Any:
         if not self._torn_commits_checked:
-            path = self.local_path()
+            path = self.local_path
             if path is not None:
                 quarantine_torn_commits(Path(path))
             self._torn_commits_checked = True
@@ -429,7 +430,7 @@ class DeltaTransaction:
     def write(self, frame: DataFrame) -> list[WrittenFile]:
         """Write rows by Delta's own writer, which checks constraints and computes generated columns."""
         table = self._table
-        rows = with_partition_checks(frame, table.partition_columns(), table.configuration(), table.local_path())
+        rows = with_partition_checks(frame, table.partition_columns(), table.configuration(), table.local_path)
         actions = self._transaction.writeFiles(rows._jdf)
         files = [actions.apply(at) for at in range(actions.size())]
         self._written_actions = {file.path(): file for file in files}
@@ -439,17 +440,18 @@ class DeltaTransaction:
         ]
 
     def commit(self, adds: Sequence[WrittenFile] | None, versions: Mapping[str, int], metadata: str | None) -> None:
-        delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
-        nothing = scala.Option.empty()
+        jvm = self._jvm
+        nothing = java_class(jvm, "scala.Option").empty()
         self._register_metrics(write_metrics(adds))
-        from_json = getattr(getattr(delta.actions, "Action$"), "MODULE$").fromJson
+        from_json = scala_object(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
         written = self._written_actions  # read from JSON, these would get empty tags
-        actions = self._jvm.PythonUtils.toSeq([written.get(add.path) or from_json(add.action) for add in adds or ()])
+        to_seq = java_class(jvm, "org.apache.spark.api.python.PythonUtils").toSeq
+        actions = to_seq([written.get(add.path) or from_json(add.action) for add in adds or ()])
         for app_id, version in versions.items():  # in front of the files; see ``local_commits``
-            actions = actions.prepended(set_transaction(self._jvm, app_id, version))
-        append = self._jvm.org.apache.spark.sql.SaveMode.Append
-        write = getattr(delta, "DeltaOperations$Write")
-        user_metadata = nothing if metadata is None else scala.Some(metadata)
+            actions = actions.prepended(set_transaction(jvm, app_id, version))
+        append = java_class(jvm, "org.apache.spark.sql.SaveMode").Append
+        write = java_class(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")
+        user_metadata = nothing if metadata is None else java_class(jvm, "scala.Some")(metadata)
         with self._table.commit_guard():
             self._transaction.commit(actions, write(append, nothing, nothing, user_metadata, *[nothing] * 5))
         self._table.fsync()
@@ -457,14 +459,14 @@ class DeltaTransaction:
     def _register_metrics(self, metrics: Mapping[str, int]) -> None:
         """Register counts for the commit's entry in the table's history."""
         session = self._transaction.spark()
-        sql_metrics = self._jvm.java.util.HashMap()
+        sql_metrics = java_class(self._jvm, "java.util.HashMap")()
+        make_metric = java_class(self._jvm, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
         for name, value in metrics.items():
-            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
-                session.sparkContext(), name
-            )
+            metric = make_metric(session.sparkContext(), name)
             metric.set(value)
             sql_metrics[name] = metric
-        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(sql_metrics))
+        to_scala_map = java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toScalaMap
+        self._transaction.registerSQLMetrics(session, to_scala_map(sql_metrics))
 
 
 def _text_map(entries: Any) -> dict[str, str]:

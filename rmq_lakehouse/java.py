@@ -1,0 +1,16 @@
+"""Java classes of a session."""
+
+from typing import Any
+
+
+def java_class(jvm: Any, name: str) -> Any:
+    """Return a Java class by its full name.
+
+    For ``jvm.org.apache.…`` Py4J looks for a class of each package's name in 300 jars, which takes milliseconds.
+    """
+    return getattr(jvm, name)
+
+
+def scala_object(jvm: Any, name: str) -> Any:
+    """Return a Scala object by its full name."""
+    return getattr(java_class(jvm, f"{name}$"), "MODULE$")
