@@ -4,15 +4,20 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.log_end import cut_segments, find_leftovers
+from rmq_formats.read.plan import plan_read
 from rmq_formats.read.ranges import missing_ranges
+from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.spark.options.read import commitlog_options
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles, open_store
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FINGERPRINT_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
+_HEAD_BYTES: Final = 16 << 20  # read before Spark starts a job: most logs have all of their topics there
 _FINGERPRINT: Final = ("physical_offset", "crc32_from", "crc32")
 
 
@@ -131,12 +137,35 @@ def check_topics(
         raise OptionError(f"{stores}: has no topic {', '.join(map(repr, lacking))}")
 
 
-def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[str]) -> set[str]:
-    """Find which of some topics the records of a log have, in Spark's tasks."""
-    records = ExportSelection(log.store, log.store, tuple(topics)).batch(
-        spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
-    )
-    return {row.topic for row in records.distinct().collect()}
+def find_topics(
+    log: StoreLog, topics: Sequence[str], begin: int | None = None, end: int | None = None
+) -> Collection[str]:
+    """Find which of some topics the records in a range of a log have; the search ends where all are found."""
+    begin = log.segments[0].start_offset if begin is None else begin
+    selection = ExportSelection(log.store, log.store, tuple(topics))
+    read_options = selection.read_options(begin, log.end if end is None else end, {"columns": "topic"})
+    options = commitlog_options(read_options)
+    plan = plan_read(open_store(options.path), options.query, access_path=options.access_path)
+    found_topics: set[str] = set()
+    for task in plan.tasks:
+        for batch in read_task(options.path, task, replace(options.read, columns=("topic",))):
+            found_topics |= set(pc.unique(batch.column("topic")).to_pylist())
+            if found_topics >= set(topics):
+                return found_topics
+    return found_topics
+
+
+def find_topics_by_spark(spark: "SparkSession", log: StoreLog, topics: Sequence[str]) -> Collection[str]:
+    """Find which of some topics the records of a log have: the first bytes in this process, the rest in Spark."""
+    begin = log.segments[0].start_offset
+    head_end = min(begin + _HEAD_BYTES, log.end)
+    found_topics = set(find_topics(log, topics, begin, head_end))
+    rest = tuple(set(topics) - found_topics)
+    if rest and head_end < log.end:
+        selection = ExportSelection(log.store, log.store, rest)
+        records = selection.batch(spark, head_end, log.end, {"columns": "topic"})
+        found_topics |= {row.topic for row in records.distinct().collect()}
+    return found_topics
 
 
 def check_log(log: StoreLog, exported_end: int, fingerprint: str | None, table: str) -> None:

@@ -1,6 +1,6 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,12 @@ from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, 
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import column, with_wider_types
-from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
+from rmq_lakehouse.exactly_once import (
+    ExactlyOnceTable,
+    commit_progress,
+    commit_progress_with_retry,
+    commit_with_retry,
+)
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
 from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
@@ -40,6 +45,7 @@ from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
+    CommitResult,
     OpenTable,
     SparkTableLog,
     TableSpec,
@@ -157,18 +163,20 @@ class TypedExport(ExportTables):
         attempt = start_rows(table.log.begin_transaction())  # dropped: the attempt shows which rows to count
         decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()
         try:
-            attempt_rows = decoded.where(F.lit(False) if attempt is None else records.belongs_to_attempt(attempt))
-            sound = F.col("reason").isNull()
+            pending = F.lit(False) if attempt is None else records.belongs_to_attempt(attempt)
+            decodes = F.col("reason").isNull()
+            sound = pending & decodes
             sound_message = sound & self._is_message
-            damaged = F.count_if("damaged")
-            undecoded = F.count_if(~sound & ~F.col("damaged") & self._is_message)
+            damaged = F.count_if(pending & F.col("damaged"))
+            undecoded = F.count_if(pending & ~decodes & ~F.col("damaged") & self._is_message)
             position = F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)
             watermark = F.max(F.when(sound & self._is_row, position))
             read = F.sum(F.when(sound_message, F.col("size")))
             rowless = F.count_if(sound & ~self._is_row)
-            counted = attempt_rows.agg(F.count_if(sound_message), read, damaged, undecoded, watermark, rowless).first()
+            metrics = (F.count_if(sound_message), read, damaged, undecoded, watermark, rowless)
+            counted = decoded.agg(*metrics, F.count_if(decodes), F.count_if(self._is_dead_letter)).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._commit_dead_letters(decoded, records)
+            files = self._commit_dead_letters(decoded, records, counted[7])
 
             def start(transaction: TableTransaction) -> CommitAttempt | None:
                 return self._with_undecoded_versions(start_rows(transaction), decoded, records)
@@ -181,14 +189,20 @@ class TypedExport(ExportTables):
                 merge = MergeRows(self._key, self._order, self._deletes, element)
                 # The newest message of a table with deletions may have no row, so a missing row proves nothing.
                 last_row = None if self._deletes else counted[4]
-                table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
+                if counted[6]:
+                    table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
+                else:
+                    commit_progress_with_retry(table.path, table.log, start, last_row)
                 messages = counted[0]
             else:
                 first_rows = self._first_rows()
-                result = commit_with_retry(
-                    table.path, table.log, [start],
-                    lambda attempts: table.append(attempts[0], rows(attempts[0]), counted=first_rows),
-                )  # fmt: skip
+
+                def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+                    if not counted[6]:
+                        return commit_progress([attempts[0]])
+                    return table.append(attempts[0], rows(attempts[0]), counted=first_rows)
+
+                result = commit_with_retry(table.path, table.log, [start], write)
                 files += result.files
                 if self._topic.explode and first_rows is None:
                     messages = counted[0]
@@ -224,11 +238,11 @@ class TypedExport(ExportTables):
         dead_letters = None if self._dead_letters is None else self._dead_letters.table
         return resolve_undecoded(self._table, dead_letters, self.name, accepted)
 
-    def _commit_dead_letters(self, decoded: DataFrame, records: PendingMessages) -> int:
+    def _commit_dead_letters(self, decoded: DataFrame, records: PendingMessages, count: int) -> int:
         dead = self._dead_letters
         if dead is None:
             return 0
-        messages = decoded.where(self._is_dead_letter)
+        messages = decoded.where(self._is_dead_letter) if count else None
         return dead.commit(messages, records.start_attempt(dead.table), records.belongs_to_attempt)
 
     @property

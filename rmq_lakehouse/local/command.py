@@ -9,12 +9,12 @@ from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.command.options import ExportOptions, export_options
 from rmq_lakehouse.command.reports import report_of
 from rmq_lakehouse.exports import ExportLoop, commit_each
-from rmq_lakehouse.local.raw import LocalExport, LocalRawExport, LocalRunner, find_topics
+from rmq_lakehouse.local.raw import LocalExport, LocalRawExport, LocalRunner
 from rmq_lakehouse.local.table_log import NeedsSparkError, OpenLocalTable
 from rmq_lakehouse.local.typed import LocalTypedExport, check_topic
 from rmq_lakehouse.partitions import parse_partition
 from rmq_lakehouse.records import PendingRecords
-from rmq_lakehouse.store_log import StoreLog, check_topics, snapshot_log
+from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics, snapshot_log
 from rmq_lakehouse.stores import StoreLogs
 from rmq_lakehouse.table_name import in_catalog
 from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name

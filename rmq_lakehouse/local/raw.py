@@ -1,7 +1,7 @@
 """Raw table of an export on one machine: tasks in processes write the files, as the tasks of the job do."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -9,10 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats.read.plan import plan_read
-from rmq_formats.read.task import read_task
-from rmq_formats.spark.options.read import commitlog_options
-from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
@@ -21,7 +17,6 @@ from rmq_lakehouse.raw_files import TaskRows, write_and_commit
 from rmq_lakehouse.raw_table import RawTable, check_partition_columns
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.store_log import StoreLog
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, TableSpec
 from rmq_lakehouse.undecoded import resolve_refused
 from rmq_offline.tasks.runner import ProcessRunner
@@ -124,17 +119,3 @@ def committed_offsets(table: ExactlyOnceTable, log: LocalTableLog, attempt: Comm
     """Read the physical offsets of the rows of an attempt that the table has already."""
     offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts=table.broker_texts)
     return log.values(attempt.transaction.snapshot.version, offsets)
-
-
-def find_topics(log: StoreLog, topics: Sequence[str]) -> set[str]:
-    """Find which of some topics the records of a log have, until all of them are found."""
-    selection = ExportSelection(log.store, log.store, tuple(topics))
-    options = commitlog_options(selection.read_options(log.segments[0].start_offset, log.end, {"columns": "topic"}))
-    plan = plan_read(open_store(options.path), options.query, access_path=options.access_path)
-    found_topics: set[str] = set()
-    for task in plan.tasks:
-        for batch in read_task(options.path, task, replace(options.read, columns=("topic",))):
-            found_topics |= set(pc.unique(batch.column("topic")).to_pylist())
-            if found_topics >= set(topics):
-                return found_topics
-    return found_topics
