@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -138,6 +139,31 @@ def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
         typed(ORDERS)
     assert {row.id: row.amount for row in exporter.rows("orders")} == {"a": 3, "b": 4, "c": 6}
     assert typed(ORDERS)["messages"] == 0
+
+
+def newest_commit(table: Path) -> list[dict[str, Any]]:
+    newest = max((table / "_delta_log").glob("*.json"))
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def test_a_run_without_new_rows_commits_its_progress_alone(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    dead = ("--dlq-table", str(exporter.work / "dead"))
+    events = {**ORDERS, "topic": "Events", "table": "events", "key": []}
+    sent = [order("a", 1), ("Events", b'{"id": "e", "amount": 1}')]
+    write(exporter.store, sent)
+    for others, messages, undecoded in (([], 2, 0), ([("Other", b"x")], 0, 0), ([("Events", b"x")], 0, 1)):
+        sent += others
+        write(exporter.store, sent)
+        report = typed(ORDERS, events, arguments=dead)
+        assert (report["messages"], report["undecoded"]) == (messages, undecoded)
+        for name, adds in (("orders", bool(messages)), ("events", bool(messages)), ("dead", bool(undecoded))):
+            actions = newest_commit(exporter.work / name)
+            assert any("add" in action for action in actions) == adds
+            assert any("txn" in action for action in actions)
+    assert [row.topic for row in exporter.rows("dead")] == ["Events"]
+    assert [len(exporter.rows(name)) for name in ("orders", "events")] == [1, 1]
 
 
 def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
