@@ -42,11 +42,14 @@ class Exporter:
         """A table's rows, by their physical offsets; read without Spark, which takes a second, where that can be."""
         table = DeltaTable(str(self.work / name))
         if table.protocol().min_reader_version > 1:
-            frame = self.spark.read.format("delta").load(str(self.work / name))
-            return frame.orderBy("physical_offset").collect()
+            return self.spark_rows(name)
         rows = table.to_pyarrow_table().sort_by("physical_offset")
         kind = pa.struct(list(rows.schema))
         return [_as_spark(values, kind) for values in rows.to_pylist(maps_as_pydicts="strict")]
+
+    def spark_rows(self, name: str) -> list[Row]:
+        """The same, as Spark reads them."""
+        return self.spark.read.format("delta").load(str(self.work / name)).orderBy("physical_offset").collect()
 
     def offsets(self) -> list[int]:
         """Physical offsets that have landed, with repetitions."""

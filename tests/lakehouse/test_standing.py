@@ -217,7 +217,8 @@ def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:
     with pytest.raises(StoreError, match="copy: export progress is missing from the table's history"):
         exporter.run()
     assert exporter.run("--from-offset", str(end))[0]["messages"] == 10
-    assert [row.physical_offset for row in exporter.rows("copy")] == placed
+    # Only Spark reads files of another table.
+    assert [row.physical_offset for row in exporter.spark_rows("copy")] == placed
     assert exporter.run()[0]["messages"] == 0
 
 
