@@ -22,7 +22,7 @@ PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 # With it each of a run's many JVMs with Spark starts in half the processor time.
 CLASSES := $(VENV)/spark-classes.jsa
 
-.PHONY: help install demo test test-all check test-one test-matrix test-peers torture lab lint docs notebooks bench format clean
+.PHONY: help install demo test test-all test-long check test-one test-matrix test-peers torture lab lint docs notebooks bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-all: install $(CLASSES) ## everything, as in CI; then the minutes of each f
 	@mkdir -p build
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --junit-xml build/tests.xml
 	@$(BIN)/python -m tools.test_minutes build/tests.xml --json build/tests.json
+
+test-long: install $(CLASSES) ## what make test leaves out
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "long or torture"
 
 check: install ## in three minutes or little more: lint, types, and the tests that need no JVM, but for the long ones
 	@$(MAKE) --no-print-directory -j2 types imports compiled-tests

@@ -74,6 +74,7 @@ def java_store(directory: Path) -> StoreConfig:
     return store_of(directory / "java")
 
 
+@pytest.mark.long
 async def test_a_java_slave_of_our_master_has_our_log(tmp_path: Path) -> None:
     ours, theirs = store_of(tmp_path / "ours"), java_store(tmp_path)
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms": LONG_S * 1000}
@@ -161,6 +162,7 @@ class AtJava(Asker):
         return await self.client.invoke(self.address, command, LONG_S)
 
 
+@pytest.mark.long
 async def test_our_slave_of_a_java_master_has_its_log_and_java_consumers_read_it(tmp_path: Path) -> None:
     light = {"lmq_enabled": True, "multi_dispatch_enabled": True}
     ours = store_of(tmp_path / "ours", batchconsumequeue_file_bytes=920, **light)

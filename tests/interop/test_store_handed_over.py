@@ -136,6 +136,7 @@ def send_kinds(running: Standalone) -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_store_of_the_newest_release_comes_here_and_goes_back(tmp_path: Path) -> None:
     """Nothing is told of it: that its Index has TAGS is seen."""
     with peer.running(peer.NEWEST):
@@ -155,6 +156,7 @@ def test_a_store_of_the_newest_release_comes_here_and_goes_back(tmp_path: Path) 
     assert not re.search(" (?:WARNING|ERROR) ", (tmp_path / "log").read_text())
 
 
+@pytest.mark.long
 def test_each_broker_serves_what_the_other_left(tmp_path: Path) -> None:
     peer.build()
     store, ledger = HandedOver(tmp_path), Ledger()

@@ -82,6 +82,7 @@ def flat(id_: int, name: str | None, deleted: str = "false") -> Sent:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_the_table_is_what_the_source_has_in_parts_and_again(exporter: Exporter, table_format: str) -> None:
     spec = exporter.work / "spec.toml"
     spec.write_text(

@@ -162,6 +162,7 @@ def test_messages_that_java_wrote_and_the_broker_deleted_are_an_error_or_counted
         assert export(running.namesrv)[0]["messages"] == 0
 
 
+@pytest.mark.long
 def test_typed_tables_have_the_last_message_of_a_key_and_dead_letters_from_cluster_and_store(
     exporter: ClusterExporter,
 ) -> None:
@@ -186,6 +187,7 @@ def test_typed_tables_have_the_last_message_of_a_key_and_dead_letters_from_clust
     assert len({row.physical_offset for row in found["dead"]}) == len(found["dead"]) == 5
 
 
+@pytest.mark.long
 def test_exploded_messages_of_cluster_and_store_are_exported_once_in_turn_and_at_once(
     exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def commits(table: Path) -> set[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_each_commit_is_made_under_the_lock(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     under: dict[str, set[str]] = {"table": set(), "orders": set(), "dead": set()}
 

@@ -112,6 +112,7 @@ def table_rows(exporter: Exporter, table_format: str, name: str) -> list[dict[st
 
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_a_message_is_in_the_table_with_all_its_rows_once_or_a_dead_letter(
     exporter: Exporter, table_format: str
 ) -> None:

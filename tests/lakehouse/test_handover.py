@@ -61,6 +61,7 @@ def sending(namesrv: str, topic: str) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.long
 def test_each_message_lands_once_while_store_and_cluster_take_turns_and_a_producer_sends(
     exporter: ClusterExporter,
 ) -> None:

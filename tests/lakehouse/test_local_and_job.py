@@ -117,6 +117,7 @@ def test_a_restored_table_is_noticed_by_the_command(exporter: Exporter, local: L
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_the_command_is_the_job_where_an_option_asks_for_spark(local: LocalExporter, tmp_path: Path) -> None:
     write(local.store, [("Orders", json.dumps({"id": number}).encode()) for number in range(10)])
     spec = tmp_path / "spec.toml"

@@ -199,6 +199,7 @@ def test_decoders_of_all_topics_go_to_other_processes(local: TypedExporter) -> N
 
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_job_and_command_take_turns_and_make_the_same_tables(exporter: Exporter, table_format: str) -> None:
     described = []
     for begun_by in ("job", "command"):

@@ -164,6 +164,7 @@ def test_a_commit_of_spark_s_writer_without_rows_is_whole_without_its_checksum(e
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_loss_of_power_loses_no_file_of_a_commit_and_a_torn_one_lands_again(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell
     assert (dead.cluster, dead.broker_name, bytes(dead.body)) == ("Shop", "broker-b", b"bad")
 
 
+@pytest.mark.long
 def test_each_row_of_exploded_messages_of_several_stores_is_exported_once(spark: SparkSession, tmp_path: Path) -> None:
     bodies = [("Lists", b'[{"id":1},{"id":2}]'), ("Lists", b"[]"), ("Lists", b'{"id":3}'), ("Lists", b'[{"id":4},7]')]
     write(tmp_path / "broker-a" / "store", bodies)

@@ -50,6 +50,7 @@ def test_a_retention_of_identifiers_lands_nothing_twice(exporter: Exporter) -> N
     assert [row.physical_offset for row in exporter.rows("dead")] == placed[::4]
 
 
+@pytest.mark.long
 def test_a_restored_table_is_told_and_landed_again(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(30))
     exporter.run("--ending-physical-offset", str(placed[10]))
@@ -79,6 +80,7 @@ def test_a_restored_table_is_told_and_landed_again(exporter: Exporter) -> None:
         exporter.run("--from-offset", str(end + 1))
 
 
+@pytest.mark.long
 def test_a_restored_typed_table_is_merged_again(exporter: Exporter) -> None:
     placed = write(exporter.store, orders(16))
     arguments = spec(exporter)
@@ -123,6 +125,7 @@ def clean_log(exporter: Exporter, name: str = "table") -> None:
     forget(exporter.spark)
 
 
+@pytest.mark.long
 def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(30))
     exporter.run("--ending-physical-offset", str(placed[10]))
@@ -147,6 +150,7 @@ def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> No
     assert exporter.offsets() == placed[:32]
 
 
+@pytest.mark.long
 def test_a_restore_of_a_table_with_a_key_is_seen_when_its_commit_was_cleaned_up(exporter: Exporter) -> None:
     typed = spec(exporter)[:2]
     placed = write(exporter.store, orders(8))
@@ -188,6 +192,7 @@ def test_another_selection_that_lands_the_newest_row_again_hides_no_restore(expo
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_another_selection_hides_no_restore_of_a_table_with_a_key(exporter: Exporter) -> None:
     typed = spec(exporter)[:2]
     placed = write(exporter.store, orders(8))

@@ -218,6 +218,7 @@ NAMES = ["row", "a.b", "t`k", "older", "_here", "here", "there", "_file", "_key_
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_columns_may_have_any_names(
     exporter: Exporter, typed: Callable[..., dict[str, Any]], table_format: str
 ) -> None:

@@ -54,6 +54,7 @@ def test_conditions_of_a_table_are_listed_with_what_a_dead_letter_says() -> None
 @pytest.mark.spark
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["rows", "keys"])
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_undecoded_messages_are_reported_until_they_are_dealt_with(
     exporter: Exporter, table_format: str, key: list[str]
 ) -> None:

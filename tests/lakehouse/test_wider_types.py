@@ -71,6 +71,7 @@ WIDE = "id BIGINT, f DOUBLE, d DECIMAL(12,2), list ARRAY<STRUCT<n: BIGINT>>"
 
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_columns_become_wider_by_the_spec_and_by_the_owner(exporter: Exporter, table_format: str) -> None:
     spec = exporter.work / "spec.json"
     sent: list[tuple[str, bytes]] = []

@@ -77,6 +77,7 @@ def landed(bucket: Bucket, table: str, work: Path) -> list[int]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_two_drivers_commit_at_once_and_one_that_is_killed_is_in_nobodys_way(
     bucket: Bucket, jars: str, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_two_drivers_commit_at_once_and_one_that_is_killed_is_in_nobodys_way(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_without_conditional_puts_the_second_of_two_exporters_is_refused(
     bucket: Bucket, jars: str, tmp_path: Path
 ) -> None:

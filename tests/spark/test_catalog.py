@@ -25,6 +25,7 @@ CLIENT = Path(__file__).with_name("catalog_client.py")  # by its path: an instal
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 def test_a_plain_session_finds_the_sources_and_its_tables_keep_their_options(
     golden: Callable[[str], Path], load: Load, tmp_path: Path
 ) -> None:

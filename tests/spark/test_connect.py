@@ -32,6 +32,7 @@ def server(spark: SparkSession) -> Iterator[str]:
     service.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
+@pytest.mark.long
 def test_a_client_reads_and_explains_as_a_session_of_its_own_does(
     server: str, spark: SparkSession, golden: Callable[[str], Path], load: Load
 ) -> None:
