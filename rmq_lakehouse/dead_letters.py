@@ -17,7 +17,7 @@ from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.evolution import quoted
-from rmq_lakehouse.exactly_once import commit_progress, commit_with_retry
+from rmq_lakehouse.exactly_once import commit_with_retry
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, SparkTableLog, StartAttempt
@@ -55,15 +55,14 @@ class DeadLetters:
         """Commit the pending messages; return the number of files.
 
         Args:
-            messages: all dead letters, with a reason each; None if there are none: only transaction versions are
-                committed.
+            messages: all dead letters, with a reason each; None if there are none.
             belongs_to_attempt: returns the condition that a message is pending.
         """
+        if messages is None:
+            return commit_with_retry(self.path, self.table.log, [start], None).files
+        dead = messages.select(*self.columns.fieldNames())
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
-            if messages is None:
-                return commit_progress([attempts[0]])
-            dead = messages.select(*self.columns.fieldNames())
             return self.table.append(attempts[0], dead.where(belongs_to_attempt(attempts[0])))
 
         return commit_with_retry(self.path, self.table.log, [start], write).files

@@ -53,11 +53,14 @@ WriteRows = Callable[[Mapping[int, CommitAttempt]], CommitResult]
 """Writes and commits the rows of attempts of one transaction, by their positions in the list of ``StartAttempt``."""
 
 
-def commit_with_retry(path: str, log: TableLog, starts: Sequence[StartAttempt], write: WriteRows) -> CommitResult:
+def commit_with_retry(
+    path: str, log: TableLog, starts: Sequence[StartAttempt], write: WriteRows | None
+) -> CommitResult:
     """Commit the pending rows of several brokers in one transaction, and retry after a lost race (steps 1 and 6).
 
     Args:
-        write: writes and commits the rows; called again after each lost race.
+        write: writes and commits the rows; called again after each lost race. None where there are no rows: only the
+            progress is committed.
 
     Raises:
         StoreError: each attempt lost a race, or the table does not contain the rows that were committed to it.
@@ -69,7 +72,7 @@ def commit_with_retry(path: str, log: TableLog, starts: Sequence[StartAttempt], 
         if not attempts:
             return CommitResult()
         try:
-            if any(attempt.has_pending_rows for attempt in attempts.values()):
+            if write is not None and any(attempt.has_pending_rows for attempt in attempts.values()):
                 return write(attempts)
             return commit_progress(list(attempts.values()))
         except log.conflicts:

@@ -1,6 +1,6 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,8 +32,6 @@ from rmq_lakehouse.decode.spark import build_body_decoder
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import (
     ExactlyOnceTable,
-    commit_progress,
-    commit_progress_with_retry,
     commit_with_retry,
 )
 from rmq_lakehouse.exports import ExportCounts, ExportTables
@@ -45,7 +43,6 @@ from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
-    CommitResult,
     OpenTable,
     SparkTableLog,
     TableSpec,
@@ -167,16 +164,20 @@ class TypedExport(ExportTables):
             decodes = F.col("reason").isNull()
             sound = pending & decodes
             sound_message = sound & self._is_message
-            damaged = F.count_if(pending & F.col("damaged"))
-            undecoded = F.count_if(pending & ~decodes & ~F.col("damaged") & self._is_message)
             position = F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)
-            watermark = F.max(F.when(sound & self._is_row, position))
-            read = F.sum(F.when(sound_message, F.col("size")))
-            rowless = F.count_if(sound & ~self._is_row)
-            metrics = (F.count_if(sound_message), read, damaged, undecoded, watermark, rowless)
-            counted = decoded.agg(*metrics, F.count_if(decodes), F.count_if(self._is_dead_letter)).first()
+            counted = decoded.agg(
+                F.count_if(sound_message).alias("messages"),
+                F.sum(F.when(sound_message, F.col("size"))).alias("bytes"),
+                F.count_if(pending & F.col("damaged")).alias("damaged"),
+                F.count_if(pending & ~decodes & ~F.col("damaged") & self._is_message).alias("undecoded"),
+                F.max(F.when(sound & self._is_row, position)).alias("watermark"),
+                F.count_if(sound & ~self._is_row).alias("rowless"),
+                # Another attempt may have more rows than this one, but none that are not here.
+                F.count_if(decodes).alias("decodable"),
+                F.count_if(self._is_dead_letter).alias("dead_letters"),
+            ).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._commit_dead_letters(decoded, records, counted[7])
+            files = self._commit_dead_letters(decoded, records, counted.dead_letters)
 
             def start(transaction: TableTransaction) -> CommitAttempt | None:
                 return self._with_undecoded_versions(start_rows(transaction), decoded, records)
@@ -184,33 +185,30 @@ class TypedExport(ExportTables):
             def rows(attempt: CommitAttempt) -> DataFrame:
                 return self._typed(decoded, records.belongs_to_attempt(attempt))
 
-            if self._topic.key:
+            if not counted.decodable:
+                commit_with_retry(table.path, table.log, [start], None)
+                messages = 0
+            elif self._topic.key:
                 element = self._names[ELEMENT] if self._topic.explode else None
                 merge = MergeRows(self._key, self._order, self._deletes, element)
                 # The newest message of a table with deletions may have no row, so a missing row proves nothing.
-                last_row = None if self._deletes else counted[4]
-                if counted[6]:
-                    table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
-                else:
-                    commit_progress_with_retry(table.path, table.log, start, last_row)
-                messages = counted[0]
+                last_row = None if self._deletes else counted.watermark
+                table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
+                messages = counted.messages
             else:
                 first_rows = self._first_rows()
-
-                def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
-                    if not counted[6]:
-                        return commit_progress([attempts[0]])
-                    return table.append(attempts[0], rows(attempts[0]), counted=first_rows)
-
-                result = commit_with_retry(table.path, table.log, [start], write)
+                result = commit_with_retry(
+                    table.path, table.log, [start],
+                    lambda attempts: table.append(attempts[0], rows(attempts[0]), counted=first_rows),
+                )  # fmt: skip
                 files += result.files
                 if self._topic.explode and first_rows is None:
-                    messages = counted[0]
+                    messages = counted.messages
                 else:  # of messages without rows the table does not tell whether they were exported before
-                    messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted[5])
+                    messages = result.rows + (0 if attempt is None or attempt.needs_dedup else counted.rowless)
         finally:
             decoded.unpersist()
-        counts = ExportCounts(messages, int(counted[1] or 0), counted[2], counted[3], files)
+        counts = ExportCounts(messages, int(counted.bytes or 0), counted.damaged, counted.undecoded, files)
         return counts if attempt is None else counts.with_missing_as_damaged(records.expected_messages(attempt))
 
     def _first_rows(self) -> Column | None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_progress, commit_with_retry
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.progress import last_metadata
 from rmq_lakehouse.spec import TOPIC_PROPERTY
 from rmq_lakehouse.table_log import UNDECODED, CommitAttempt, TableSnapshot, TableSpec, TableTransaction
@@ -126,4 +126,4 @@ def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:
         versions = {**undecoded.versions(table.app_id), selection.lock_id: snapshot.version + 1}
         return CommitAttempt(transaction, 0, 0, False, table.app_id, versions, metadata, None)
 
-    commit_with_retry(table.path, table.log, [start], lambda attempts: commit_progress(list(attempts.values())))
+    commit_with_retry(table.path, table.log, [start], None)
