@@ -68,7 +68,7 @@ demo: $(RUNS) ## a broker, then the main job on its store, or on yours: make dem
 test: install $(CLASSES) ## what holds at each change: all tests but the long ones and those of chance, beside Apache RocketMQ too
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not long and not torture"
 
-test-all: install $(CLASSES) ## everything, as in CI; then the minutes of each folder, and the seconds of each test in build/tests.json
+test-all: install $(CLASSES) ## everything; then the minutes of each folder, and the seconds of each test in build/tests.json
 	@mkdir -p build
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --junit-xml build/tests.xml
 	@$(BIN)/python -m tools.test_minutes build/tests.xml --json build/tests.json

@@ -11,13 +11,11 @@ from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 
 COMMIT = [b'{"commitInfo":{"operation":"WRITE","txnId":"one"}}', b'{"txn":{"appId":"a","version":9}}']
+CHECKSUM = {"txnId": "one", "setTransactions": [{"appId": "a", "version": 9}, {"appId": "b", "version": 3}]}
 
 
 def transactions(checksum: bytes, commit: list[bytes]) -> dict[str, int] | None:
     return parse_checksum(checksum, parse_commit(commit, lambda _: None).transaction_id)
-
-
-CHECKSUM = {"txnId": "one", "setTransactions": [{"appId": "a", "version": 9}, {"appId": "b", "version": 3}]}
 
 
 def test_the_versions_of_a_commit_are_those_of_its_checksum_file() -> None:

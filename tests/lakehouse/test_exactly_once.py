@@ -191,7 +191,6 @@ def test_one_that_began_before_the_log_grew_is_not_refused_where_another_has_lan
 
 @pytest.mark.torture
 @pytest.mark.parametrize("number", rounds(1))
-@pytest.mark.long
 def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter, number: int) -> None:
     def start() -> subprocess.Popen[str]:
         arguments = ["--store", exporter.store, "--table", exporter.table, "--mode", "stream"]

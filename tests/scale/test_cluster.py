@@ -22,7 +22,7 @@ from tests.scale.jobs_on_cluster import ROOT
 from tests.support.stores.rebuilt_stores import built
 from tests.support.stores.store_files import tree
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]  # its run is made once
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("cluster")]  # its run is made once
 
 
 @dataclass(frozen=True)
