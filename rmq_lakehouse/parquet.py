@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Final, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ _AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
 )
+_COUNTED: Final = 32  # columns with statistics
 _PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
 MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
 
@@ -58,6 +59,8 @@ class ColumnStats:
         smallest, largest = min_max["min"].as_py(), min_max["max"].as_py()
         if isinstance(smallest, datetime):
             return _format_time(smallest), _format_time(largest)
+        if isinstance(smallest, date):
+            return smallest.isoformat(), largest.isoformat()
         if isinstance(smallest, str):
             # The prefix of a text is a lower bound; an upper bound would have to be made up.
             return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
@@ -65,8 +68,25 @@ class ColumnStats:
 
 
 def _format_time(time: datetime) -> str:
-    """Format a time in milliseconds, the resolution of a record's times."""
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def counted_columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns whose bounds a table's log may have: of the first 32, as of Delta's own writer.
+
+    Numbers with a fraction are left out: a NaN is greater than each bound, and a JSON number may round a decimal.
+    """
+    in_files = [field for field in schema if field.name not in partitions]
+    return tuple(field.name for field in in_files[:_COUNTED] if _has_bounds(field.type))
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_date(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is not None)
+    )
 
 
 @dataclass(frozen=True, slots=True)

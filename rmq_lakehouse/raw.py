@@ -5,19 +5,13 @@ The messages of several brokers are committed to their common tables by ``commit
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    DateType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType
 
 from rmq_formats.errors import RmqError, StoreError
 from rmq_lakehouse.comments import with_comments
@@ -25,7 +19,7 @@ from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, 
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
-from rmq_lakehouse.parquet import CODECS, Layout
+from rmq_lakehouse.parquet import Layout
 from rmq_lakehouse.partition_columns import (
     check_columns_exist,
     check_partitions,
@@ -61,9 +55,6 @@ from rmq_lakehouse.undecoded import (
 )
 from rmq_offline.spark.job import spark_cause
 from rmq_offline.spark.runner import SparkRunner
-
-# Types whose text in Delta's log tasks write as Spark does.
-_PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType(), TimestampType())
 
 Counted = tuple[CommitResult, ExportCounts]
 
@@ -226,12 +217,7 @@ class RawExport(RawTable):
 
     def layout(self, spark: SparkSession) -> Layout | None:
         """Return where and how tasks write files; None if Spark has to write the rows."""
-        if self._constraints():
-            return None
-        codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
-        columns = [name for name in self.table_spec.partitions if name in self._schema.fieldNames()]
-        plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in columns)
-        return None if codec is None or not plain else self.table.layout(codec, self._schema)
+        return None if self._constraints() else self.table.layout(spark, self._schema)
 
     def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt) -> Counted:
         """Write the rows by Spark and commit them."""

@@ -186,12 +186,21 @@ def _without_excluded(batch: pa.RecordBatch, excluded_topics: ExcludedTopics | N
 
 def _with_added_columns(rows: pa.RecordBatch, task: FilesTask) -> pa.RecordBatch:
     """Add the broker and the days and hours of times, and drop columns that a sound row has not."""
-    added = {name: time_column(name, rows) for name in task.schema.names if name in TIME_COLUMNS}
-    if task.broker is not None:
-        broker_values = {CLUSTER: task.broker.cluster, BROKER_NAME: task.broker.name}
-        added |= {name: pa.repeat(pa.scalar(text, pa.string()), rows.num_rows) for name, text in broker_values.items()}
-    arrays = [added[name] if name in added else rows.column(name) for name in task.schema.names]
+    times = {name: time_column(name, rows) for name in task.schema.names if name in TIME_COLUMNS}
+    messages = with_broker(rows, task.broker)
+    arrays = [times[name] if name in times else messages.column(name) for name in task.schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=task.schema)
+
+
+def with_broker(messages: pa.RecordBatch, broker: BrokerKey | None) -> pa.RecordBatch:
+    """Add the columns of cluster and broker to the messages of a broker; None leaves them as they are."""
+    if broker is None:
+        return messages
+    values = {
+        name: pa.repeat(pa.scalar(text, pa.string()), messages.num_rows)
+        for name, text in ((CLUSTER, broker.cluster), (BROKER_NAME, broker.name))
+    }
+    return pa.RecordBatch.from_arrays([*messages.columns, *values.values()], [*messages.schema.names, *values])
 
 
 def write_and_commit(

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from pyspark.sql import Column, DataFrame, Observation
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.evolution import column, current_columns, type_mismatches, with_wider_types
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_files, with_high_watermark
-from rmq_lakehouse.parquet import Layout
+from rmq_lakehouse.parquet import CODECS, Layout
 from rmq_lakehouse.partitions import parse_partition
 from rmq_lakehouse.selection import APP_PREFIX, ExportSelection
 from rmq_lakehouse.table_fit import check_files, has_owner
@@ -25,7 +27,14 @@ _GENERATED: Final = "delta.generationExpression"
 _IDENTITY: Final = "delta.identity.start"
 _DEFAULT: Final = "CURRENT_DEFAULT"
 _log = logging.getLogger("rmq_lakehouse")
+# Types whose text in Delta's log tasks write as Spark does.
+_PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType(), TimestampType())
+_MAX_OFFSETS: Final = 100_000  # of the table that a task gets: 8 bytes each
 BuildColumns = Callable[[DataFrame], DataFrame]
+
+
+class TooManyRowsError(Exception):
+    """A table has more rows of an attempt already than tasks can leave out; Spark joins them."""
 
 
 def check_adopted_table(
@@ -123,15 +132,38 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         """Whether the table's owner made it, and the export is to go on in it."""
         return self._table_spec.adopts and self.log.exists() and not has_owner(self.log.configuration())
 
-    def layout(self, codec: str, schema: StructType) -> Layout | None:
-        """Return how tasks write Parquet files of the columns ``schema``; None if rows have to go through Spark."""
+    def layout(self, spark: SparkSession, schema: StructType, stats: tuple[str, ...] | None = None) -> Layout | None:
+        """Return how tasks write Parquet files of the columns ``schema``; None if rows have to go through Spark.
+
+        Args:
+            stats: columns with statistics in the table's log; None is those of the table's specification.
+        """
+        codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
+        partitions = [name for name in self._table_spec.partitions if name in schema.fieldNames()]
         if (
-            self._is_adopted
+            codec is None
+            or any(schema[name].dataType not in _PLAIN_PARTITIONS for name in partitions)
+            or self._is_adopted
             or self.log.former_columns()
             or any(type_mismatches(self.log.schema(), self.log.storable_schema(schema)))
         ):
             return None
-        return self.log.layout(self._table_spec, codec)
+        table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)
+        return self.log.layout(table_spec, codec)
+
+    def committed_offsets(self, attempt: CommitAttempt) -> npt.NDArray[np.int64]:
+        """Read the physical offsets of the rows of an attempt that the table has already.
+
+        Raises:
+            TooManyRowsError: they are more than tasks are given.
+        """
+        committed = self._committed_offsets(attempt)
+        if committed is None:
+            return np.empty(0, np.int64)
+        offsets: npt.NDArray[np.int64] = committed.limit(_MAX_OFFSETS + 1).toArrow()[self.offset].to_numpy()
+        if len(offsets) > _MAX_OFFSETS:
+            raise TooManyRowsError
+        return offsets
 
     def with_current_columns(self, frame: DataFrame) -> DataFrame:
         """Rename and cast columns to the table's present names and wider types, without dropped columns.
@@ -184,13 +216,20 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         return result if counted is None else replace(result, rows=observation.get["rows"])
 
     def _without_committed_rows(self, frame: DataFrame, attempt: CommitAttempt) -> DataFrame:
+        committed = self._committed_offsets(attempt)
+        if committed is None:
+            return frame
+        return frame.join(committed, self.offset, "left_anti").select(*map(column, frame.columns))
+
+    def _committed_offsets(self, attempt: CommitAttempt) -> DataFrame | None:
+        """Read the physical offsets of the store's rows, those of an attempt at least; None if there are no rows."""
         store_offsets = self._store_offsets(attempt.transaction.snapshot.version)
         if store_offsets is None:
-            return frame
+            return None
         committed = store_offsets.select(column(self.offset))
-        if not attempt.spans:
-            committed = committed.where(column(self.offset).between(attempt.begin, attempt.end - 1))
-        return frame.join(committed, self.offset, "left_anti").select(*map(column, frame.columns))
+        if attempt.spans:
+            return committed
+        return committed.where(column(self.offset).between(attempt.begin, attempt.end - 1))
 
     def _store_offsets(self, version: int) -> DataFrame | None:
         """Read the physical offsets of the store's rows in a table version; None if the version has no rows."""

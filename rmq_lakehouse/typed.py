@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -29,17 +30,19 @@ from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
 from rmq_lakehouse.decode.bodies import ELEMENT
 from rmq_lakehouse.decode.spark import build_body_decoder
+from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.evolution import column, with_wider_types
 from rmq_lakehouse.exactly_once import (
     ExactlyOnceTable,
     commit_with_retry,
 )
 from rmq_lakehouse.exports import ExportCounts, ExportTables
+from rmq_lakehouse.parquet import counted_columns
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
 from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
 from rmq_lakehouse.raw import PendingMessages
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.spark_table import SparkExactlyOnceTable
+from rmq_lakehouse.spark_table import SparkExactlyOnceTable, TooManyRowsError
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
@@ -48,7 +51,9 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
+from rmq_lakehouse.typed_table import OutputTable, TypedTable, dead_letter_columns, typed_columns
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
+from rmq_offline.spark.runner import SparkRunner
 
 _OFFSET = "physical_offset"
 VALUE = "__rmq_value"
@@ -156,6 +161,40 @@ class TypedExport(ExportTables):
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
         """See ``Export``. Bodies are decoded once, for both tables."""
+        table = self._tasks_table()
+        if table is None:
+            return self._commit_by_spark(records)
+        try:
+            return table.commit_pending(records)
+        except TooManyRowsError:
+            return self._commit_by_spark(records)
+
+    def _tasks_table(self) -> TypedTable | None:
+        """Return the tables as tasks write them; None if Spark has to write the rows of one."""
+        if self._topic.key:
+            return None
+        broker, times = self.selection.broker, tuple(self._time_columns)
+        body = self._body.decoder
+        columns = typed_columns(self._topic, self._metadata, body.value_type, times)
+        rows = self._output(self._table, self._schema, columns, self._partitions)
+        dead, dead_letters = self._dead_letters, None
+        if dead is not None:
+            dead_letters = self._output(dead.table, dead.columns, dead_letter_columns(broker))
+        if rows is None or (dead is not None and dead_letters is None):
+            return None
+        return TypedTable(SparkRunner(self._spark), body, self._metadata, times, broker, rows, dead_letters)
+
+    def _output(
+        self, table: SparkExactlyOnceTable, columns: StructType, schema: pa.Schema, partitions: Sequence[str] = ()
+    ) -> OutputTable | None:
+        """Return a table as tasks write it; None if Spark has to write its rows."""
+        properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
+        if table_constraints(table.log.schema(), properties) or demanding_property(properties) is not None:
+            return None
+        layout = table.layout(self._spark, columns, counted_columns(schema, partitions))
+        return None if layout is None else OutputTable(table, schema, lambda: layout, table.committed_offsets)
+
+    def _commit_by_spark(self, records: PendingMessages) -> ExportCounts:
         table, start_rows = self._table, records.start_attempt(self._table)
         attempt = start_rows(table.log.begin_transaction())  # dropped: the attempt shows which rows to count
         decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()

@@ -35,6 +35,25 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
         return runner.run(main)
 
 
+class LoopRunner:
+    """Event loop on which a thread without one runs coroutines, one after the other.
+
+    ``asyncio.Runner.run`` sets and resets the handler of SIGINT around each coroutine, which takes longer than a small
+    request.
+    """
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=loop_factory())
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine to its end."""
+        return self._runner.get_loop().run_until_complete(work)
+
+    def close(self) -> None:
+        """Cancel what still runs, and close the loop."""
+        self._runner.close()
+
+
 class Service(ABC):
     """Server or client that starts when ``async with`` is entered, and closes at its end."""
 

@@ -44,7 +44,7 @@ class _Doubts:
         self.rows: set[int] = set()
 
 
-Build = Callable[[list[Any], Sequence[int], _Doubts], pa.Array]
+Build = Callable[[Sequence[Any], Sequence[int], _Doubts], pa.Array]
 """Builds a column of values of Python: values, the row of each, and the doubts, to which it adds."""
 
 
@@ -57,8 +57,8 @@ class StructDecoder:
 
     def certain(self, bodies: pa.Array) -> tuple[pa.StructArray, list[int]]:
         """Decode bodies; return the values of all rows, and the rows whose values are not certain."""
-        is_text = _is_utf8(bodies)
         texts = bodies.to_pylist()
+        is_text = all(text is not None and text.isascii() for text in texts) or _is_utf8(bodies)
         doubts = _Doubts(texts)
         structs: list[Any] = []
         for text in texts:
@@ -165,12 +165,10 @@ def _struct(kind: pa.StructType, path: str, units: TimeUnits, zone: str) -> tupl
     )
     nothing, builders = struct(), [build for _, _, build in members]
 
-    def build_struct(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build_struct(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         present = [nothing if value is None else value for value in values]
-        columns = [
-            build([getattr(value, name) for value in present], rows, doubts)
-            for name, build in zip(names, builders, strict=True)
-        ]
+        members = list(zip(*map(msgspec.structs.astuple, present), strict=True)) or [()] * len(builders)
+        columns = [build(column, rows, doubts) for column, build in zip(members, builders, strict=True)]
         is_missing = np.fromiter((value is None for value in values), bool, len(values))
         # An object without a value: json_body knows whether it has a member of the schema.
         is_empty = reduce(np.logical_and, (column.is_null().to_numpy(zero_copy_only=False) for column in columns))
@@ -181,7 +179,7 @@ def _struct(kind: pa.StructType, path: str, units: TimeUnits, zone: str) -> tupl
 
 
 def _list(kind: pa.ListType, build: Build) -> Build:
-    def build_list(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build_list(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         items = [item for value in values if value is not None for item in value]
         offsets, item_rows = _offsets(values, rows)
         return pa.ListArray.from_arrays(offsets, build(items, item_rows, doubts), type=kind)
@@ -190,7 +188,7 @@ def _list(kind: pa.ListType, build: Build) -> Build:
 
 
 def _map(kind: pa.MapType, build: Build) -> Build:
-    def build_map(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build_map(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         keys = [key for value in values if value is not None for key in value]
         items = [item for value in values if value is not None for item in value.values()]
         offsets, item_rows = _offsets(values, rows)
@@ -199,7 +197,7 @@ def _map(kind: pa.MapType, build: Build) -> Build:
     return build_map
 
 
-def _offsets(values: list[Any], rows: Sequence[int]) -> tuple[pa.Array, Sequence[int]]:
+def _offsets(values: Sequence[Any], rows: Sequence[int]) -> tuple[pa.Array, Sequence[int]]:
     """Return where the items of each value begin, null for no value, and the row of each item."""
     is_missing = [value is None for value in values]
     counts = np.array([0 if value is None else len(value) for value in values], np.int32)
@@ -214,7 +212,7 @@ def _plain(kind: pa.DataType) -> Build:
 def _floats(kind: pa.DataType) -> Build:
     least, most = FLOAT_BOUNDS
 
-    def build(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         numbers = pa.array(values, pa.float64())
         sizes = np.abs(numbers.to_numpy(zero_copy_only=False))
         for position in np.flatnonzero(sizes == 0).tolist():
@@ -232,7 +230,7 @@ def _floats(kind: pa.DataType) -> Build:
 def _each(kind: pa.DataType, convert: Callable[[Any], Any]) -> Build:
     """Return a builder that converts value by value; a converter returns None for what is not certain."""
 
-    def build(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         converted = [None if value is None else convert(value) for value in values]
         doubts.rows.update(
             rows[position] for position, value in enumerate(converted) if value is None and values[position] is not None
@@ -252,6 +250,10 @@ def _base64(text: str) -> bytes | None:
 def _decimals(kind: pa.Decimal128Type) -> Build:
     context = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-kind.scale)
+    # Arrow's cast wraps around beyond 38 digits: of the text, or of its integer part and the scale.
+    integer_digits = min(20, 38 - kind.scale)
+    integer = rf"(?:0|[1-9][0-9]{{0,{integer_digits - 1}}})" if integer_digits else "0"
+    plain_pattern = rf"^-?{integer}(?:\.[0-9]{{1,18}})?$"
 
     def convert(text: bytes) -> Decimal | None:
         if _DECIMAL.fullmatch(text) is None:
@@ -261,13 +263,21 @@ def _decimals(kind: pa.Decimal128Type) -> Build:
         except (InvalidOperation, Inexact):
             return None
 
-    build = _each(kind, convert)
+    build_each = _each(kind, convert)
 
-    def build_raw(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
-        texts = [bytes(value) for value in values]
-        return build([None if text == b"null" else text for text in texts], rows, doubts)
+    def build(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+        texts = pa.array([bytes(value) for value in values], pa.binary())
+        is_null = pc.equal(texts, b"null")
+        numbers = pc.if_else(is_null, pa.scalar(None, pa.binary()), texts)
+        try:
+            plain = numbers.cast(pa.string())
+            if pc.all(pc.match_substring_regex(plain, plain_pattern)).as_py() in {True, None}:
+                return plain.cast(kind)  # an error where digits would be lost
+        except pa.ArrowInvalid:
+            pass
+        return build_each(numbers.to_pylist(), rows, doubts)
 
-    return build_raw
+    return build
 
 
 def _times(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> Build:
@@ -284,7 +294,7 @@ def _times(kind: pa.DataType, path: str, units: TimeUnits, zone: str) -> Build:
 def _texts_at_once(kind: pa.DataType, pattern: str, build_each: Build) -> Build:
     """Return a builder that casts the texts of a column at once, if all have the plainest form."""
 
-    def build(values: list[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
+    def build(values: Sequence[Any], rows: Sequence[int], doubts: _Doubts) -> pa.Array:
         try:
             texts = pa.array(values, pa.string())
             if pc.all(pc.match_substring_regex(texts, pattern)).as_py() and (pc.min(texts).as_py() or "0001") >= "0001":

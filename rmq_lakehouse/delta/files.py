@@ -45,7 +45,11 @@ class DeltaFiles:
     def partition_value(self, value: pa.Scalar) -> str | None:
         """Convert a value to Delta's text; the empty text becomes null, as in Delta."""
         if pa.types.is_timestamp(value.type):
-            return None if not value.is_valid else f"{value.as_py():%Y-%m-%dT%H:%M:%S.%fZ}"
+            return (
+                None
+                if not value.is_valid
+                else f"{value.as_py().replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+            )
         text: str | None = pc.cast(value, pa.string()).as_py()
         return text or None
 

@@ -11,7 +11,7 @@ from rmq_core.remoting.bodies.codec import MessageQueue, parse_queue_key
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.bodies.stats import TopicOffset
 from rmq_core.remoting.codes import MASTER_ID
-from rmq_core.remoting.loop import loop_factory
+from rmq_core.remoting.loop import LoopRunner
 from rmq_lakehouse.live.client import access_arguments, translate_errors
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ class ClusterTables:
 
     def __init__(self, namesrv: str, access: Mapping[str, str]) -> None:
         self._namesrv = namesrv
-        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        self._runner = LoopRunner()
         with translate_errors(namesrv):
             self._admin = Admin(namesrv, **access_arguments(access))
         self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)

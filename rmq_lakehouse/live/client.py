@@ -24,7 +24,7 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.remoting.bodies.codec import MessageQueue
 from rmq_core.remoting.errors import RemotingError
-from rmq_core.remoting.loop import loop_factory
+from rmq_core.remoting.loop import LoopRunner
 from rmq_formats.codecs.topics import TEMPLATE_TOPIC
 from rmq_formats.errors import ClusterError
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, ClusterWriteOptions
@@ -58,7 +58,7 @@ class ClusterLink:
 
     def __init__(self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS) -> None:
         self._namesrv = namesrv
-        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        self._runner = LoopRunner()
         self._reader = BulkReader(namesrv, group or READER_GROUP, **access_arguments(access))
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class ClusterSink:
         self, namesrv: str, group: str, access: Mapping[str, str] = _NO_SETTINGS, batch_bytes: int = 256 << 10
     ) -> None:
         self._namesrv = namesrv
-        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        self._runner = LoopRunner()
         with translate_errors(namesrv):
             self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **access_arguments(access))
         self._keys = BulkUniqKeys()

@@ -10,12 +10,12 @@ from deltalake import DeltaTable
 from pyiceberg.types import LongType
 
 from rmq_formats.errors import OptionError, StoreError
+from rmq_lakehouse import typed_table
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from rmq_lakehouse.iceberg.table import IcebergTransaction
-from rmq_lakehouse.local import typed
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog
 from rmq_lakehouse.local.table_log import NeedsSparkError
-from rmq_lakehouse.local.typed_files import write_typed_files
+from rmq_lakehouse.typed_files import write_typed_files
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import FILE_BYTES, write
@@ -334,7 +334,7 @@ def test_bodies_are_decoded_once_for_both_tables(local: TypedExporter, monkeypat
         decoded.append(1)
         return write_typed_files(*arguments)
 
-    monkeypatch.setattr(typed, "write_typed_files", write_files)
+    monkeypatch.setattr(typed_table, "write_typed_files", write_files)
     local.send([*SOUND, LATE])
     local.typed(*local.dead)
     local.send([*SOUND, LATE, LATE, SOUND[0]])

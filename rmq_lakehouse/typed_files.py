@@ -1,4 +1,4 @@
-"""Tasks of a typed export on one machine: decode bodies, and write the files of the table and of the dead letters."""
+"""Tasks of a typed export: decode bodies, and write the files of the table and of the dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from rmq_lakehouse.decode.bodies import DECODED, ELEMENT, BodyDecoder
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout, PartitionedFiles
 from rmq_lakehouse.partitions import time_column
-from rmq_lakehouse.raw_files import ERROR, TaskFiles, TaskRows, check_visible
+from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskFiles, TaskRows, check_visible, with_broker
+from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.undecoded import REASON, Undecoded
-from rmq_offline.tasks.runner import Runner
 
 _OFFSET: Final = "physical_offset"
 
@@ -25,12 +25,12 @@ class Destination:
     """Table to write files of.
 
     Attributes:
-        committed: physical offsets of the task's messages that the table has already.
+        committed: physical offsets of the task's messages that the table has already; None if it has none of them.
     """
 
     layout: Layout
     schema: pa.Schema
-    committed: npt.NDArray[np.int64]
+    committed: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class TypedTask:
     Attributes:
         metadata: columns of the messages that the table has, in its order.
         time_columns: columns of days and hours to add.
+        broker: broker of the messages, in a table of several brokers; else None.
         table: the typed table; None writes no rows.
         dead_letters: the dead-letter table; None writes no dead letters.
     """
@@ -49,6 +50,7 @@ class TypedTask:
     decoder: BodyDecoder
     metadata: tuple[str, ...]
     time_columns: tuple[str, ...]
+    broker: BrokerKey | None
     table: Destination | None
     dead_letters: Destination | None
 
@@ -59,7 +61,7 @@ class TypedFiles:
 
     Attributes:
         undecoded: sound messages whose body did not decode.
-        messages: messages of the rows; of exploded bodies all that decode, for some have no row.
+        messages: messages whose rows were written, and those without a row if the table has none of the messages.
     """
 
     rows: TaskFiles
@@ -78,18 +80,26 @@ class _Writer:
 
     def pending(self, messages: pa.RecordBatch, condition: pa.Array) -> pa.Array:
         """Return the mask of the messages that meet a condition, without those of the table."""
-        if self._destination is None or not len(self._destination.committed):
+        if self._destination is None or self._destination.committed is None:
             return condition
         committed = pa.array(self._destination.committed, pa.int64())
         return pc.and_(condition, pc.invert(pc.is_in(messages.column(_OFFSET), committed)))
 
-    def write(self, messages: pa.RecordBatch, columns: Sequence[pa.Array]) -> None:
-        """Write the rows of some messages; ``columns`` are those of the table."""
-        if self._files is None or self._destination is None:
+    def write(self, columns: Sequence[pa.Array], offsets: pa.Array, is_pending: pa.Array) -> None:
+        """Write the rows of the messages that are pending.
+
+        Args:
+            columns: of the table, with the rows of all messages.
+            offsets: physical offsets of the messages.
+        """
+        if self._files is None or self._destination is None or not is_pending.true_count:
             return
-        offsets = self._last_offset, pc.max(messages.column(_OFFSET)).as_py()
-        self._last_offset = max((offset for offset in offsets if offset is not None), default=None)
-        self._files.write(pa.RecordBatch.from_arrays(list(columns), schema=self._destination.schema))
+        rows = pa.RecordBatch.from_arrays(list(columns), schema=self._destination.schema)
+        if is_pending.true_count < len(is_pending):  # else a filter would copy all rows
+            rows, offsets = rows.filter(is_pending), offsets.filter(is_pending)
+        last_offset = pc.max(offsets).as_py()
+        self._last_offset = last_offset if self._last_offset is None else max(last_offset, self._last_offset)
+        self._files.write(rows)
 
     def close(self, bytes_: int = 0, damaged: int = 0) -> TaskFiles:
         files = () if self._files is None else tuple(self._files.close())
@@ -100,8 +110,15 @@ class _Writer:
             self._files.abort()
 
 
-def write_typed_files(runner: Runner, tasks: Sequence[TypedTask]) -> list[TypedFiles]:
-    """Run the tasks. No reader sees the files before a table's log names them."""
+def write_typed_files(runner: FilesRunner, tasks: Sequence[TypedTask]) -> list[TypedFiles]:
+    """Run the tasks. No reader sees the files before a table's log names them.
+
+    Raises:
+        StoreError: a file that cannot be read or written, or was written where the driver does not see it.
+    """
+    directories = {part.layout.table for task in tasks for part in (task.table, task.dead_letters) if part is not None}
+    for directory in sorted(directories):
+        runner.check_shared("--typed", directory)
     written = runner.map(write_typed_task, tasks)
     for task, files in zip(tasks, written, strict=True):
         for destination, of_task in ((task.table, files.rows), (task.dead_letters, files.dead_letters)):
@@ -113,10 +130,12 @@ def write_typed_files(runner: Runner, tasks: Sequence[TypedTask]) -> list[TypedF
 def write_typed_task(task: TypedTask) -> TypedFiles:
     """Decode the messages of one task, and write their rows and the dead letters."""
     rows, dead_letters = _Writer(task.table), _Writer(task.dead_letters)
+    has_none = task.table is None or task.table.committed is None
     bytes_ = damaged = undecoded = count = 0
     first: int | None = None
     try:
-        for messages in task.decoder.decode_batches(task.rows.batches(task.columns)):
+        for decoded in task.decoder.decode_batches(task.rows.batches(task.columns)):
+            messages = with_broker(decoded, task.broker)
             result = messages.column(DECODED)
             no_elements = pa.repeat(pa.scalar(0, pa.int32()), messages.num_rows)
             elements = messages.column(ELEMENT) if task.decoder.explode else no_elements
@@ -131,11 +150,13 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             undecoded += is_undecoded.true_count
             offsets = first, pc.min(messages.column(_OFFSET).filter(is_undecoded)).as_py()
             first = min((offset for offset in offsets if offset is not None), default=None)
-            pending = rows.pending(messages, pc.and_(is_sound, is_row))
-            count += (is_sound_message if task.decoder.explode else pending).true_count
-            rows.write(*_typed_rows(task, messages.filter(pending), result.field("value").filter(pending)))
-            pending = dead_letters.pending(messages, is_dead)
-            dead_letters.write(*_dead_rows(task, messages.filter(pending), reasons.filter(pending)))
+            is_pending = rows.pending(messages, pc.and_(is_sound, is_row))
+            # Of a message without rows the table does not tell whether it was exported before.
+            count += pc.and_(is_sound if has_none else is_pending, is_message).true_count
+            placed = messages.column(_OFFSET)
+            rows.write(_typed_columns(task, messages, result.field("value")), placed, is_pending)
+            is_pending = dead_letters.pending(messages, is_dead)
+            dead_letters.write(_dead_letter_columns(task, messages, reasons), placed, is_pending)
         return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), Undecoded(undecoded, first or 0), count)
     except BaseException:
         rows.abort()
@@ -143,16 +164,14 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
         raise
 
 
-def _typed_rows(
-    task: TypedTask, messages: pa.RecordBatch, values: pa.StructArray
-) -> tuple[pa.RecordBatch, list[pa.Array]]:
+def _typed_columns(task: TypedTask, messages: pa.RecordBatch, values: pa.StructArray) -> list[pa.Array]:
     times = [time_column(name, messages) for name in task.time_columns]
-    return messages, [*(messages.column(name) for name in task.metadata), *values.flatten(), *times]
+    return [*(messages.column(name) for name in task.metadata), *values.flatten(), *times]
 
 
-def _dead_rows(task: TypedTask, messages: pa.RecordBatch, reasons: pa.Array) -> tuple[pa.RecordBatch, list[pa.Array]]:
-    names = [] if task.dead_letters is None else [name for name in task.dead_letters.schema.names if name != REASON]
-    return messages, [*(messages.column(name) for name in names), reasons]
+def _dead_letter_columns(task: TypedTask, messages: pa.RecordBatch, reasons: pa.Array) -> list[pa.Array]:
+    names = [] if task.dead_letters is None else task.dead_letters.schema.names
+    return [reasons if name == REASON else messages.column(name) for name in names]
 
 
 def count_typed_files(written: Sequence[TypedFiles]) -> ExportCounts:

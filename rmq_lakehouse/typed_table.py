@@ -1,0 +1,196 @@
+"""Typed table of an export, and its dead letters: tasks decode messages once, and write the files of both tables.
+
+Dead letters are committed first, so that they are never behind the rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, schema_of
+from rmq_lakehouse.comments import COMMENTS
+from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
+from rmq_lakehouse.decode.columns import COMMENT
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
+from rmq_lakehouse.exports import ExportCounts
+from rmq_lakehouse.parquet import Layout
+from rmq_lakehouse.partitions import source_columns, time_column_type
+from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskRows, commit_task_files
+from rmq_lakehouse.selection import BrokerKey
+from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt
+from rmq_lakehouse.typed_files import (
+    Destination,
+    TypedFiles,
+    TypedTask,
+    count_typed_files,
+    undecoded_of,
+    write_typed_files,
+)
+from rmq_lakehouse.undecoded import MESSAGE_COLUMNS, REASON, Undecoded, with_undecoded
+
+_METADATA_TYPES: Final = {
+    **{field.name: field.type for field in schema_of(METADATA)},
+    CLUSTER: pa.string(),
+    BROKER_NAME: pa.string(),
+    ELEMENT: pa.int32(),
+}
+
+Rows = tuple[int, int, tuple[object, ...]]
+"""What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
+
+
+class PendingTasks(Protocol):
+    """Messages that an export has to commit, which tasks read."""
+
+    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
+        """Return the function that starts an attempt to commit the rows that the table lacks."""
+        ...
+
+    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
+        """Plan the rows of an attempt as tasks; also return the bytes that the tasks read."""
+        ...
+
+    def expected_messages(self, attempt: CommitAttempt) -> int | None:
+        """Return the number of messages of an attempt, if it is known before they are read; else None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTable:
+    """Table whose files tasks write.
+
+    Attributes:
+        schema: columns of the rows.
+        layout: returns how tasks write the files.
+        committed_offsets: reads the physical offsets of the rows of an attempt that the table has already.
+    """
+
+    table: ExactlyOnceTable
+    schema: pa.Schema
+    layout: Callable[[], Layout]
+    committed_offsets: Callable[[CommitAttempt], npt.NDArray[np.int64]]
+
+    def destination(self, attempt: CommitAttempt) -> Destination:
+        """Return where tasks write the rows of an attempt, and which of them the table has already."""
+        committed = self.committed_offsets(attempt) if attempt.needs_dedup else None
+        return Destination(self.layout(), self.schema, committed)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTable:
+    """Typed table that tasks write, and the dead letters of its messages.
+
+    Attributes:
+        metadata: columns of the messages that the table has, in its order.
+        time_columns: columns of days and hours.
+        broker: broker of the messages, in a table of several brokers; else None.
+        dead_letters: None leaves them out.
+    """
+
+    runner: FilesRunner
+    decoder: BodyDecoder
+    metadata: tuple[str, ...]
+    time_columns: tuple[str, ...]
+    broker: BrokerKey | None
+    rows: OutputTable
+    dead_letters: OutputTable | None
+
+    def commit_pending(self, records: PendingTasks) -> ExportCounts:
+        """Commit the messages that the tables lack: dead letters first."""
+        table = self.rows.table
+        dead_files, decoded = self._commit_dead_letters(records)
+        counts = ExportCounts()
+
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            nonlocal counts
+            (attempt,) = attempts.values()
+            written = decoded.pop(_rows_of(attempt), None)
+            if written is None or attempt.needs_dedup:
+                written = self._write(records, attempt, self.rows.destination(attempt), None)
+            counts = count_typed_files(written).with_missing_as_damaged(records.expected_messages(attempt))
+            return commit_task_files({0: self._with_undecoded(attempt, written)}, {0: [task.rows for task in written]})
+
+        result = commit_with_retry(table.path, table.log, [records.start_attempt(table)], write)
+        counts = counts if result.committed else ExportCounts()
+        return replace(counts, files=counts.files + dead_files)
+
+    def _commit_dead_letters(self, records: PendingTasks) -> tuple[int, dict[Rows, list[TypedFiles]]]:
+        """Commit the pending dead letters; return the number of their files, and the rows decoded with them.
+
+        Where both tables lack the same messages, one task writes the files of both.
+        """
+        dead, decoded = self.dead_letters, dict[Rows, list[TypedFiles]]()
+        if dead is None:
+            return 0, decoded
+        start_rows = records.start_attempt(self.rows.table)
+
+        def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            (attempt,) = attempts.values()
+            other = start_rows(self.rows.table.log.begin_transaction())  # dropped: it shows which rows are pending
+            has_same_rows = other is not None and not other.needs_dedup and _rows_of(other) == _rows_of(attempt)
+            rows = Destination(self.rows.layout(), self.rows.schema) if has_same_rows else None
+            written = self._write(records, attempt, rows, dead.destination(attempt))
+            decoded.clear()
+            if has_same_rows:
+                decoded[_rows_of(attempt)] = written
+            return commit_task_files(attempts, {0: [task.dead_letters for task in written]})
+
+        result = commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write)
+        return result.files, decoded
+
+    def _write(
+        self,
+        records: PendingTasks,
+        attempt: CommitAttempt,
+        rows: Destination | None,
+        dead_letters: Destination | None,
+    ) -> list[TypedFiles]:
+        """Decode the messages of an attempt, and write the files of both destinations."""
+        parts, _ = records.tasks(attempt)
+        columns = messages_to_read(self.time_columns)
+        tasks = [
+            TypedTask(part, columns, self.decoder, self.metadata, self.time_columns, self.broker, rows, dead_letters)
+            for part in parts
+        ]
+        return write_typed_files(self.runner, tasks)
+
+    def _with_undecoded(self, attempt: CommitAttempt, written: Sequence[TypedFiles]) -> CommitAttempt:
+        """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
+        if self.dead_letters is not None:
+            return replace(attempt, undecoded_versions=Undecoded().versions(self.rows.table.app_id))
+        return with_undecoded(attempt, self.rows.table, undecoded_of(written))
+
+
+def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that an export reads of messages, for its table and for the dead letters."""
+    times = [name for name in source_columns(time_columns) if name not in METADATA]
+    return (*METADATA, *times, "size", "body", ERROR)
+
+
+def typed_columns(
+    topic: TypedTopic, metadata: Sequence[str], body: pa.StructType, time_columns: Sequence[str]
+) -> pa.Schema:
+    """Return the columns of a typed table, with their comments. Raises OptionError: a name that comes twice."""
+    fields = [
+        pa.field(topic.metadata_prefix + name, _METADATA_TYPES[name], metadata={COMMENT: COMMENTS[name]})
+        for name in metadata
+    ]
+    check_column_names(topic, (field.name for field in fields), (field.name for field in body))
+    times = [pa.field(name, time_column_type(name), metadata={COMMENT: COMMENTS[name]}) for name in time_columns]
+    return pa.schema([*fields, *body, *times])
+
+
+def dead_letter_columns(broker: BrokerKey | None = None) -> pa.Schema:
+    """Return the columns of a dead-letter table, with their comments."""
+    brokers = [] if broker is None else [pa.field(name, pa.string()) for name in (CLUSTER, BROKER_NAME)]
+    fields = [*schema_of(MESSAGE_COLUMNS), pa.field(REASON, pa.string()), *brokers]
+    return pa.schema([field.with_metadata({COMMENT: COMMENTS[field.name]}) for field in fields])
+
+
+def _rows_of(attempt: CommitAttempt) -> Rows:
+    return attempt.begin, attempt.end, attempt.spans
