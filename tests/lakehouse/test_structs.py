@@ -19,7 +19,7 @@ from rmq_lakehouse.decode.times import TimeUnits
 KINDS = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.bool_(), pa.binary(),
     pa.decimal128(12, 2), pa.decimal128(38, 10), pa.decimal128(5, 0), pa.date32(), pa.timestamp("us", "UTC"),
-    pa.timestamp("us"),
+    pa.timestamp("us"), pa.decimal128(38, 38), pa.decimal128(38, 20),
 ]  # fmt: skip
 # Texts of values, at the edges of what each type is.
 VALUES = [
@@ -183,6 +183,17 @@ def test_floats_are_read_to_the_last_bit(number: float, digits: int) -> None:
     columns = pa.struct([("v", pa.float64()), ("w", pa.float32())])
     texts = [json.dumps(number), f"{number:.{digits}e}" if math.isfinite(number) else "0", f"{number:f}"]
     check_equal(columns, [f'{{"v":{text},"w":{text}}}'.encode() for text in texts])
+
+
+@settings(deadline=None)
+@given(
+    texts=st.lists(st.from_regex(r"-?(0|[1-9][0-9]{0,38})(\.[0-9]{1,39})?", fullmatch=True), min_size=1, max_size=3),
+    precision=st.integers(1, 38),
+    data=st.data(),
+)
+def test_decimals_keep_their_digits_or_do_not_decode(texts: list[str], precision: int, data: st.DataObject) -> None:
+    kind = pa.decimal128(precision, data.draw(st.integers(0, precision)))
+    check_equal(pa.struct([("v", kind)]), [f'{{"v":{text}}}'.encode() for text in texts])
 
 
 def test_only_what_is_not_certain_goes_to_json_body(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
+from rmq_lakehouse import spark_table
 from rmq_lakehouse.delta import location as delta_location
 from rmq_lakehouse.evolution import quoted
 from tests.lakehouse.exported_stores import Exporter
@@ -164,6 +165,56 @@ def test_a_run_without_new_rows_commits_its_progress_alone(
             assert any("txn" in action for action in actions)
     assert [row.topic for row in exporter.rows("dead")] == ["Events"]
     assert [len(exporter.rows(name)) for name in ("orders", "events")] == [1, 1]
+
+
+EVENTS: dict[str, Any] = {
+    "topic": "Events", "format": "json", "table": "events",
+    "schema": "id BIGINT, name STRING, at TIMESTAMP, day DATE, amount DOUBLE, price DECIMAL(9,2), data STRUCT<n: INT>",
+}  # fmt: skip
+
+
+def event(number: int, **more: object) -> tuple[str, bytes]:
+    at = f"2024-02-{number:02}T00:00:00.000{number:03}Z"
+    row = {"id": number, "name": "n" * number, "at": at, "day": at[:10], "amount": number / 2, "price": number}
+    return "Events", json.dumps({**row, **more}).encode()
+
+
+def test_the_log_has_bounds_of_columns_that_find_their_rows(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    write(exporter.store, [event(3), event(1), event(2, name=None, at="0001-01-01T00:00:00Z")])
+    assert typed(EVENTS, arguments=("--dlq-table", str(exporter.work / "dead")))["files"] == 1
+    (log,) = [path for path in (exporter.work / "events/_delta_log").glob("*.json") if '"add"' in path.read_text()]
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (stats,) = [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
+    names = ("id", "name", "at", "day")
+    assert [stats["minValues"][name] for name in names] == [1, "n", "0001-01-01T00:00:00.000000Z", "2024-02-01"]
+    assert [stats["maxValues"][name] for name in names] == [3, "nnn", "2024-02-03T00:00:00.000003Z", "2024-02-03"]
+    assert (stats["nullCount"]["name"], stats["numRecords"]) == (1, 3)
+    assert not {"amount", "price", "data"} & {*stats["minValues"], *stats["maxValues"]}
+    frame = exporter.spark.read.format("delta").load(str(exporter.work / "events"))
+    for condition in (
+        "at = TIMESTAMP '2024-02-03 00:00:00.000003Z'", "at <= TIMESTAMP '0001-01-01 00:00:00Z'", "name >= 'nnn'",
+        "day = DATE '2024-02-03'", "amount > 1.4", "price = 3", "data IS NULL AND id = 1",
+    ):  # fmt: skip
+        assert frame.where(condition).count() == 1, condition
+
+
+@pytest.mark.parametrize("most", [3, 1])
+def test_tasks_leave_out_rows_that_the_table_has_and_spark_does_of_many(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(spark_table, "_MAX_OFFSETS", most)
+    messages = [*map(event, (1, 2, 3, 4)), ("Events", b"{")]
+    write(exporter.store, messages[:3])
+    assert typed(EVENTS)["messages"] == 3
+    write(exporter.store, messages)
+    report = typed(EVENTS, arguments=("--from-offset", "0", "--dlq-table", str(exporter.work / "dead")))
+    assert (report["messages"], report["undecoded"]) == (1, 1)
+    again = typed(EVENTS, arguments=("--from-offset", "0", "--dlq-table", str(exporter.work / "dead")))
+    assert again["messages"] == 0
+    assert [row.id for row in exporter.rows("events")] == [1, 2, 3, 4]
+    assert len(exporter.rows("dead")) == 1
 
 
 def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
