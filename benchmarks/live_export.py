@@ -17,7 +17,7 @@ from rmq_formats.spark import session
 from tools.processes import standalone
 
 MESSAGES: Final = 400_000
-TARGET: Final = 100_000
+TARGET: Final = 80_000
 _TOPIC: Final = "Live"
 _QUEUES: Final = 8
 _BATCH: Final = 100

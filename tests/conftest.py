@@ -15,9 +15,9 @@ import zstandard
 from hypothesis import settings
 
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
+from rmq_formats.spark.session import class_archive_options
 from rmq_offline.tasks import origin
 from tests.interop import peer
-from tests.support.processes import spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +36,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Of the processors' time in a test's short-lived JVM the optimizing compiler takes most, and to no use.
     # It needs 80 MB for what it compiles, and without the other compiler has but 48: it compiled again and again.
-    classes = spark_classes.OPTIONS if spark_classes.ARCHIVE.exists() else ""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {classes}")
+    options = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", *class_archive_options()]
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
     # An example has no deadline: a busy machine is no fault of what is tested.
     settings.register_profile("project", deadline=None)
     settings.load_profile("project")

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +30,8 @@ _NOT_NEEDED: Final = (
     "org.apache.hadoop:hadoop-client-runtime",
 )
 
+CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
+"""Classes of Spark and Delta as a JVM maps them into its memory; ``make spark-classes`` writes the file."""
 _NO_DELTA: Final = (
     "Spark did not start; what it said is above. If it cannot fetch {package} and its delta-storage from Maven "
     "Central, put the two jars into {jars}"
@@ -105,7 +108,9 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= _LOCAL
         log4j = files("rmq_formats.spark") / "log4j2.properties"
-        settings["spark.driver.extraJavaOptions"] = " ".join([f"-Dlog4j2.configurationFile={log4j}", *_JAVA_OPTIONS])
+        settings["spark.driver.extraJavaOptions"] = " ".join(
+            [f"-Dlog4j2.configurationFile={log4j}", *_JAVA_OPTIONS, *class_archive_options()]
+        )
         builder = builder.master(master or "local[*]")
     elif master:
         builder = builder.master(master)
@@ -133,6 +138,14 @@ def session(
     if str(spark.sparkContext.master).startswith("local"):
         _start_workers(spark)
     return spark
+
+
+def class_archive_options() -> list[str]:
+    """Return the options by which a JVM starts with the class archive; none if there is no archive."""
+    if not CLASS_ARCHIVE.exists():
+        return []
+    # An archive of other jars, or for another Java, is no fault: the JVM then starts without it, and need not warn.
+    return [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def _connect(url: str, conf: dict[str, str]) -> "SparkSession":
@@ -189,9 +202,14 @@ def _stop(spark: "SparkSession") -> None:
 
 
 def _start_workers(spark: "SparkSession") -> None:
-    """Fork the Python workers ahead, one a processor: the first query would wait some two seconds for them."""
+    """Fork the Python workers, one a processor, while the program goes on: its first query would wait for them."""
     count = spark.sparkContext.defaultParallelism
-    spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
+
+    def start() -> None:
+        with suppress(Exception):  # the session may have been stopped meanwhile
+            spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
+
+    threading.Thread(target=start, name="start-workers", daemon=True).start()
 
 
 def _jars() -> Path:

@@ -1,7 +1,8 @@
-"""Keeps the classes of Spark and Delta as a JVM wants them, so that a session of tests starts in half the time.
+"""Keeps the classes of Spark and Delta as a JVM wants them, so that a session starts in half the processor time.
 
-``make test`` runs this tool once an installation. A JVM then maps one file into its memory, and need not read, check
-and link some 13,000 classes from 300 jars. Where Java or the jars are others, it starts as it would without the file.
+``make spark-classes`` runs this tool once an installation. A JVM then maps one file into its memory, and need not read,
+check and link some 13,000 classes from 300 jars. Where Java or the jars are others, it starts as it would without the
+file.
 
 Spark starts its Python workers with modules from ``pyspark.zip``, which each process compiles anew: 0.7 s. A directory
 of that name has the same modules, compiled.
@@ -17,17 +18,17 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-# A file that does not fit is no fault: without these settings Java would warn, on the output that tests read.
-OPTIONS: Final = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+import pyspark
+
+from jobs import export_delta
+from rmq_formats.spark import session
+from rmq_formats.spark.session import CLASS_ARCHIVE
+
 _MERGE: Final = "MERGE INTO delta.`{0}` t USING delta.`{0}` s ON t.physical_offset = s.physical_offset {1}"
 
 
 def _use_spark(directory: Path) -> None:
     """Use what most tests use, which loads its classes; return when the JVM has written the archive."""
-    from jobs import export_delta  # seconds, which each run of the tests would wait
-    from rmq_formats.spark import session
-
     store, table = directory / "store", directory / "table"
     rmq = Path(sys.executable).parent / "rmq"
     subprocess.run([rmq, "generate", store, "--messages", "100", "--body-bytes", "10"], check=True, capture_output=True)
@@ -47,8 +48,6 @@ def _use_spark(directory: Path) -> None:
 
 def unpack_modules() -> None:
     """Put a directory in the place of ``pyspark.zip``, unless there is one."""
-    import pyspark  # not for each run of the tests
-
     archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
     if archive.is_file():
         new = archive.with_suffix(".new")
@@ -63,12 +62,13 @@ def unpack_modules() -> None:
 def main() -> None:
     """Write the archive; one that is not whole would end each JVM that maps it, so it gets its name at the end."""
     unpack_modules()
-    new = ARCHIVE.with_suffix(".new")
+    CLASS_ARCHIVE.unlink(missing_ok=True)  # a JVM cannot write one while it uses another
+    new = CLASS_ARCHIVE.with_suffix(".new")
     new.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={new} -Xlog:cds=off"
     with tempfile.TemporaryDirectory() as directory:
         _use_spark(Path(directory))
-    new.rename(ARCHIVE)
+    new.rename(CLASS_ARCHIVE)
 
 
 if __name__ == "__main__":
