@@ -116,21 +116,28 @@ class BulkReader:
         data = subscription(queue.topic, tags, sql=sql)
         is_filtered = tags != ALL or sql is not None
         step, depth, until_probe = _MOST, 1, 0
+        answers: list[BulkPulled] = []
         while begin < end:
             # From time to time one pull probes how many messages the broker returns; later ones ask for as many.
             is_probe = is_filtered or until_probe == 0
             step, count = (_MOST, 1) if is_probe else (step, depth)
             starts = range(begin, min(end, begin + step * count), step)
-            pulls = [self._pull(queue, start, min(step, end - start), data) for start in starts]
+            pulls = asyncio.gather(*(self._pull(queue, start, min(step, end - start), data) for start in starts))
+            try:
+                if answers:
+                    await asyncio.sleep(0)  # the pulls are sent, so that the broker reads while the caller decodes
+                    yield answers
+                pulled_answers = await pulls
+            finally:
+                pulls.cancel()
             answers, continued_at = [], begin
-            for start, pulled in zip(starts, await asyncio.gather(*pulls), strict=True):
+            for start, pulled in zip(starts, pulled_answers, strict=True):
                 if start != continued_at:
                     break  # the pull before brought less: this one is repeated from there
                 answers.append(pulled)
                 continued_at = max(pulled.next_offset, start)
             if continued_at == begin:  # a queue that has become shorter than it was
                 raise TransportError(f"{queue.broker_name} {queue.topic}:{queue.queue_id}", f"ends at {begin}")
-            yield answers
             if is_probe:
                 step, until_probe = min(continued_at - begin, _MOST), _PROBE_EVERY
             elif continued_at < min(starts[-1] + step, end):
@@ -138,6 +145,8 @@ class BulkReader:
             else:
                 depth, until_probe = min(2 * depth, _MAX_DEPTH), until_probe - 1
             begin = continued_at
+        if answers:
+            yield answers
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, data: SubscriptionData) -> BulkPulled:
         """Pull once; retry while the broker cannot be reached."""

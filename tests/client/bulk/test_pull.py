@@ -56,6 +56,16 @@ async def test_many_messages_take_few_rounds(fakes: FakeCluster) -> None:
     assert len(fakes.brokers["a"].requests) <= 64 + 2  # nothing to speak of is pulled twice
 
 
+async def test_the_next_messages_are_on_their_way_while_the_caller_decodes(fakes: FakeCluster) -> None:
+    fakes.brokers["a"].answer = queue_of(32 * 64, lambda _: 32)
+    async with BulkReader(fakes.namesrv) as reader:
+        answers = reader.read(QUEUE, 0, 32 * 64)
+        given = len(await anext(answers)) + len(await anext(answers))
+        await asyncio.sleep(0.1)
+        assert len(fakes.brokers["a"].requests) > given
+        await answers.aclose()
+
+
 async def test_after_large_messages_small_ones_are_pulled_together_again(fakes: FakeCluster) -> None:
     fakes.brokers["a"].answer = queue_of(4000, lambda offset: 1 if offset < 100 else 32)
     assert offsets(await read(fakes, 0, 4000)) == list(range(4000))
