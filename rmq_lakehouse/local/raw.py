@@ -13,7 +13,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts, ExportTables
 from rmq_lakehouse.files import may_write_apart
 from rmq_lakehouse.local.table_log import LocalTableLog
-from rmq_lakehouse.raw_files import TaskRows, write_and_commit
+from rmq_lakehouse.raw_files import TaskRows, matching_rows, write_and_commit
 from rmq_lakehouse.raw_table import RawTable, check_partition_columns
 from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
@@ -54,7 +54,7 @@ class UncommittedRows:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         committed = pa.array(self.committed, pa.int64())
         for batch in self.rows.batches(columns):
-            yield batch.filter(pc.invert(pc.is_in(batch.column("physical_offset"), committed)))
+            yield matching_rows(batch, pc.invert(pc.is_in(batch.column("physical_offset"), committed)))
 
 
 class LocalRawExport(RawTable):
