@@ -110,6 +110,16 @@ def with_adopted_columns(frame: DataFrame, table: StructType, *, with_defaults: 
     return frame.select(*columns)
 
 
+def _are_same(columns: StructType, table: StructType) -> bool:
+    """Return whether a table's columns of some names have the very names and types: tasks convert neither."""
+    existing = {field.name.lower(): field for field in table}
+    pairs = [(field, existing[field.name.lower()]) for field in columns if field.name.lower() in existing]
+    return all(
+        field.name == column.name and field.dataType.simpleString() == column.dataType.simpleString()
+        for field, column in pairs
+    )
+
+
 class SparkExactlyOnceTable(ExactlyOnceTable):
     """Table of a Spark session; arguments as of ``ExactlyOnceTable``."""
 
@@ -145,7 +155,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
             or any(schema[name].dataType not in _PLAIN_PARTITIONS for name in partitions)
             or self._is_adopted
             or self.log.former_columns()
-            or any(type_mismatches(self.log.schema(), self.log.storable_schema(schema)))
+            or not _are_same(self.log.storable_schema(schema), self.log.schema())
         ):
             return None
         table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)

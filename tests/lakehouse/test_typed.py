@@ -8,6 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from deltalake import DeltaTable
 
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
@@ -215,6 +216,20 @@ def test_tasks_leave_out_rows_that_the_table_has_and_spark_does_of_many(
     assert again["messages"] == 0
     assert [row.id for row in exporter.rows("events")] == [1, 2, 3, 4]
     assert len(exporter.rows("dead")) == 1
+
+
+def test_columns_of_another_case_or_with_fewer_members_are_those_of_the_table(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    messages = [("Events", b'{"id":1,"more":{"a":1,"b":2}}'), ("Events", b'{"ID":2,"more":{"a":3}}')]
+    write(exporter.store, messages[:1])
+    typed({**EVENTS, "schema": "id BIGINT, more STRUCT<a: INT, b: INT>"})
+    write(exporter.store, messages)
+    typed({**EVENTS, "schema": "ID BIGINT, more STRUCT<a: INT>"})
+    assert [(row.id, row.more.asDict()) for row in exporter.rows("events")] == [
+        (1, {"a": 1, "b": 2}), (2, {"a": 3, "b": None}),
+    ]  # fmt: skip
+    assert DeltaTable(exporter.work / "events").to_pyarrow_table().column("id").to_pylist() in ([1, 2], [2, 1])
 
 
 def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
