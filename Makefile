@@ -58,7 +58,7 @@ delta-jars:
 	    -DoutputDirectory="$$jars" || echo "no Maven: Spark itself will fetch Delta when it is first used" >&2; \
 	done
 
-spark-classes: $(CLASSES) ## keep Spark's classes as Java maps them: local sessions and jobs start in two thirds of the time
+spark-classes: $(CLASSES) ## keep Spark's classes as Java maps them: a small job then takes two thirds of its time
 
 $(CLASSES): $(STAMP)
 	@echo "keeping the classes of Spark, a minute: later sessions start in less time" >&2

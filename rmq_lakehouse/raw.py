@@ -29,6 +29,7 @@ from rmq_lakehouse.raw_files import (
     ERROR,
     FilesTask,
     TaskRows,
+    UnreadableMessagesError,
     commit_task_files,
     count_files,
     write_and_commit,
@@ -269,6 +270,8 @@ def _attempt(export: Export, pending: PendingMessages) -> ExportCounts | RmqErro
         return export.commit_pending(pending)
     except PySparkException as error:
         return StoreError(spark_cause(error))
+    except UnreadableMessagesError as error:
+        return error
 
 
 def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[int, ExportCounts | RmqError]:

@@ -29,6 +29,10 @@ ERROR: Final = "record_error"
 _MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
 
 
+class UnreadableMessagesError(StoreError):
+    """The messages of one store or broker cannot be read, or not be written to files; those of others can."""
+
+
 class TaskRows(Protocol):
     """Rows of one task, read by the task itself."""
 
@@ -123,9 +127,7 @@ def write_files_of_brokers(
         else:
             failed.setdefault(number, written)
     check_visible([file for broker_tasks in done for task in broker_tasks for file in task.files], layout.file_store)
-    for file in (file for number in failed for task in done[number] for file in task.files):
-        with suppress(OSError):  # the files left belong to no version
-            layout.file_store.delete(file.path)
+    delete_files([file for number in failed for task in done[number] for file in task.files], layout.file_store)
     return [failed.get(number, broker_tasks) for number, broker_tasks in enumerate(done)]
 
 
@@ -138,6 +140,13 @@ def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
         return number, StoreError(str(error))
     except OSError as error:
         return number, StoreError(f"{error.filename or files_task.rows}: {error.strerror or error}")
+
+
+def delete_files(files: Sequence[WrittenFile], place: TableFileStore) -> None:
+    """Delete files that no version of a table contains; those that cannot be deleted stay."""
+    for file in files:
+        with suppress(OSError):
+            place.delete(file.path)
 
 
 def check_visible(files: Sequence[WrittenFile], place: TableFileStore) -> None:

@@ -4,7 +4,7 @@ With ``--adopt`` the table is one that its owner made by DDL, whose columns and 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -21,7 +21,7 @@ from rmq_lakehouse.parquet import CODECS, Layout
 from rmq_lakehouse.partitions import parse_partition
 from rmq_lakehouse.selection import APP_PREFIX, ExportSelection
 from rmq_lakehouse.table_fit import check_files, has_owner
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, SparkTableLog, SparkTransaction
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, SparkTableLog, SparkTransaction
 
 _GENERATED: Final = "delta.generationExpression"
 _IDENTITY: Final = "delta.identity.start"
@@ -29,12 +29,8 @@ _DEFAULT: Final = "CURRENT_DEFAULT"
 _log = logging.getLogger("rmq_lakehouse")
 # Types whose text in Delta's log tasks write as Spark does.
 _PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType(), TimestampType())
-_MAX_OFFSETS: Final = 100_000  # of the table that a task gets: 8 bytes each
+_MAX_OFFSETS: Final = 5_000  # of the table that each task gets: 8 bytes each
 BuildColumns = Callable[[DataFrame], DataFrame]
-
-
-class TooManyRowsError(Exception):
-    """A table has more rows of an attempt already than tasks can leave out; Spark joins them."""
 
 
 def check_adopted_table(
@@ -161,18 +157,21 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         table_spec = self._table_spec if stats is None else replace(self._table_spec, stats=stats)
         return self.log.layout(table_spec, codec)
 
-    def committed_offsets(self, attempt: CommitAttempt) -> npt.NDArray[np.int64]:
+    def committed_offsets(self, attempt: CommitAttempt, texts: Mapping[str, str]) -> npt.NDArray[np.int64]:
         """Read the physical offsets of the rows of an attempt that the table has already.
 
+        Args:
+            texts: values of columns that the rows have.
+
         Raises:
-            TooManyRowsError: they are more than tasks are given.
+            NeedsWriterError: they are more than tasks are given; Spark joins them.
         """
-        committed = self._committed_offsets(attempt)
+        committed = self._committed_offsets(attempt, texts)
         if committed is None:
             return np.empty(0, np.int64)
         offsets: npt.NDArray[np.int64] = committed.limit(_MAX_OFFSETS + 1).toArrow()[self.offset].to_numpy()
         if len(offsets) > _MAX_OFFSETS:
-            raise TooManyRowsError
+            raise NeedsWriterError
         return offsets
 
     def with_current_columns(self, frame: DataFrame) -> DataFrame:
@@ -226,26 +225,28 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
         return result if counted is None else replace(result, rows=observation.get["rows"])
 
     def _without_committed_rows(self, frame: DataFrame, attempt: CommitAttempt) -> DataFrame:
-        committed = self._committed_offsets(attempt)
+        committed = self._committed_offsets(attempt, {})
         if committed is None:
             return frame
         return frame.join(committed, self.offset, "left_anti").select(*map(column, frame.columns))
 
-    def _committed_offsets(self, attempt: CommitAttempt) -> DataFrame | None:
+    def _committed_offsets(self, attempt: CommitAttempt, texts: Mapping[str, str]) -> DataFrame | None:
         """Read the physical offsets of the store's rows, those of an attempt at least; None if there are no rows."""
-        store_offsets = self._store_offsets(attempt.transaction.snapshot.version)
-        if store_offsets is None:
+        rows = self._store_rows(attempt.transaction.snapshot.version, list(texts))
+        if rows is None:
             return None
-        committed = store_offsets.select(column(self.offset))
+        for name, text in texts.items():
+            rows = rows.where(column(name) == text)
+        committed = rows.select(column(self.offset))
         if attempt.spans:
             return committed
         return committed.where(column(self.offset).between(attempt.begin, attempt.end - 1))
 
-    def _store_offsets(self, version: int) -> DataFrame | None:
-        """Read the physical offsets of the store's rows in a table version; None if the version has no rows."""
+    def _store_rows(self, version: int, names: Sequence[str]) -> DataFrame | None:
+        """Read physical offsets and columns of the store's rows in a table version; None if the version has no rows."""
         broker = self.selection.broker
         if broker is None:
-            return self.log.rows(version, [self.offset])
-        rows = self.log.rows(version, [self.offset, *self._broker_columns])
+            return self.log.rows(version, [self.offset, *names])
+        rows = self.log.rows(version, [self.offset, *names, *self._broker_columns])
         cluster, name = map(column, self._broker_columns)
         return None if rows is None else rows.where((cluster == broker.cluster) & (name == broker.name))

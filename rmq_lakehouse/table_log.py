@@ -22,6 +22,18 @@ UNDECODED: Final = (":undecoded", ":undecoded-first")
 """Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
 
 
+class NeedsWriterError(Exception):
+    """Tasks cannot write the rows of an attempt: the format's own writer has to.
+
+    Attributes:
+        files: number of files that were committed before, of dead letters.
+    """
+
+    def __init__(self, files: int = 0) -> None:
+        super().__init__(files)
+        self.files = files
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """Partitions, clustering and properties of a table when it is created.

@@ -1,6 +1,6 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,15 +37,16 @@ from rmq_lakehouse.exactly_once import (
     commit_with_retry,
 )
 from rmq_lakehouse.exports import ExportCounts, ExportTables
-from rmq_lakehouse.parquet import counted_columns
+from rmq_lakehouse.parquet import Layout, counted_columns
 from rmq_lakehouse.partition_columns import check_partitions, time_column, time_fields
 from rmq_lakehouse.partitions import TIME_COLUMNS, parse_partition, source_columns
 from rmq_lakehouse.raw import PendingMessages
 from rmq_lakehouse.selection import ExportSelection
-from rmq_lakehouse.spark_table import SparkExactlyOnceTable, TooManyRowsError
+from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names, table_comment, table_properties
 from rmq_lakehouse.table_log import (
     CommitAttempt,
+    NeedsWriterError,
     OpenTable,
     SparkTableLog,
     TableSpec,
@@ -166,8 +167,9 @@ class TypedExport(ExportTables):
             return self._commit_by_spark(records)
         try:
             return table.commit_pending(records)
-        except TooManyRowsError:
-            return self._commit_by_spark(records)
+        except NeedsWriterError as error:
+            counts = self._commit_by_spark(records)
+            return replace(counts, files=counts.files + error.files)
 
     def _tasks_table(self) -> TypedTable | None:
         """Return the tables as tasks write them; None if Spark has to write the rows of one."""
@@ -176,23 +178,42 @@ class TypedExport(ExportTables):
         broker, times = self.selection.broker, tuple(self._time_columns)
         body = self._body.decoder
         columns = typed_columns(self._topic, self._metadata, body.value_type, times)
-        rows = self._output(self._table, self._schema, columns, self._partitions)
+        rows = self._output(self._table, self._schema, columns, self._partitions, {})
         dead, dead_letters = self._dead_letters, None
         if dead is not None:
-            dead_letters = self._output(dead.table, dead.columns, dead_letter_columns(broker))
-        if rows is None or (dead is not None and dead_letters is None):
+            texts = {"topic": self.name}
+            dead_letters = self._output(dead.table, dead.columns, dead_letter_columns(broker), (), texts)
+        try:
+            for output in filter(None, (rows, dead_letters)):
+                output.layout()
+        except NeedsWriterError:
             return None
         return TypedTable(SparkRunner(self._spark), body, self._metadata, times, broker, rows, dead_letters)
 
     def _output(
-        self, table: SparkExactlyOnceTable, columns: StructType, schema: pa.Schema, partitions: Sequence[str] = ()
-    ) -> OutputTable | None:
-        """Return a table as tasks write it; None if Spark has to write its rows."""
-        properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
-        if table_constraints(table.log.schema(), properties) or demanding_property(properties) is not None:
-            return None
-        layout = table.layout(self._spark, columns, counted_columns(schema, partitions))
-        return None if layout is None else OutputTable(table, schema, lambda: layout, table.committed_offsets)
+        self,
+        table: SparkExactlyOnceTable,
+        columns: StructType,
+        schema: pa.Schema,
+        partitions: Sequence[str],
+        texts: Mapping[str, str],
+    ) -> OutputTable:
+        """Return a table as tasks write it; its ``layout`` raises NeedsWriterError if Spark has to write the rows.
+
+        Args:
+            texts: values of columns that all rows of the export have.
+        """
+
+        def layout() -> Layout:
+            properties = {name: value for name, value in table.log.configuration().items() if name.startswith("delta.")}
+            if table_constraints(table.log.schema(), properties) or demanding_property(properties) is not None:
+                raise NeedsWriterError
+            of_tasks = table.layout(self._spark, columns, counted_columns(schema, partitions))
+            if of_tasks is None:
+                raise NeedsWriterError
+            return of_tasks
+
+        return OutputTable(table, schema, layout, partial(table.committed_offsets, texts=texts))
 
     def _commit_by_spark(self, records: PendingMessages) -> ExportCounts:
         table, start_rows = self._table, records.start_attempt(self._table)

@@ -1,6 +1,6 @@
 """Tasks of a typed export: decode bodies, and write the files of the table and of the dead letters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,11 +9,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_formats.errors import RmqError
 from rmq_lakehouse.decode.bodies import DECODED, ELEMENT, BodyDecoder
 from rmq_lakehouse.exports import ExportCounts
-from rmq_lakehouse.parquet import Layout, PartitionedFiles
+from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_lakehouse.partitions import time_column
-from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskFiles, TaskRows, check_visible, with_broker
+from rmq_lakehouse.raw_files import (
+    ERROR,
+    FilesRunner,
+    TaskFiles,
+    TaskRows,
+    UnreadableMessagesError,
+    check_visible,
+    delete_files,
+    with_broker,
+)
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.undecoded import REASON, Undecoded
 
@@ -31,6 +41,16 @@ class Destination:
     layout: Layout
     schema: pa.Schema
     committed: npt.NDArray[np.int64] | None = None
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the table is known to have none of the messages."""
+        return self.committed is None
+
+    def is_same(self, other: "Destination") -> bool:
+        """Return whether the same files would be written to another destination."""
+        own, others = (np.sort([] if table.committed is None else table.committed) for table in (self, other))
+        return self.layout == other.layout and self.schema.equals(other.schema) and np.array_equal(own, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +134,49 @@ def write_typed_files(runner: FilesRunner, tasks: Sequence[TypedTask]) -> list[T
     """Run the tasks. No reader sees the files before a table's log names them.
 
     Raises:
-        StoreError: a file that cannot be read or written, or was written where the driver does not see it.
+        UnreadableMessagesError: a task cannot read or write; the files of the others are deleted.
+        StoreError: a file was written where the driver does not see it.
     """
-    directories = {part.layout.table for task in tasks for part in (task.table, task.dead_letters) if part is not None}
-    for directory in sorted(directories):
-        runner.check_shared("--typed", directory)
-    written = runner.map(write_typed_task, tasks)
-    for task, files in zip(tasks, written, strict=True):
-        for destination, of_task in ((task.table, files.rows), (task.dead_letters, files.dead_letters)):
-            if destination is not None:
-                check_visible(of_task.files, destination.layout.file_store)
+    for destination, _ in _files_of_tables(tasks, ()):
+        runner.check_shared("--typed", destination.layout.table)
+    outcomes = runner.map(_attempt, tasks)
+    written = [outcome for outcome in outcomes if isinstance(outcome, TypedFiles)]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    for destination, files in _files_of_tables(tasks, written):
+        if errors:
+            delete_files(files, destination.layout.file_store)
+        else:
+            check_visible(files, destination.layout.file_store)
+    if errors:
+        raise UnreadableMessagesError(errors[0])
     return written
+
+
+def _files_of_tables(
+    tasks: Sequence[TypedTask], written: Sequence[TypedFiles]
+) -> Iterator[tuple[Destination, list[WrittenFile]]]:
+    """List the files of both tables; all tasks have the same ones."""
+    for task in tasks[:1]:
+        if task.table is not None:
+            yield task.table, [file for of_task in written for file in of_task.rows.files]
+        if task.dead_letters is not None:
+            yield task.dead_letters, [file for of_task in written for file in of_task.dead_letters.files]
+
+
+def _attempt(task: TypedTask) -> TypedFiles | str:
+    """Run a task; return an error as text, so that the files of the other tasks can be deleted."""
+    try:
+        return write_typed_task(task)
+    except RmqError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or task.rows}: {error.strerror or error}"
 
 
 def write_typed_task(task: TypedTask) -> TypedFiles:
     """Decode the messages of one task, and write their rows and the dead letters."""
     rows, dead_letters = _Writer(task.table), _Writer(task.dead_letters)
-    has_none = task.table is None or task.table.committed is None
+    has_none = task.table is None or task.table.has_none
     bytes_ = damaged = undecoded = count = 0
     first: int | None = None
     try:

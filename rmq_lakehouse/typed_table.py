@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER, schema_of
+from rmq_formats.errors import RmqError
 from rmq_lakehouse.comments import COMMENTS
 from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import COMMENT
@@ -19,10 +20,10 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout
 from rmq_lakehouse.partitions import source_columns, time_column_type
-from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskRows, commit_task_files
+from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskRows, UnreadableMessagesError, commit_task_files
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, StartAttempt
 from rmq_lakehouse.typed_files import (
     Destination,
     TypedFiles,
@@ -66,7 +67,7 @@ class OutputTable:
 
     Attributes:
         schema: columns of the rows.
-        layout: returns how tasks write the files.
+        layout: returns how tasks write the files; may raise NeedsWriterError, as ``committed_offsets`` may.
         committed_offsets: reads the physical offsets of the rows of an attempt that the table has already.
     """
 
@@ -101,47 +102,49 @@ class TypedTable:
     dead_letters: OutputTable | None
 
     def commit_pending(self, records: PendingTasks) -> ExportCounts:
-        """Commit the messages that the tables lack: dead letters first."""
-        table = self.rows.table
-        dead_files, decoded = self._commit_dead_letters(records)
+        """Commit the messages that the tables lack: dead letters first.
+
+        Raises:
+            NeedsWriterError: tasks cannot write the rows; dead letters may have been committed.
+            UnreadableMessagesError: a task cannot read or write.
+        """
+        table, written = self.rows.table, _WrittenFiles()
+        dead_files = self._commit_dead_letters(records, written)
         counts = ExportCounts()
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             nonlocal counts
             (attempt,) = attempts.values()
-            written = decoded.pop(_rows_of(attempt), None)
-            if written is None or attempt.needs_dedup:
-                written = self._write(records, attempt, self.rows.destination(attempt), None)
-            counts = count_typed_files(written).with_missing_as_damaged(records.expected_messages(attempt))
-            return commit_task_files({0: self._with_undecoded(attempt, written)}, {0: [task.rows for task in written]})
+            files = self._write(records, attempt, self.rows.destination(attempt), None, written)
+            counts = count_typed_files(files).with_missing_as_damaged(records.expected_messages(attempt))
+            return commit_task_files({0: self._with_undecoded(attempt, files)}, {0: [task.rows for task in files]})
 
-        result = commit_with_retry(table.path, table.log, [records.start_attempt(table)], write)
+        try:
+            result = commit_with_retry(table.path, table.log, [records.start_attempt(table)], write)
+        except NeedsWriterError:
+            raise NeedsWriterError(dead_files) from None
         counts = counts if result.committed else ExportCounts()
         return replace(counts, files=counts.files + dead_files)
 
-    def _commit_dead_letters(self, records: PendingTasks) -> tuple[int, dict[Rows, list[TypedFiles]]]:
-        """Commit the pending dead letters; return the number of their files, and the rows decoded with them.
+    def _commit_dead_letters(self, records: PendingTasks, written: "_WrittenFiles") -> int:
+        """Commit the pending dead letters; return the number of their files.
 
         Where both tables lack the same messages, one task writes the files of both.
         """
-        dead, decoded = self.dead_letters, dict[Rows, list[TypedFiles]]()
+        dead = self.dead_letters
         if dead is None:
-            return 0, decoded
+            return 0
         start_rows = records.start_attempt(self.rows.table)
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
             other = start_rows(self.rows.table.log.begin_transaction())  # dropped: it shows which rows are pending
-            has_same_rows = other is not None and not other.needs_dedup and _rows_of(other) == _rows_of(attempt)
-            rows = Destination(self.rows.layout(), self.rows.schema) if has_same_rows else None
-            written = self._write(records, attempt, rows, dead.destination(attempt))
-            decoded.clear()
-            if has_same_rows:
-                decoded[_rows_of(attempt)] = written
-            return commit_task_files(attempts, {0: [task.dead_letters for task in written]})
+            has_same_rows = other is not None and _rows_of(other) == _rows_of(attempt)
+            rows = self.rows.destination(other) if other is not None and has_same_rows else None
+            files = self._write(records, attempt, rows, dead.destination(attempt), written)
+            return commit_task_files(attempts, {0: [task.dead_letters for task in files]})
 
-        result = commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write)
-        return result.files, decoded
+        return commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write).files
 
     def _write(
         self,
@@ -149,21 +152,52 @@ class TypedTable:
         attempt: CommitAttempt,
         rows: Destination | None,
         dead_letters: Destination | None,
+        written: "_WrittenFiles",
     ) -> list[TypedFiles]:
-        """Decode the messages of an attempt, and write the files of both destinations."""
-        parts, _ = records.tasks(attempt)
-        columns = messages_to_read(self.time_columns)
-        tasks = [
-            TypedTask(part, columns, self.decoder, self.metadata, self.time_columns, self.broker, rows, dead_letters)
-            for part in parts
-        ]
-        return write_typed_files(self.runner, tasks)
+        """Decode the messages of an attempt, and write the files of both destinations, unless they are written."""
+        if not written.are_of(_rows_of(attempt), rows, dead_letters):
+            try:
+                parts, _ = records.tasks(attempt)
+            except RmqError as error:
+                raise UnreadableMessagesError(str(error)) from error
+            columns = messages_to_read(self.time_columns)
+            tasks = [
+                TypedTask(
+                    part, columns, self.decoder, self.metadata, self.time_columns, self.broker, rows, dead_letters
+                )
+                for part in parts
+            ]
+            files = write_typed_files(self.runner, tasks)
+            written.rows, written.destinations, written.files = _rows_of(attempt), (rows, dead_letters), files
+        return written.files
 
     def _with_undecoded(self, attempt: CommitAttempt, written: Sequence[TypedFiles]) -> CommitAttempt:
         """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
         if self.dead_letters is not None:
             return replace(attempt, undecoded_versions=Undecoded().versions(self.rows.table.app_id))
         return with_undecoded(attempt, self.rows.table, undecoded_of(written))
+
+
+class _WrittenFiles:
+    """Files that no version of a table contains yet: those of the last attempt, for the next one with the same rows."""
+
+    def __init__(self) -> None:
+        self.rows: Rows | None = None
+        self.destinations: tuple[Destination | None, Destination | None] = None, None
+        self.files: list[TypedFiles] = []
+
+    def are_of(self, rows: Rows, table: Destination | None, dead_letters: Destination | None) -> bool:
+        """Return whether the files are those that an attempt would write to its destinations."""
+        wanted, written = (table, dead_letters), self.destinations
+        # Messages without rows are counted only where the table has none of the messages.
+        counts_alike = table is None or (written[0] is not None and table.has_none == written[0].has_none)
+        return (
+            rows == self.rows
+            and counts_alike
+            and all(
+                new is None or (old is not None and new.is_same(old)) for new, old in zip(wanted, written, strict=True)
+            )
+        )
 
 
 def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:

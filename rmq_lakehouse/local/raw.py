@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 
 _CODEC = "snappy"  # as in a session of Spark
 _ONE_TASK_BYTES = 1 << 62
+_NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
 class LocalRunner(ProcessRunner):
@@ -115,7 +116,13 @@ class LocalRawExport(RawTable):
         return [UncommittedRows(task_rows, committed) for task_rows in rows]
 
 
-def committed_offsets(table: ExactlyOnceTable, log: LocalTableLog, attempt: CommitAttempt) -> npt.NDArray[np.int64]:
-    """Read the physical offsets of the rows of an attempt that the table has already."""
-    offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts=table.broker_texts)
+def committed_offsets(
+    table: ExactlyOnceTable, log: LocalTableLog, attempt: CommitAttempt, texts: Mapping[str, str] = _NO_TEXTS
+) -> npt.NDArray[np.int64]:
+    """Read the physical offsets of the rows of an attempt that the table has already.
+
+    Args:
+        texts: values of columns that the rows have.
+    """
+    offsets = RowRange(table.offset, attempt.begin, attempt.end - 1, texts={**table.broker_texts, **texts})
     return log.values(attempt.transaction.snapshot.version, offsets)

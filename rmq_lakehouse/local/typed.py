@@ -1,6 +1,6 @@
 """Typed table of a topic on one machine: bodies as columns, one row a message, and the dead letters."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -162,13 +162,16 @@ class LocalTypedExport(ExportTables):
         dead, log = self._dead_letters, self._dead_log
         dead_letters = None
         if dead is not None and log is not None:
-            dead_letters = _output(dead, log, dead_letter_columns(), DEAD_LETTER_TABLE)
-        rows = _output(self._table, self._log, self._schema, self._spec)
+            dead_letters = _output(dead, log, dead_letter_columns(), DEAD_LETTER_TABLE, {"topic": self.name})
+        rows = _output(self._table, self._log, self._schema, self._spec, {})
         table = TypedTable(self._runner, self._decoder, self._metadata, self._time_columns, None, rows, dead_letters)
         return table.commit_pending(records)
 
 
-def _output(table: ExactlyOnceTable, log: LocalTableLog, schema: pa.Schema, table_spec: TableSpec) -> OutputTable:
-    """Return a table as tasks write it."""
+def _output(
+    table: ExactlyOnceTable, log: LocalTableLog, schema: pa.Schema, table_spec: TableSpec, texts: Mapping[str, str]
+) -> OutputTable:
+    """Return a table as tasks write it; ``texts`` are values of columns that all rows of the export have."""
     with_stats = replace(table_spec, stats=counted_columns(schema, table_spec.partitions))
-    return OutputTable(table, schema, lambda: log.layout(with_stats, _CODEC), partial(committed_offsets, table, log))
+    find_offsets = partial(committed_offsets, table, log, texts=texts)
+    return OutputTable(table, schema, lambda: log.layout(with_stats, _CODEC), find_offsets)

@@ -342,6 +342,33 @@ def test_bodies_are_decoded_once_for_both_tables(local: TypedExporter, monkeypat
     assert len(decoded) == 2
 
 
+def test_a_race_over_dead_letters_that_topics_share_makes_nobody_decode_again(
+    local: TypedExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = _COMMIT[local.format]
+    commit, made, decoded = getattr(owner, name), [], []
+
+    def export_topic(topic: str) -> int:
+        return local.typed(*local.dead, topics=[{**TOPIC, "topic": topic, "table": topic}])[1]
+
+    def meanwhile(*arguments: Any) -> None:
+        made.append(1)
+        if len(made) == 1:
+            assert export_topic("U") == 0
+        commit(*arguments)
+
+    def write_files(*arguments: Any) -> Any:
+        decoded.append(1)
+        return write_typed_files(*arguments)
+
+    write(local.store, [("T", SOUND[0]), ("U", LATE), ("T", LATE), ("U", SOUND[2])])
+    monkeypatch.setattr(owner, name, meanwhile)
+    monkeypatch.setattr(typed_table, "write_typed_files", write_files)
+    assert export_topic("T") == 0
+    assert [len(local.rows(table)) for table in ("T", "U", "dead")] == [1, 1, 2]
+    assert len(decoded) == 2
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_job_and_command_take_turns(exporter: Exporter, table_format: str) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
 from rmq_lakehouse.exports import ExportCounts, ExportLoop
+from rmq_lakehouse.records import SparkPendingRecords
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import plain, write
 
@@ -160,6 +161,29 @@ def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell
     assert latest(spark, tmp_path) == ["a0", "a1", "a2", "b3"]  # stored before those of broker-a
     (dead,) = spark.read.format("delta").load(str(tmp_path / "dead")).collect()
     assert (dead.cluster, dead.broker_name, bytes(dead.body)) == ("Shop", "broker-b", b"bad")
+
+
+def test_a_store_that_goes_away_while_it_is_exported_ends_no_other_s_typed_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SparkPendingRecords.tasks
+
+    def plan_without_b(records: SparkPendingRecords, *more: Any) -> Any:
+        if "broker-b" in records.log.store:
+            (tmp_path / "broker-b/store/commitlog").rename(tmp_path / "away")
+        return plan(records, *more)
+
+    for letter in "abc":
+        write(tmp_path / f"broker-{letter}" / "store", [("Orders", json.dumps({"n": letter}).encode())])
+    topic = {"topic": "Orders", "format": "json", "schema": "n STRING", "table": "orders"}
+    (tmp_path / "spec.json").write_text(json.dumps({"topics": [topic]}))
+    words = ["--store", str(tmp_path / "broker-*" / "store"), *NAMED, "--typed", str(tmp_path / "spec.json")]
+    monkeypatch.setattr(SparkPendingRecords, "tasks", plan_without_b)
+    report, code = export_delta.main(export_delta.check(export_delta.parser().parse_args(words)), spark)
+    assert ([broker["messages"] for broker in report["brokers"]], code) == ([1, 0, 1], 1)
+    assert "broker-b" in report["brokers"][1]["error"]
+    rows = spark.read.format("delta").load(str(tmp_path / "orders")).collect()
+    assert sorted(row.n for row in rows) == ["a", "c"]
 
 
 @pytest.mark.long

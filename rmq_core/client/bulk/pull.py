@@ -123,6 +123,7 @@ class BulkReader:
             step, count = (_MOST, 1) if is_probe else (step, depth)
             starts = range(begin, min(end, begin + step * count), step)
             pulls = asyncio.gather(*(self._pull(queue, start, min(step, end - start), data) for start in starts))
+            pulls.add_done_callback(_retrieve_error)
             try:
                 if answers:
                     await asyncio.sleep(0)  # the pulls are sent, so that the broker reads while the caller decodes
@@ -184,3 +185,9 @@ class BulkReader:
         status, result = PullStatus(answer.code), read_fields(answer, PullResult)
         records = answer.body if status is PullStatus.FOUND else b""
         return BulkPulled(status, result.next_begin_offset, result.min_offset, result.max_offset, records)
+
+
+def _retrieve_error(pulls: "asyncio.Future[list[BulkPulled]]") -> None:
+    """Retrieve the error of pulls that nobody waits for any more: asyncio would log it."""
+    if not pulls.cancelled():
+        pulls.exception()

@@ -1,6 +1,7 @@
 """Bulk reading: several pulls at a time, in the order of the queue, whatever the broker gives at once."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,21 @@ async def test_the_next_messages_are_on_their_way_while_the_caller_decodes(fakes
         await asyncio.sleep(0.1)
         assert len(fakes.brokers["a"].requests) > given
         await answers.aclose()
+
+
+async def test_a_read_that_is_given_up_logs_nothing(fakes: FakeCluster) -> None:
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    fakes.brokers["a"].answer = queue_of(32 * 64, lambda _: 32)
+    async with BulkReader(fakes.namesrv) as reader:
+        answers = reader.read(QUEUE, 0, 32 * 64)
+        await anext(answers)
+        await anext(answers)
+        await answers.aclose()
+    del answers
+    gc.collect()
+    await asyncio.sleep(0)
+    assert errors == []
 
 
 async def test_after_large_messages_small_ones_are_pulled_together_again(fakes: FakeCluster) -> None:
