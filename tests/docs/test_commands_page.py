@@ -66,6 +66,7 @@ def test_servers_print_where_they_listen(reader: Reader) -> None:
             pass
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_jobs_print_what_the_page_prints(reader: Reader) -> None:
     for name in ("generate", "rebuild", *SPARK_JOBS):

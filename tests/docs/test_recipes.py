@@ -84,6 +84,7 @@ def _here(text: str, places: dict[str, str]) -> str:
     return text
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_recipes_run_and_are_right(places: dict[str, str], tmp_path: Path) -> None:
     program = tmp_path / "recipes.py"

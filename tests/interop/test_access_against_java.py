@@ -418,6 +418,7 @@ def texts_in(directory: Path) -> str:
     return "\n".join(file.read_text(errors="replace") for file in sorted(directory.rglob("*")) if file.is_file())
 
 
+@pytest.mark.long
 def test_the_source_and_the_sink_are_let_in_and_show_no_secret(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

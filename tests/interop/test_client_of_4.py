@@ -16,6 +16,7 @@ TOPIC = "Old"
 WAIT_S = "120"
 
 
+@pytest.mark.long
 def test_it_sends_and_consumes(tmp_path: Path) -> None:
     with standalone(tmp_path / "store", log=tmp_path / "log") as running:
         cluster = Cluster(running.namesrv, running.broker)

@@ -72,6 +72,7 @@ def test_all_flows_of_the_python_client_pass(endpoints: str) -> None:
     assert {flow: one.get("ok") for flow, one in told.items()} == dict.fromkeys(FLOWS, True), told
 
 
+@pytest.mark.long
 @pytest.mark.peer
 @pytest.mark.xdist_group("grpc_clients")
 def test_all_flows_of_the_java_client_pass(endpoints: str) -> None:
@@ -96,6 +97,7 @@ def test_all_flows_of_the_node_client_pass(endpoints: str) -> None:
     assert told["ok"] is True, (told, done.stderr[-2000:])
 
 
+@pytest.mark.long
 @pytest.mark.peer
 @pytest.mark.skipif(not go_peer.IS_THERE, reason="needs Go and its module proxy")
 @pytest.mark.xdist_group("grpc_clients")

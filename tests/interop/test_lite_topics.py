@@ -74,6 +74,7 @@ async def proxied(namesrv: str, groups: dict[str, tuple[bool, dict[str, str]]]) 
         yield proxy.address
 
 
+@pytest.mark.long
 def test_all_flows_of_the_java_client_pass(namesrv: str) -> None:
     groups = {
         "lite_g": (False, {}),

@@ -38,6 +38,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.namesrv
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_release")
 def test_java_s_consumer_pops_and_what_it_fails_comes_back(namesrv: str) -> None:
     async def prepare() -> None:
@@ -128,6 +129,7 @@ async def at_java_s(namesrv: str, address: str) -> list[bytes]:
         return [left[0].body, left[2].body]
 
 
+@pytest.mark.long
 async def test_java_revives_what_was_popped_here_and_we_what_was_popped_there(tmp_path: Path) -> None:
     await asyncio.to_thread(peer.build)
     store = tmp_path / "store"

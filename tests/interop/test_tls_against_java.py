@@ -64,6 +64,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(running, file, authority)
 
 
+@pytest.mark.long
 def test_java_s_clients_and_mqadmin_come_in(secured: Secured) -> None:
     options = f"{secured.java_options} -Dgolden.settle.ms=3000 -Dgolden.skip=timed,tx"
     done = peer.run("golden", secured.running.namesrv, "7", str(MESSAGES), java_options=options)

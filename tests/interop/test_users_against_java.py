@@ -91,6 +91,7 @@ def test_mqadmin_makes_lists_changes_copies_and_deletes_users_and_policies(guard
     assert "root2" not in guarded.mqadmin("admin", "listUser", *at)
 
 
+@pytest.mark.long
 def test_users_may_what_their_policies_say(guarded: Guarded) -> None:
     at = "-b", guarded.second.broker
     guarded.mqadmin("admin", "createUser", *at, "-u", "alice", "-p", "alice1234")

@@ -43,6 +43,7 @@ def offsets(spark: SparkSession, table: Path) -> list[int]:
     return [row.physical_offset for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["mixed", "exotic"])
 def test_files_that_tasks_write_have_the_rows_that_spark_writes(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str

@@ -141,6 +141,7 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm_in_one_line(golden: Callable[[st
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_that_a_fork_swallows_ends_the_job() -> None:
     # Python drops what a signal's handler raises in a hook of a fork: by chance that came, and a job ran to its end.
     command = [sys.executable, "-c", FORKS]
@@ -151,6 +152,7 @@ def test_ctrl_c_that_a_fork_swallows_ends_the_job() -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_is_reported_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLEEPS, str(tmp_path)]
     with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

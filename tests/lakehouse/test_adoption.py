@@ -99,6 +99,7 @@ class TestDelta:
         with pytest.raises(StoreError, match=reason):
             exporter.run("--adopt")
 
+    @pytest.mark.long
     def test_a_typed_table_with_a_key_takes_upserts(self, exporter: Exporter, tmp_path: Path) -> None:
         make(
             exporter,

@@ -36,6 +36,7 @@ def test_a_path_has_comments(exporter: Exporter) -> None:
     assert (detail.description, detail.properties["team"]) == ("all of it", "lake")
 
 
+@pytest.mark.long
 def test_a_name_in_a_catalog_is_a_table_of_it(exporter: Exporter) -> None:
     spark, spec = exporter.spark, exporter.work / "spec.json"
     orders = {

@@ -43,6 +43,7 @@ def exporter(spark: SparkSession, broker: Standalone, tmp_path: Path) -> Cluster
     return ClusterExporter(spark, broker.namesrv, broker.errors.parent / "store", tmp_path)
 
 
+@pytest.mark.long
 def test_what_dies_before_its_commit_or_after_it_and_races_land_each_message_once(
     exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_rounds_end_with_what_was_there_and_streams_with_a_signal(
     assert exporter.bodies() == list(range(20))
 
 
+@pytest.mark.long
 def test_a_restored_table_a_topic_made_anew_and_options_of_stores_are_refused(exporter: ClusterExporter) -> None:
     exporter.send(0, 4)
     exporter.run()

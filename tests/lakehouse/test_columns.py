@@ -52,6 +52,7 @@ def test_columns_take_their_names_of_now_and_dropped_ones_are_left_out() -> None
         current_columns("t", nested, {"o.id": None})
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_a_column_that_its_owner_renamed_or_dropped_does_not_come_back(exporter: Exporter, table_format: str) -> None:

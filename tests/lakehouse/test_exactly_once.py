@@ -45,6 +45,7 @@ def test_micro_batches_and_batches_go_on_from_one_another(exporter: Exporter) ->
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_a_lost_checkpoint_repeats_nothing_and_a_lost_table_is_filled_again(exporter: Exporter) -> None:
     write(exporter.store, plain(20))
     checkpoint = exporter.work / "checkpoint"
@@ -143,6 +144,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
     monkeypatch.setattr(ExportSelection, "read_options", with_action)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mine", "others"),
     [
@@ -170,6 +172,7 @@ def test_of_two_that_race_each_row_is_one_s(
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 @MODES
 def test_one_that_began_before_the_log_grew_is_not_refused_where_another_has_landed_more(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

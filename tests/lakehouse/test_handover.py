@@ -97,6 +97,7 @@ def delete_history(exporter: ClusterExporter, broker: Standalone) -> None:
     wait_for(is_deleted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("from_store", [True, False], ids=["store-cluster", "cluster-store"])
 def test_history_that_is_deleted_between_the_turns_is_an_error_or_counted(
     exporter: ClusterExporter, broker: Standalone, from_store: bool

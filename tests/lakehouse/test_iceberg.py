@@ -119,6 +119,7 @@ class TestRaw:
             (task,) = table.scan(row_filter=EqualTo("store_timestamp", one.isoformat())).plan_files()
             assert task.file.partition[0] == one.timestamp() * 1_000_000
 
+    @pytest.mark.long
     def test_modes_go_on_from_one_another(self, exporter: Exporter) -> None:
         write(exporter.store, plain(20))
         first, _ = exporter.run(*ONCE, "--max-bytes-per-trigger", "2000")
@@ -148,6 +149,7 @@ class TestRaw:
         exporter.run(*mode)
         assert offsets(exporter) == placed
 
+    @pytest.mark.long
     @MODES
     def test_what_dies_after_its_commit_repeats_nothing(
         self, exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -197,6 +199,7 @@ class TestRaw:
         assert sorted(report["messages"] for report in reports) == [0, 20]
         assert offsets(exporter) == placed
 
+    @pytest.mark.long
     def test_a_table_that_was_rolled_back_is_told_and_landed_again(self, exporter: Exporter) -> None:
         placed = write(exporter.store, plain(30))
         exporter.run(*ICEBERG, "--ending-physical-offset", str(placed[10]))

@@ -118,6 +118,7 @@ def test_of_two_that_race_a_row_gives_way_only_to_a_later_message(
     assert typed(ORDERS)["messages"] == 0
 
 
+@pytest.mark.long
 def test_what_dies_before_its_commit_changes_nothing_and_from_offset_repeats_nothing(
     exporter: Exporter, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

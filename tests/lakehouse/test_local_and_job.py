@@ -55,6 +55,7 @@ def test_both_make_the_same_table_of_the_same_store(exporter: Exporter, local: L
     assert set(commit["commitInfo"]["operationMetrics"]) == set(own_commit["commitInfo"]["operationMetrics"])
 
 
+@pytest.mark.long
 def test_job_and_command_take_turns(exporter: Exporter, local: LocalExporter) -> None:
     landed = []
     for count, run in ((10, exporter.run), (25, local.run), (45, exporter.run), (50, local.run), (50, exporter.run)):
@@ -105,6 +106,7 @@ def test_the_job_commits_between_the_command_s_files_and_its_commit(
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_a_restored_table_is_noticed_by_the_command(exporter: Exporter, local: LocalExporter) -> None:
     write(exporter.store, plain(10))
     local.run()

@@ -369,6 +369,7 @@ def test_a_race_over_dead_letters_that_topics_share_makes_nobody_decode_again(
     assert len(decoded) == 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_job_and_command_take_turns(exporter: Exporter, table_format: str) -> None:
@@ -401,6 +402,7 @@ def test_job_and_command_take_turns(exporter: Exporter, table_format: str) -> No
     assert [row["reason"] for row in dead] == [row["reason"] for row in dead[:2]] * 4
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_job_and_command_share_tables_with_wall_clock_times_and_properties_of_delta(exporter: Exporter) -> None:
     properties = {

@@ -18,6 +18,7 @@ FIRST_MS = 1_700_000_000_000
 ONCE = ("--mode", "available-now")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [(), ONCE], ids=["batch", "available-now"])
 def test_the_log_is_forced_before_it_is_read(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ def test_another_log_is_refused_by_a_table_of_keys(exporter: Exporter) -> None:
         exporter.run("--typed", str(spec), table=False)
 
 
+@pytest.mark.long
 def test_a_table_that_went_on_with_a_cut_log_stands_at_its_end(exporter: Exporter) -> None:
     write(exporter.store, plain(20), FIRST_MS)
     exporter.run()
@@ -81,6 +83,7 @@ def test_a_table_that_went_on_with_a_cut_log_stands_at_its_end(exporter: Exporte
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_a_table_of_keys_that_went_on_with_a_cut_log_stands_at_its_end(exporter: Exporter) -> None:
     topic = {"topic": "Even", "format": "json", "schema": "n INT", "key": ["n"], "table": "numbers"}
     spec = exporter.work / "spec.json"

@@ -199,6 +199,7 @@ class TestWithATable:
             exporter.run()
         assert exporter.offsets() == there
 
+    @pytest.mark.long
     def test_tables_are_looked_after(self, exporter: Exporter) -> None:
         write(exporter.store, plain(8))  # of 2023
         exporter.run("--cluster-by", "queue_id,uniq_key", "--optimize", "--vacuum", "168")

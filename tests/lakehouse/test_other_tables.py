@@ -140,6 +140,7 @@ def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_pa
     assert table_within(tmp_path, ignored=("metadata",)) is None
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_delta_tables_keep_away_from_other_tables(exporter: Exporter) -> None:
     write(exporter.store, plain(4))

@@ -42,6 +42,7 @@ def versions(spark: SparkSession, work: Path) -> int:
     return DeltaTable.forPath(spark, str(work / "table")).history().count()
 
 
+@pytest.mark.long
 def test_java_s_stores_land_and_missing_ones_later_in_one_commit(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_two_stores_of_one_broker_and_the_table_of_one_store_are_refused(exporte
         export(exporter.spark, work)
 
 
+@pytest.mark.long
 def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell_theirs(
     spark: SparkSession, tmp_path: Path
 ) -> None:

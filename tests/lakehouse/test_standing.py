@@ -34,6 +34,7 @@ def spec(exporter: Exporter) -> tuple[str, ...]:
     return "--typed", str(path), "--dlq-table", str(exporter.work / "dead")
 
 
+@pytest.mark.long
 def test_a_retention_of_identifiers_lands_nothing_twice(exporter: Exporter) -> None:
     placed = write(exporter.store, orders(12))
     exporter.run(*spec(exporter))
@@ -176,6 +177,7 @@ def test_a_restore_of_a_table_with_a_key_is_seen_when_its_commit_was_cleaned_up(
     assert exporter.run(*typed, table=False)[0]["messages"] == 0
 
 
+@pytest.mark.long
 def test_another_selection_that_lands_the_newest_row_again_hides_no_restore(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(30))
     exporter.run("--ending-physical-offset", str(placed[10]))
@@ -214,6 +216,7 @@ def test_another_selection_hides_no_restore_of_a_table_with_a_key(exporter: Expo
     assert exporter.run(*typed, table=False)[0]["messages"] == 0
 
 
+@pytest.mark.long
 def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(20))
     end = exporter.run("--ending-physical-offset", str(placed[10]))[0]["ending_physical_offset"]

@@ -170,6 +170,7 @@ def test_arguments_that_cannot_be_are_told(exporter: TierExporter, more: list[st
         exporter.run("--topics", "Orders")
 
 
+@pytest.mark.long
 def test_a_table_that_was_restored_is_refused(exporter: TierExporter) -> None:
     exporter.run("--topics", "Orders")
     exporter.spark.sql(f"RESTORE TABLE delta.`{exporter.table}` TO VERSION AS OF 0")

@@ -45,6 +45,7 @@ def typed(exporter: Exporter) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@pytest.mark.long
 def test_bodies_become_columns_and_what_does_not_decode_a_dead_letter(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
@@ -119,6 +120,7 @@ def test_records_within_columns_may_lack_members(exporter: Exporter, typed: Call
     assert [[line.sku for line in row.lines] for row in exporter.rows("carts")] == [["x"]]
 
 
+@pytest.mark.long
 def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
     exporter: Exporter, typed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def newest_commit(table: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_run_without_new_rows_commits_its_progress_alone(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
@@ -201,6 +204,7 @@ def test_the_log_has_bounds_of_columns_that_find_their_rows(
         assert frame.where(condition).count() == 1, condition
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [3, 1])
 def test_tasks_leave_out_rows_that_the_table_has_and_spark_does_of_many(
     exporter: Exporter, typed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, most: int
@@ -232,6 +236,7 @@ def test_columns_of_another_case_or_with_fewer_members_are_those_of_the_table(
     assert DeltaTable(exporter.work / "events").to_pyarrow_table().column("id").to_pylist() in ([1, 2], [2, 1])
 
 
+@pytest.mark.long
 def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
     write(exporter.store, [order("a", 1)])
     typed(ORDERS)
@@ -259,6 +264,7 @@ def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[
         exporter.spark.sql(f"ALTER TABLE {table} RENAME COLUMN {other} TO {column}")
 
 
+@pytest.mark.long
 def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
     def spec(fields: str) -> dict[str, Any]:
         within = f"buyer STRUCT<name: STRING{fields}>, lines ARRAY<STRUCT<sku: STRING{fields}>>"

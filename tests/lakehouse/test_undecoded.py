@@ -148,6 +148,7 @@ def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> N
         assert [(row["id"], text(row["ts"])) for row in held.to_pylist()] == wanted
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_message_that_a_raw_table_refuses_does_not_end_the_run(exporter: Exporter) -> None:
     def export(bodies: list[bytes], *arguments: str) -> dict[str, Any]:

@@ -137,6 +137,7 @@ def test_it_runs_on_the_shops_store(run: Run, name: str) -> None:
     _assert_shown(run(name), SHOWN[name])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name not in SHOWN_OF_THE_ORIGINAL])
 def test_it_runs_on_spark(run: Run, name: str) -> None:

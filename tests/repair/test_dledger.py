@@ -237,6 +237,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@pytest.mark.long
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
 def test_java_opens_what_was_repaired_and_changes_nothing(variant: Variant) -> None:

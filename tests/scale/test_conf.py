@@ -59,6 +59,7 @@ def test_the_page_has_a_command_for_each_job() -> None:
     assert found >= {("jobs/rebuild", True), ("jobs/verify", True), ("jobs/export_delta", True)}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("command", COMMANDS, ids=range(len(COMMANDS)))
 def test_a_command_of_the_page_runs(golden: Callable[[str], Path], tmp_path: Path, command: str) -> None:

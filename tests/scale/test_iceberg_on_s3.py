@@ -78,6 +78,7 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, bucket: Bucket, tm
 only_sql = pytest.mark.parametrize("lake", ["sql"], indirect=True)
 
 
+@pytest.mark.long
 def test_a_store_there_is_exported_there_and_two_readers_find_it(
     lake: Lake, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_store_there_is_exported_there_and_two_readers_find_it(
     assert SECRET not in json.dumps(report) + plan + caplog.text + "".join(capfd.readouterr())
 
 
+@pytest.mark.long
 def test_typed_tables_and_dead_letters_are_there_too(lake: Lake, tmp_path: Path) -> None:
     placed = lake.put([("Orders", b'{"id":"a","n":1}'), ("Orders", b"{bad"), ("Orders", b'{"id":"b","n":2}')])
     (tmp_path / "spec.json").write_text(json.dumps({"topics": [ORDERS]}))
@@ -113,6 +115,7 @@ def test_typed_tables_and_dead_letters_are_there_too(lake: Lake, tmp_path: Path)
     assert lake.run(*given, table="")["messages"] == 0
 
 
+@pytest.mark.long
 def test_rows_give_way_to_later_messages_there_too(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"topics": [{**ORDERS, "key": ["id"]}]}))
     given = ("--typed", str(tmp_path / "spec.json"))
@@ -124,6 +127,7 @@ def test_rows_give_way_to_later_messages_there_too(lake: Lake, tmp_path: Path) -
     assert {row["id"]: row["n"] for row in lake.rows("orders")} == {"a": 3, "b": 2, "c": 4}
 
 
+@pytest.mark.long
 def test_a_table_there_is_looked_after(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     placed = lake.put(plain(20))
     lake.run("--ending-physical-offset", str(placed[10]))
@@ -140,6 +144,7 @@ def test_a_table_there_is_looked_after(lake: Lake, monkeypatch: pytest.MonkeyPat
     assert lake.run()["messages"] == 0
 
 
+@pytest.mark.long
 @only_sql
 def test_what_dies_before_its_commit_leaves_nothing_and_what_lacks_is_landed_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -162,6 +167,7 @@ def test_what_dies_before_its_commit_leaves_nothing_and_what_lacks_is_landed_aga
     assert lake.offsets() == placed
 
 
+@pytest.mark.long
 @only_sql
 @pytest.mark.parametrize(
     ("spoil", "said"),

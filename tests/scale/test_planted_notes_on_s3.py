@@ -82,6 +82,7 @@ WRITES = {
 }
 
 
+@pytest.mark.long
 def test_a_write_follows_no_planted_name(bucket: Bucket) -> None:
     uri = planted(bucket, {})
     for name, objects in WRITES.items():

@@ -44,6 +44,7 @@ def test_names_may_be_joined_behind_a_query(uri: str, without: str, query: str) 
     assert split_query(uri) == (without, query)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", ["endpoint_override={0}&scheme=http", "endpoint_override=http://{0}", ""])
 def test_a_store_is_found_by_query_or_environment(
     bucket: Bucket, golden_on_s3: OnS3, golden: Golden, monkeypatch: pytest.MonkeyPatch, query: str
@@ -62,12 +63,14 @@ def test_a_store_is_found_by_query_or_environment(
         assert again.read_bytes(path) == (golden("exotic") / "store/commitlog" / f"{0:020d}").read_bytes()
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_told_in_a_line() -> None:
     store = open_store("s3://b/store?endpoint_override=127.0.0.1:1&scheme=http")
     with pytest.raises(StoreError, match="cannot be looked up"):
         store.storage.exists(store.root)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
 def test_rebuild_into_a_local_directory(golden_on_s3: OnS3, golden: Golden, tmp_path: Path, name: str) -> None:
     options = golden_options(GOLDEN_SETTINGS[name])
@@ -108,6 +111,7 @@ def test_the_command_line_reads_there_and_shows_no_secret(golden_on_s3: OnS3, bu
     assert "HIDDEN" not in "".join([*said, html.read_text()])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_rebuild_and_verify_on_spark(golden_on_s3: OnS3, golden: Golden, tmp_path: Path, spark: SparkSession) -> None:
     uri, options = golden_on_s3("mixed"), golden_options(GOLDEN_SETTINGS["mixed"])
@@ -118,6 +122,7 @@ def test_rebuild_and_verify_on_spark(golden_on_s3: OnS3, golden: Golden, tmp_pat
     assert (remote.counts, remote.messages) == (local.counts, local.messages)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_sources_give_the_same_rows(golden_on_s3: OnS3, golden: Golden, spark: SparkSession) -> None:
     uri, local = golden_on_s3("mixed"), str(golden("mixed") / "store")
@@ -128,6 +133,7 @@ def test_the_sources_give_the_same_rows(golden_on_s3: OnS3, golden: Golden, spar
         assert there == here != []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_export_lands_each_message_once(
     golden_on_s3: OnS3, golden: Golden, tmp_path: Path, spark: SparkSession
@@ -144,6 +150,7 @@ def test_export_lands_each_message_once(
     assert again["messages"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("log", ["tiered", "joined"])
 def test_tiered_storage_is_read_and_verified(golden_on_s3: OnS3, golden: Golden, log: str) -> None:
     local = golden("tiered") / "store"

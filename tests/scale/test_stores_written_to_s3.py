@@ -64,6 +64,7 @@ def put(bucket: Bucket, directory: Path) -> str:
     return bucket.upload(directory, "store")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 def test_a_store_there_becomes_what_it_becomes_on_a_disk(bucket: Bucket, tmp_path: Path, overwrite: bool) -> None:
     uri = put(bucket, tmp_path / "store")
@@ -158,6 +159,7 @@ def test_killed_before_any_change_it_is_old_or_new_or_told(bucket: Bucket, tmp_p
         bucket.files.delete_dir(f"{bucket.name}/store")
 
 
+@pytest.mark.long
 def test_of_two_writes_the_later_one_counts_and_one_publishes_at_a_time(bucket: Bucket, tmp_path: Path) -> None:
     uri = put(bucket, tmp_path / "store")
     before = parts(bucket.tree("store"))
@@ -174,6 +176,7 @@ def test_of_two_writes_the_later_one_counts_and_one_publishes_at_a_time(bucket: 
     assert not [name for name in found if name.startswith(f"{WRITE_DIRECTORY}/{PUBLISHING}")]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_table_is_imported_there_and_exported_again(bucket: Bucket, tmp_path: Path, spark: SparkSession) -> None:
     def export(store: str, table: str) -> list[Row]:
@@ -202,6 +205,7 @@ def dies(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_what_a_killed_import_left_is_completed_and_told(bucket: Bucket, tmp_path: Path) -> None:
     uri = put(bucket, tmp_path / "store")
     begun = begin_write(WriteOptions(uri, False, 4096))

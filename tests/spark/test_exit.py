@@ -18,6 +18,7 @@ print(spark.read.format("rmq_commitlog").load(sys.argv[1]).count())
 """
 
 
+@pytest.mark.long
 def test_no_socket_stays_and_no_worker_tells_how_it_ended(golden: Callable[[str], Path]) -> None:
     store = golden("crash")
     with TemporaryDirectory() as sockets:  # a test's own has too long a path for a socket

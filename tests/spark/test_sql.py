@@ -38,6 +38,7 @@ def store(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactor
     return copy
 
 
+@pytest.mark.long
 def test_the_page_runs(spark: SparkSession, store: Path) -> None:
     answers = []
     for language, text in BLOCKS:

@@ -172,6 +172,7 @@ def test_an_error_that_is_a_text_alone_is_told_with_the_store() -> None:
     assert (done.exit_code, done.stderr) == (2, "rmq: s3://b/store: AWS Error SLOW_DOWN: 12\n")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_job_finds_what_the_command_finds_and_writes_a_delta_table(rmq: Rmq, damaged: Path, tmp_path: Path) -> None:
     table, page, report = tmp_path / "table", tmp_path / "page.html", tmp_path / "report.json"

@@ -84,6 +84,7 @@ def check_odd_pulls(address: str) -> None:
     assert pulled(address, RETRIES, "a = 1", "SQL92") == (0, [5, 2])
 
 
+@pytest.mark.long
 def test_a_java_broker_s_bit_maps_have_our_bits(tmp_path: Path) -> None:
     peer.build()
     conf = tmp_path / "broker.conf"

@@ -116,6 +116,7 @@ def check_files(root: Path) -> None:
             assert unit.previous in (-1, *units)
 
 
+@pytest.mark.long
 async def test_a_store_goes_to_the_original_and_back(
     asker: Asker, clock: Clock, store_config: StoreConfig, config: BrokerConfig, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_store_goes_to_the_original_and_back(
     await asker.broker.start()  # the fixture closes it
 
 
+@pytest.mark.long
 async def test_what_the_original_keeps_in_snapshots_comes_here(
     clock: Clock, store_config: StoreConfig, config: BrokerConfig, tmp_path: Path
 ) -> None:

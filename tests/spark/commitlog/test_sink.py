@@ -82,6 +82,7 @@ def test_tables_of_units_and_of_keys_become_java_s_files(
     assert built(tmp_path) == built(expected)
 
 
+@pytest.mark.long
 def test_the_page_s_example_gives_a_store_with_queues_and_index(spark: SparkSession, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "writing.md").read_text("utf-8")
     code = page.split("```python\n")[1].split("```")[0].replace("/data/store", str(tmp_path / "store"))

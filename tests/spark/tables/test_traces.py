@@ -74,6 +74,7 @@ def shown(row: Row) -> dict[str, Any]:
 _PLACES = ("timestamp", "store_timestamp", "physical_offset", "cluster", "broker_name")
 
 
+@pytest.mark.long
 def test_rows_are_what_the_decoder_reads(spark: SparkSession, tmp_path: Path) -> None:
     bodies = ["".join(map(encode_trace, RECORDS)).encode(), encode_trace(PUB).encode(), b"Other\x01x\x02\x02"]
     table = traces(spark, store_of(tmp_path, bodies), view="traces")
