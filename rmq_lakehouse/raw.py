@@ -28,7 +28,7 @@ from rmq_lakehouse.partition_columns import (
 from rmq_lakehouse.raw_files import (
     ERROR,
     FilesTask,
-    TaskRows,
+    PendingTasks,
     UnreadableMessagesError,
     commit_task_files,
     count_files,
@@ -60,7 +60,7 @@ from rmq_offline.spark.runner import SparkRunner
 Counted = tuple[CommitResult, ExportCounts]
 
 
-class PendingMessages(Protocol):
+class PendingMessages(PendingTasks, Protocol):
     """Messages that an export has to commit: records of a store's log, or messages of a broker's queues."""
 
     @property
@@ -73,14 +73,6 @@ class PendingMessages(Protocol):
         """Largest possible number of topics, which decides the size of files."""
         ...
 
-    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
-        """Return the function that starts an attempt to commit the rows that the table lacks."""
-        ...
-
-    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
-        """Plan the rows of an attempt as tasks, topics not yet excluded; also return the bytes that the tasks read."""
-        ...
-
     def attempt_frame(self, attempt: CommitAttempt) -> DataFrame:
         """Read the rows of an attempt as a DataFrame."""
         ...
@@ -91,10 +83,6 @@ class PendingMessages(Protocol):
 
     def belongs_to_attempt(self, attempt: CommitAttempt) -> Column:
         """Return the condition that a row of ``union_frame`` belongs to an attempt."""
-        ...
-
-    def expected_messages(self, attempt: CommitAttempt) -> int | None:
-        """Return the number of messages of an attempt, if it is known before they are read; else None."""
         ...
 
 

@@ -1,11 +1,11 @@
 """Raw export without Spark's row format: each task scans a split of the log and writes Parquet files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +16,30 @@ from rmq_formats.read.plan import Task
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.spark.options.brokers import interleave_tasks
-from rmq_lakehouse.exactly_once import commit_files, with_high_watermark
+from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_files, with_high_watermark
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.files import TableFileStore
 from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_lakehouse.partitions import TIME_COLUMNS, time_column
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, StartAttempt
 from rmq_offline.tasks.runner import Runner
 
 ERROR: Final = "record_error"
+Written = TypeVar("Written")
 _MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
+
+
+class FileTask(Protocol):
+    """Task that reads rows and writes files."""
+
+    @property
+    def rows(self) -> "TaskRows":
+        """The rows."""
+        ...
+
+
+AnyTask = TypeVar("AnyTask", bound=FileTask)
 
 
 class UnreadableMessagesError(StoreError):
@@ -38,6 +51,22 @@ class TaskRows(Protocol):
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read the rows."""
+        ...
+
+
+class PendingTasks(Protocol):
+    """Messages that an export has to commit, which tasks read."""
+
+    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
+        """Return the function that starts an attempt to commit the rows that the table lacks."""
+        ...
+
+    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
+        """Plan the rows of an attempt as tasks; also return the bytes that the tasks read."""
+        ...
+
+    def expected_messages(self, attempt: CommitAttempt) -> int | None:
+        """Return the number of messages of an attempt, if it is known before they are read; else None."""
         ...
 
 
@@ -134,12 +163,17 @@ def write_files_of_brokers(
 def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
     """Run a task; return an error of its broker, so that the tasks of the other brokers go on."""
     number, files_task = task
+    return number, attempt_task(write_task, files_task)
+
+
+def attempt_task(write: Callable[[AnyTask], Written], task: AnyTask) -> Written | StoreError:
+    """Run a task; return its error, so that the other tasks end first."""
     try:
-        return number, write_task(files_task)
+        return write(task)
     except RmqError as error:
-        return number, StoreError(str(error))
+        return StoreError(str(error))
     except OSError as error:
-        return number, StoreError(f"{error.filename or files_task.rows}: {error.strerror or error}")
+        return StoreError(f"{error.filename or task.rows}: {error.strerror or error}")
 
 
 def delete_files(files: Sequence[WrittenFile], place: TableFileStore) -> None:

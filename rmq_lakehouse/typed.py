@@ -52,7 +52,7 @@ from rmq_lakehouse.table_log import (
     TableSpec,
     TableTransaction,
 )
-from rmq_lakehouse.typed_table import OutputTable, TypedTable, dead_letter_columns, typed_columns
+from rmq_lakehouse.typed_table import OutputTable, TypedTable, dead_letter_columns, messages_to_read, typed_columns
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
 from rmq_offline.spark.runner import SparkRunner
 
@@ -142,7 +142,7 @@ class TypedExport(ExportTables):
 
     def source_options(self) -> dict[str, str]:
         """Return the options for the columns used; bodies are inflated, as they were sent."""
-        return {"columns": ",".join([*METADATA, *self._times, "size", "body", "record_error"]), "decompress": "true"}
+        return {"columns": ",".join(messages_to_read(self._time_columns)), "decompress": "true"}
 
     def check(self) -> None:
         """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""

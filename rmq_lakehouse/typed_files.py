@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import StoreError
 from rmq_lakehouse.decode.bodies import DECODED, ELEMENT, BodyDecoder
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
@@ -20,8 +21,10 @@ from rmq_lakehouse.raw_files import (
     TaskFiles,
     TaskRows,
     UnreadableMessagesError,
+    attempt_task,
     check_visible,
     delete_files,
+    matching_rows,
     with_broker,
 )
 from rmq_lakehouse.selection import BrokerKey
@@ -115,11 +118,9 @@ class _Writer:
         if self._files is None or self._destination is None or not is_pending.true_count:
             return
         rows = pa.RecordBatch.from_arrays(list(columns), schema=self._destination.schema)
-        if is_pending.true_count < len(is_pending):  # else a filter would copy all rows
-            rows, offsets = rows.filter(is_pending), offsets.filter(is_pending)
-        last_offset = pc.max(offsets).as_py()
+        last_offset = pc.max(offsets.filter(is_pending)).as_py()
         self._last_offset = last_offset if self._last_offset is None else max(last_offset, self._last_offset)
-        self._files.write(rows)
+        self._files.write(matching_rows(rows, is_pending))
 
     def close(self, bytes_: int = 0, damaged: int = 0) -> TaskFiles:
         files = () if self._files is None else tuple(self._files.close())
@@ -139,16 +140,16 @@ def write_typed_files(runner: FilesRunner, tasks: Sequence[TypedTask]) -> list[T
     """
     for destination, _ in _files_of_tables(tasks, ()):
         runner.check_shared("--typed", destination.layout.table)
-    outcomes = runner.map(_attempt, tasks)
+    outcomes = runner.map(partial(attempt_task, write_typed_task), tasks)
     written = [outcome for outcome in outcomes if isinstance(outcome, TypedFiles)]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
     for destination, files in _files_of_tables(tasks, written):
         if errors:
             delete_files(files, destination.layout.file_store)
         else:
             check_visible(files, destination.layout.file_store)
     if errors:
-        raise UnreadableMessagesError(errors[0])
+        raise UnreadableMessagesError(str(errors[0]))
     return written
 
 
@@ -161,16 +162,6 @@ def _files_of_tables(
             yield task.table, [file for of_task in written for file in of_task.rows.files]
         if task.dead_letters is not None:
             yield task.dead_letters, [file for of_task in written for file in of_task.dead_letters.files]
-
-
-def _attempt(task: TypedTask) -> TypedFiles | str:
-    """Run a task; return an error as text, so that the files of the other tasks can be deleted."""
-    try:
-        return write_typed_task(task)
-    except RmqError as error:
-        return str(error)
-    except OSError as error:
-        return f"{error.filename or task.rows}: {error.strerror or error}"
 
 
 def write_typed_task(task: TypedTask) -> TypedFiles:

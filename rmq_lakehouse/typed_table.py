@@ -5,7 +5,7 @@ Dead letters are committed first, so that they are never behind the rows.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.exports import ExportCounts
 from rmq_lakehouse.parquet import Layout
 from rmq_lakehouse.partitions import source_columns, time_column_type
-from rmq_lakehouse.raw_files import ERROR, FilesRunner, TaskRows, UnreadableMessagesError, commit_task_files
+from rmq_lakehouse.raw_files import ERROR, FilesRunner, PendingTasks, UnreadableMessagesError, commit_task_files
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, StartAttempt
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError
 from rmq_lakehouse.typed_files import (
     Destination,
     TypedFiles,
@@ -45,22 +45,6 @@ Rows = tuple[int, int, tuple[object, ...]]
 """What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
 
 
-class PendingTasks(Protocol):
-    """Messages that an export has to commit, which tasks read."""
-
-    def start_attempt(self, table: ExactlyOnceTable) -> StartAttempt:
-        """Return the function that starts an attempt to commit the rows that the table lacks."""
-        ...
-
-    def tasks(self, attempt: CommitAttempt) -> tuple[Sequence[TaskRows], int]:
-        """Plan the rows of an attempt as tasks; also return the bytes that the tasks read."""
-        ...
-
-    def expected_messages(self, attempt: CommitAttempt) -> int | None:
-        """Return the number of messages of an attempt, if it is known before they are read; else None."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class OutputTable:
     """Table whose files tasks write.
@@ -78,8 +62,8 @@ class OutputTable:
 
     def destination(self, attempt: CommitAttempt) -> Destination:
         """Return where tasks write the rows of an attempt, and which of them the table has already."""
-        committed = self.committed_offsets(attempt) if attempt.needs_dedup else None
-        return Destination(self.layout(), self.schema, committed)
+        layout = self.layout()  # first: it may show that nobody needs the offsets
+        return Destination(layout, self.schema, self.committed_offsets(attempt) if attempt.needs_dedup else None)
 
 
 @dataclass(frozen=True, slots=True)
