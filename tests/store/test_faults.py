@@ -1,6 +1,7 @@
 """A disk that is full, broken or closed, and a process out of descriptors: errors are told, nothing is lost."""
 
 import errno
+import gc
 import os
 import resource
 import shutil
@@ -235,24 +236,29 @@ def test_a_broken_record_under_a_full_disk_is_not_cut_off(tmp_path: Path) -> Non
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """What an action raises in a process of its own, without the rights of root; empty where it does not."""
+    """What an action raises in a process of its own; empty where it does not."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         text = ""
         try:
-            if os.getuid() == 0:
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
             action()
         except BaseException as error:
             text = f"{type(error).__name__}: {error}"
         os.write(writing, text.encode())
         os._exit(0)
     os.close(writing)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     with os.fdopen(reading, "rb") as pipe:
-        return pipe.read().decode()
+        text = pipe.read().decode()
+    return text if status == 0 else f"{text}: the process ended with status {status}"
+
+
+def give_up_root() -> None:
+    """Let the process have the rights of nobody, where it has those of root."""
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
 
 
 @pytest.fixture
@@ -276,7 +282,12 @@ def test_a_directory_that_may_not_be_written_is_told_in_one_line(public: Path, p
         path.chmod(0o777)
     for path in [public / part, *((public / part).glob("*") if part == "store" else [])]:
         path.chmod(0o555)
-    told = in_child(lambda: opened(config_of(public / "store")))
+
+    def start() -> None:
+        give_up_root()
+        opened(config_of(public / "store"))
+
+    told = in_child(start)
     assert told
     assert "\n" not in told
     assert str(public) in told
@@ -285,7 +296,8 @@ def test_a_directory_that_may_not_be_written_is_told_in_one_line(public: Path, p
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """Let the process open nothing more."""
+    """Let the process open nothing more; only in a child, where no thread and no garbage of other tests closes any."""
+    gc.disable()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
     held = []
@@ -301,40 +313,50 @@ def few_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in held:
             os.close(descriptor)
+        gc.enable()
 
 
 def test_a_process_out_of_descriptors_takes_no_more_until_it_has_some(open_store: Opener) -> None:
-    store = open_store(flush_consumequeue_interval_ms=60_000, flush_interval_ms=60_000)
-    put(store)
-    store.dispatch()
-    with few_descriptors():
-        assert put(store, "New").status is PutStatus.PUT_OK
-        assert not store.dispatch()
-        assert "Too many open files" in store.refusals["dispatch"]
-        assert put(store).status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert len(read_all(store)) == 1
-    assert store.dispatch()
-    assert store.refusals == {}
-    assert len(read_all(store)) == 2
-    assert store.flush()
-    assert store.fault is None
-    assert store.shutdown()
-    check_derived(store.config)
+    def send_without_descriptors() -> None:
+        store = open_store(flush_consumequeue_interval_ms=60_000, flush_interval_ms=60_000)
+        put(store)
+        store.dispatch()
+        with few_descriptors():
+            assert put(store, "New").status is PutStatus.PUT_OK
+            assert not store.dispatch()
+            assert "Too many open files" in store.refusals["dispatch"]
+            assert put(store).status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert len(read_all(store)) == 1
+        assert store.dispatch()
+        assert store.refusals == {}
+        assert len(read_all(store)) == 2
+        assert store.flush()
+        assert store.fault is None
+        assert store.shutdown()
+        check_derived(store.config)
+
+    assert in_child(send_without_descriptors) == ""
 
 
 def test_a_new_log_file_waits_for_a_descriptor(open_store: Opener) -> None:
-    store = open_store(flush_consumequeue_interval_ms=60_000, flush_interval_ms=60_000, preallocate=False)
-    nearly_fill(store)
-    with few_descriptors():
-        assert put(store, body=bytes(2000)).status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert put(store, body=bytes(2000)).status is PutStatus.PUT_OK
+    def fill_without_descriptors() -> None:
+        store = open_store(flush_consumequeue_interval_ms=60_000, flush_interval_ms=60_000, preallocate=False)
+        nearly_fill(store)
+        with few_descriptors():
+            assert put(store, body=bytes(2000)).status is PutStatus.CREATE_MAPPED_FILE_FAILED
+        assert put(store, body=bytes(2000)).status is PutStatus.PUT_OK
+
+    assert in_child(fill_without_descriptors) == ""
 
 
 def test_a_start_out_of_descriptors_is_told_in_one_line_and_leaves_no_lock(tmp_path: Path) -> None:
     def start() -> MessageStore:
         return opened(config_of(tmp_path / "store"), disk=Disk())
 
-    start().shutdown()
-    with few_descriptors(), pytest.raises((OSError, RmqError), match="Too many open files"):
-        start()
-    assert start().shutdown()
+    def start_without_descriptors() -> None:
+        start().shutdown()
+        with few_descriptors(), pytest.raises((OSError, RmqError), match="Too many open files"):
+            start()
+        assert start().shutdown()
+
+    assert in_child(start_without_descriptors) == ""
