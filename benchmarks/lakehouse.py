@@ -22,7 +22,7 @@ from jobs import export_delta
 from rmq_formats.spark import session
 from rmq_lakehouse.decode.bodies import decoded
 from rmq_lakehouse.decode.json_body import decoder
-from rmq_lakehouse.decode.structs import bodies_decoder
+from rmq_lakehouse.decode.json_structs import bodies_decoder
 from rmq_lakehouse.decode.times import TimeUnits
 
 TARGET, STREAM_TARGET, ICEBERG_TARGET = 3.0, 1.2, 1.1

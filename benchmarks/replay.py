@@ -13,8 +13,8 @@ from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from rmq_formats.read.query import Query
 from rmq_offline.generate import generate_store
-from rmq_offline.replay.choice import build_choice
 from rmq_offline.replay.run import Replay, count, send
+from rmq_offline.replay.selection import build_selection
 
 MESSAGES = 400_000
 TARGET = 50_000
@@ -47,7 +47,7 @@ def per_second(store: Path, namesrv: str) -> float:
                 await asyncio.sleep(0.1)
 
     run(make_topic())
-    replay = Replay(str(store), "bench", build_choice(Query(), None, None), namesrv)
+    replay = Replay(str(store), "bench", build_selection(Query(), None, None), namesrv)
     begin, begin_cpu_s = time.perf_counter(), psutil.Process().cpu_times()
     counts = count(replay)
     run(send(replay, counts))

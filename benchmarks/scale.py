@@ -17,8 +17,8 @@ from rmq_formats.storage.store_files import open_store
 from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import options_from_arguments
 from rmq_offline.rebuild.tasks import scan_split
+from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.together import JobSteps
 from rmq_offline.verify.job import verify_steps
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.phases.scan import check_split

@@ -24,9 +24,9 @@ from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import scan_split
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.object_workspace import ObjectArea
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.together import JobSteps, TaskBatch
 from rmq_offline.verify.job import verify_steps
 from rmq_offline.verify.phases.plan import VerifyOptions
 from rmq_offline.verify.phases.queues import PartResult

@@ -20,7 +20,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import find_stores
 from rmq_formats.storage.store_files import open_store
 from rmq_lakehouse.cluster.brokers import BrokerQueues, ClusterExportOptions, check_queue_options
-from rmq_lakehouse.cluster.sources import ClusterSource, QueueSource
+from rmq_lakehouse.cluster.sources import ClusterExportSource, QueueExportSource
 from rmq_lakehouse.command.arguments import QUEUE_BOUNDS
 from rmq_lakehouse.command.options import ExportOptions, export_options
 from rmq_lakehouse.command.reports import report_of
@@ -36,7 +36,7 @@ from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_topics, find_topics_by_spark, snapshot_log
 from rmq_lakehouse.stores import StoreExports, StoreLogs, name_brokers, snapshot_logs
 from rmq_lakehouse.stream import ExportCheckpoint, stream_batches
-from rmq_lakehouse.tier import TierQueues, TierSource
+from rmq_lakehouse.tier import TierExportSource, TierQueues
 from rmq_lakehouse.typed import TypedExport
 from rmq_offline.job_arguments import follow_broker_conf, is_several, option_name
 from rmq_offline.spark.job import run_job
@@ -104,13 +104,13 @@ def queue_options(options: ExportOptions) -> ClusterExportOptions:
     read_options = {"decompress": "false", "failOnDataLoss": str(options.bounds.fail_on_data_loss).lower()}
     selected = options.selection
     if options.tier is not None:
-        source: QueueSource = TierSource(options.stores[0], options.tier)
+        source: QueueExportSource = TierExportSource(options.stores[0], options.tier)
     else:
         assert options.namesrv is not None  # an export by queue offsets has a cluster or a tier
         times = {"startingTimestamp": selected.starting_timestamp, "endingTimestamp": selected.ending_timestamp}
         read_options |= {name: time for name, time in times.items() if time is not None}
         read_options |= {**options.access, "namesrv": options.namesrv}
-        source = ClusterSource.of(options.namesrv, read_options)
+        source = ClusterExportSource.of(options.namesrv, read_options)
     topics = None if options.table is not None and selected.topics is None else options.requested_topics
     return ClusterExportOptions(
         source, topics, selected.excluded_topics, read_options, options.store_id, options.max_messages,

@@ -37,7 +37,7 @@ from rmq_offline.job_arguments import (
 )
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.writers import check_columns
-from rmq_offline.tasks.origin import leftover_word
+from rmq_offline.tasks.origin import parse_leftover_policy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import end_killed, refuse_write
 from rmq_offline.write.log_end import is_empty
@@ -94,7 +94,7 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
         raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
     if arguments.format == "iceberg":
         check_installed()
-    leftover = leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
+    leftover = parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
     store = open_store(arguments.store)
     follow_broker_conf(arguments)
     if configured_log_directories(store.root):

@@ -26,7 +26,7 @@ from rmq_offline.rebuild.publication import Terms, terms_from_arguments
 from rmq_offline.rebuild.several import rebuild_stores
 from rmq_offline.spark.job import run_job
 from rmq_offline.spark.runner import SparkRunner
-from rmq_offline.tasks.origin import Leftover, leftover_word
+from rmq_offline.tasks.origin import LeftoverPolicy, parse_leftover_policy
 
 
 def parser() -> JobParser:
@@ -62,9 +62,9 @@ def options(arguments: argparse.Namespace, store: str) -> RebuildOptions:
     )
 
 
-def leftover(arguments: argparse.Namespace) -> Leftover:
+def leftover(arguments: argparse.Namespace) -> LeftoverPolicy:
     """Return the operator's word on what an interrupted run has left. Raises OptionError."""
-    return leftover_word(resume=arguments.resume, start_anew=arguments.start_anew)
+    return parse_leftover_policy(resume=arguments.resume, start_anew=arguments.start_anew)
 
 
 def terms(arguments: argparse.Namespace) -> Terms:

@@ -42,9 +42,9 @@ from rmq_offline.job_arguments import (
     job_parser,
     option_name,
 )
-from rmq_offline.replay.choice import Choice, build_choice, limit_to_backlog
-from rmq_offline.replay.outgoing import ORIGIN
+from rmq_offline.replay.batch_messages import ORIGIN
 from rmq_offline.replay.run import Counts, Replay, ReplayCheckpoint, count, read_chosen, read_plan, send
+from rmq_offline.replay.selection import ReplaySelection, build_selection, limit_to_backlog
 from rmq_offline.spark.job import run_job
 from rmq_offline.write.commitlog import refuse_write
 
@@ -124,23 +124,23 @@ def check(arguments: argparse.Namespace) -> argparse.Namespace:
     return arguments
 
 
-def _refuse_batch_topics(store: str, choice: Choice) -> None:
+def _refuse_batch_topics(store: str, choice: ReplaySelection) -> None:
     """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
     variants = open_store(store).layouts
     batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
     if batch_topics:
         raise StoreLayoutError(
-            f"{variants.places[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches (BatchConsumeQueue), "
-            "which rmq does not take apart; choose other topics with --topics"
+            f"{variants.evidence[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches (BatchConsumeQueue), "
+            "which rmq does not split; choose other topics with --topics"
         )
 
 
-def choice_of(arguments: argparse.Namespace) -> Choice:
+def choice_of(arguments: argparse.Namespace) -> ReplaySelection:
     """Build the choice of messages from the arguments. Raises OptionError, StoreError."""
     query = _read(arguments).query
     if arguments.group is not None:
         query = limit_to_backlog(arguments.store, arguments.group, query)
-    return build_choice(query, arguments.sql, _ids(arguments.msg_ids))
+    return build_selection(query, arguments.sql, _ids(arguments.msg_ids))
 
 
 def _read(arguments: argparse.Namespace) -> ReadOptions:
@@ -275,7 +275,7 @@ def messages(spark: SparkSession, replay: Replay, counts: Counts) -> DataFrame:
 
 
 def _read_tasks(
-    store: str, tasks: Sequence[Task], options: ReadOptions, choice: Choice, numbers: Iterator[pa.RecordBatch]
+    store: str, tasks: Sequence[Task], options: ReadOptions, choice: ReplaySelection, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in numbers:
         yield from read_chosen(store, [tasks[number] for number in batch["task"].to_pylist()], options, choice)

@@ -56,10 +56,11 @@ def _to_dict(plan: OffsetsPlan, *, is_change: bool) -> dict[str, Any]:
 
 
 def _position_to_dict(position: Position) -> dict[str, Any]:
-    claim = position.claim
+    committed = position.committed
     return {
-        "group": claim.group, "delay_level": claim.queue_id + 1 if claim.group is None else None, "topic": claim.topic,
-        "queue_id": claim.queue_id, "committed_offset": claim.queue_offset, "min_offset": position.min_offset,
+        "group": committed.group, "delay_level": committed.queue_id + 1 if committed.group is None else None,
+        "topic": committed.topic, "queue_id": committed.queue_id, "committed_offset": committed.queue_offset,
+        "min_offset": position.min_offset,
         "max_offset": position.max_offset, "lag_messages": position.lag, "state": position.state.value,
     }  # fmt: skip
 
@@ -77,10 +78,10 @@ def show(plan: OffsetsPlan, console: Console, *, is_change: bool) -> None:
     if rows:
         table = output.table(*columns)
         for position, more in rows[:LISTED]:
-            claim = position.claim
-            owner = f"delay level {claim.queue_id + 1}" if claim.group is None else printable(claim.group)
-            numbers = (claim.queue_offset, position.min_offset, position.max_offset, position.lag)
-            table.add_row(owner, printable(claim.topic), str(claim.queue_id), *map(str, numbers), *more)
+            committed = position.committed
+            owner = f"delay level {committed.queue_id + 1}" if committed.group is None else printable(committed.group)
+            numbers = (committed.queue_offset, position.min_offset, position.max_offset, position.lag)
+            table.add_row(owner, printable(committed.topic), str(committed.queue_id), *map(str, numbers), *more)
         console.print(table)
     output.print_unlisted(console, len(rows), LISTED, "--json lists them")
     console.print(_verdict(plan, is_change=is_change))
@@ -89,7 +90,7 @@ def show(plan: OffsetsPlan, console: Console, *, is_change: bool) -> None:
 def _state(position: Position) -> Text:
     texts = {
         State.INSIDE: "",
-        State.BELOW: f"{position.min_offset - position.claim.queue_offset:,} have expired",
+        State.BELOW: f"{position.min_offset - position.committed.queue_offset:,} have expired",
         State.BEYOND: f"{-position.lag:,} beyond the end" if position.max_offset else "the queue has no messages",
         State.NEGATIVE: "negative",
     }

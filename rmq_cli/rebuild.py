@@ -58,9 +58,9 @@ def rebuild(
     from rmq_cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_offline.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
     from rmq_offline.rebuild.publication import terms_from_arguments  # noqa: PLC0415
-    from rmq_offline.tasks.origin import leftover_word  # noqa: PLC0415
+    from rmq_offline.tasks.origin import parse_leftover_policy  # noqa: PLC0415
 
-    leftover = leftover_word(resume=resume, start_anew=start_anew)
+    leftover = parse_leftover_policy(resume=resume, start_anew=start_anew)
 
     def options_of(store: str) -> "RebuildOptions":
         live_topics_of = live_topics_path(only_live_topics, topics_json, store)

@@ -15,7 +15,7 @@ from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import Outcome, Terms
 from rmq_offline.rebuild.report import RebuildReport
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and 
 
 def run(
     store: str, out: str | None, options: RebuildOptions, terms: Terms, *, workers: int | None,
-    report_file: str | None, as_json: bool, leftover: Leftover,
+    report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
 ) -> int:  # fmt: skip
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
@@ -41,7 +41,7 @@ def run(
 
 def run_several(
     stores: list[str], out: str | None, options_of: "OptionsOf", terms: Terms, *, workers: int | None,
-    report_file: str | None, as_json: bool, leftover: Leftover,
+    report_file: str | None, as_json: bool, leftover: LeftoverPolicy,
 ) -> int:  # fmt: skip
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
     from rmq_offline.rebuild.several import rebuild_stores  # noqa: PLC0415 # one store needs no verification

@@ -182,7 +182,7 @@ class NotAcceptedError(RmqError):
 
 
 @contextmanager
-def told_as_store_errors(place: str | Path) -> Iterator[None]:
+def os_errors_as_store_errors(place: str | Path) -> Iterator[None]:
     """Re-raise errors of the operating system, such as a full disk, as StoreError that names the place.
 
     Args:

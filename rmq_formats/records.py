@@ -22,7 +22,7 @@ from pyarrow.fs import LocalFileSystem
 from rmq_formats.arrow.conditions import conditions
 from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import OptionError
-from rmq_formats.read.narrowing import narrow_query
+from rmq_formats.read.filter_pushdown import push_down_conditions
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.task import read_tasks
@@ -227,7 +227,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         query = self._options.query
         if condition is not None:
             needed |= set(_WORD.findall(str(condition)))  # more than its columns, perhaps; never less
-            query = narrow_query(query, conditions(condition, self.schema))
+            query = push_down_conditions(query, conditions(condition, self.schema))
         names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
         return replace(self._options, columns=names, query=query)
 

@@ -47,7 +47,7 @@ from rmq_formats.times import check_milliseconds
 Time = int | datetime
 OnPlan = Callable[[ReadPlan], None]
 
-_PLACE: Final = ("physical_offset", "size")
+_OFFSET_AND_SIZE: Final = ("physical_offset", "size")
 _SHOWN_TOPICS: Final = 8
 
 
@@ -295,7 +295,7 @@ class Store(Records):
                 yield from queue_log_messages(task, queue_log_query(query, self._options.logs), mode)
                 continue
             segments = segments or self.segments()
-            for batch in read_task(self.path, task, ReadOptions(_PLACE, query, mode)):
+            for batch in read_task(self.path, task, ReadOptions(_OFFSET_AND_SIZE, query, mode)):
                 places = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
                 yield from self._decode(segments, places)
 
@@ -354,7 +354,7 @@ class Store(Records):
         if on_plan:
             on_plan(plan)
         first: dict[int, tuple[int, int]] = {}
-        options = ReadOptions(("queue_id", *_PLACE), query, Mode.DROPMALFORMED)
+        options = ReadOptions(("queue_id", *_OFFSET_AND_SIZE), query, Mode.DROPMALFORMED)
         for task in plan.tasks:
             for batch in read_task(self.path, task, options):
                 rows = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)

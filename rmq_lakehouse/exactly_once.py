@@ -31,7 +31,7 @@ from rmq_lakehouse.parquet import WrittenFile
 from rmq_lakehouse.progress import ExportProgress, last_metadata, read_progress
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.store_log import StoreLog, check_log, fingerprint_end, snapshot_log
-from rmq_lakehouse.table_fit import check_files, check_fit, owner_property
+from rmq_lakehouse.table_fit import check_files, check_fit, source_property
 from rmq_lakehouse.table_log import (
     UNDECODED,
     CommitAttempt,
@@ -154,7 +154,7 @@ class ExactlyOnceTable:
         """Create the table if it does not exist, and add the columns that it lacks. Raises StoreError."""
         log, table_spec = self.log, self._table_spec
         if not log.exists():
-            owner = owner_property(self.selection)
+            owner = source_property(self.selection)
             log.create(schema, table_spec, dict([*table_spec.initial_properties, *table_spec.properties, owner]))
         self._check_fit(schema)
         log.add_missing_columns(self.path, schema)

@@ -27,8 +27,8 @@ from rmq_lakehouse.partition_columns import (
 )
 from rmq_lakehouse.raw_files import (
     ERROR,
-    FilesTask,
     PendingTasks,
+    RawTask,
     UnreadableMessagesError,
     commit_task_files,
     count_files,
@@ -281,7 +281,7 @@ def _commit_files(parts: Sequence[tuple[RawExport, PendingMessages]]) -> dict[in
 
     def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
         counts: dict[int, ExportCounts | RmqError] = {}
-        planned: dict[int, list[FilesTask]] = {}
+        planned: dict[int, list[RawTask]] = {}
         for number, attempt in attempts.items():
             export, pending = parts[number]
             try:

@@ -30,7 +30,7 @@ Written = TypeVar("Written")
 _MAX_CONCURRENT_CHECKS: Final = 16  # requests in flight, where files are objects
 
 
-class FileTask(Protocol):
+class TaskWithRows(Protocol):
     """Task that reads rows and writes files."""
 
     @property
@@ -39,7 +39,7 @@ class FileTask(Protocol):
         ...
 
 
-AnyTask = TypeVar("AnyTask", bound=FileTask)
+AnyTask = TypeVar("AnyTask", bound=TaskWithRows)
 
 
 class UnreadableMessagesError(StoreError):
@@ -91,7 +91,7 @@ class StoreRows:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesTask:
+class RawTask:
     """Task that writes files.
 
     Attributes:
@@ -125,20 +125,20 @@ class TaskFiles:
     last_offset: int | None = None
 
 
-def write_files(runner: FilesRunner, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
+def write_files(runner: FilesRunner, tasks: Sequence[RawTask], layout: Layout) -> list[TaskFiles]:
     """Run the tasks that write files. No reader sees the files before the table's log names them.
 
     Raises:
         StoreError: a file that cannot be read or written, or was written where the driver does not see it.
     """
     runner.check_shared("--table", layout.table)
-    written = runner.map(write_task, tasks)
+    written = runner.map(write_raw_task, tasks)
     check_visible([file for task in written for file in task.files], layout.file_store)
     return written
 
 
 def write_files_of_brokers(
-    runner: FilesRunner, tasks: Sequence[Sequence[FilesTask]], layout: Layout
+    runner: FilesRunner, tasks: Sequence[Sequence[RawTask]], layout: Layout
 ) -> list[list[TaskFiles] | RmqError]:
     """Run the interleaved tasks of several brokers as one job; a failed task fails its own broker only.
 
@@ -160,10 +160,10 @@ def write_files_of_brokers(
     return [failed.get(number, broker_tasks) for number, broker_tasks in enumerate(done)]
 
 
-def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
+def _attempt(task: tuple[int, RawTask]) -> tuple[int, TaskFiles | RmqError]:
     """Run a task; return an error of its broker, so that the tasks of the other brokers go on."""
     number, files_task = task
-    return number, attempt_task(write_task, files_task)
+    return number, attempt_task(write_raw_task, files_task)
 
 
 def attempt_task(write: Callable[[AnyTask], Written], task: AnyTask) -> Written | StoreError:
@@ -176,26 +176,26 @@ def attempt_task(write: Callable[[AnyTask], Written], task: AnyTask) -> Written 
         return StoreError(f"{error.filename or task.rows}: {error.strerror or error}")
 
 
-def delete_files(files: Sequence[WrittenFile], place: TableFileStore) -> None:
+def delete_files(files: Sequence[WrittenFile], file_store: TableFileStore) -> None:
     """Delete files that no version of a table contains; those that cannot be deleted stay."""
     for file in files:
         with suppress(OSError):
-            place.delete(file.path)
+            file_store.delete(file.path)
 
 
-def check_visible(files: Sequence[WrittenFile], place: TableFileStore) -> None:
+def check_visible(files: Sequence[WrittenFile], file_store: TableFileStore) -> None:
     """Check that the driver sees the files that tasks have written: an executor may lack the table's mount.
 
     Raises:
         StoreError: naming one that is not there, or has another size.
     """
     with ThreadPoolExecutor(_MAX_CONCURRENT_CHECKS) as pool:
-        list(pool.map(partial(_check_visible, place), files))
+        list(pool.map(partial(_check_visible, file_store), files))
 
 
-def _check_visible(place: TableFileStore, file: WrittenFile) -> None:
+def _check_visible(file_store: TableFileStore, file: WrittenFile) -> None:
     try:
-        size = place.size(file.path)
+        size = file_store.size(file.path)
     except OSError as error:
         reason = error.strerror or str(error).partition("\n")[0]
         raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({reason})") from error
@@ -203,7 +203,7 @@ def _check_visible(place: TableFileStore, file: WrittenFile) -> None:
         raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
 
 
-def write_task(task: FilesTask) -> TaskFiles:
+def write_raw_task(task: RawTask) -> TaskFiles:
     """Write the rows of one task."""
     files = PartitionedFiles(task.layout, task.schema)
     bytes_ = damaged = 0
@@ -234,7 +234,7 @@ def matching_rows(rows: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch
     return rows if mask.true_count == len(mask) else rows.filter(mask)
 
 
-def _with_added_columns(rows: pa.RecordBatch, task: FilesTask) -> pa.RecordBatch:
+def _with_added_columns(rows: pa.RecordBatch, task: RawTask) -> pa.RecordBatch:
     """Add the broker and the days and hours of times, and drop columns that a sound row has not."""
     times = {name: time_column(name, rows) for name in task.schema.names if name in TIME_COLUMNS}
     messages = with_broker(rows, task.broker)
@@ -254,7 +254,7 @@ def with_broker(messages: pa.RecordBatch, broker: BrokerKey | None) -> pa.Record
 
 
 def write_and_commit(
-    runner: FilesRunner, attempt: CommitAttempt, tasks: Sequence[FilesTask], layout: Layout
+    runner: FilesRunner, attempt: CommitAttempt, tasks: Sequence[RawTask], layout: Layout
 ) -> tuple[CommitResult, ExportCounts]:
     """Write the files of an attempt in tasks, and commit the files. Raises as ``write_files``."""
     written = write_files(runner, tasks, layout)

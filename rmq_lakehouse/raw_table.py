@@ -13,7 +13,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportTables
 from rmq_lakehouse.parquet import Layout
 from rmq_lakehouse.partitions import DATE, TIME_COLUMNS, source_columns, time_column_type
-from rmq_lakehouse.raw_files import ERROR, FilesTask, TaskRows
+from rmq_lakehouse.raw_files import ERROR, RawTask, TaskRows
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.table_log import TableSpec
 
@@ -75,11 +75,11 @@ class RawTable(ExportTables):
     def exactly_once_tables(self) -> Sequence[ExactlyOnceTable]:
         return [self.table]
 
-    def files_tasks(self, rows: Sequence[TaskRows], layout: Layout) -> list[FilesTask]:
+    def files_tasks(self, rows: Sequence[TaskRows], layout: Layout) -> list[RawTask]:
         """Return the tasks that write rows as files."""
         broker, excluded_topics = self.selection.broker, self.selection.excluded_topics
         return [
-            FilesTask(rows_of_task, self._source, self.file_schema, broker, excluded_topics, layout)
+            RawTask(rows_of_task, self._source, self.file_schema, broker, excluded_topics, layout)
             for rows_of_task in rows
         ]
 

@@ -20,7 +20,7 @@ from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_files, with_high
 from rmq_lakehouse.parquet import CODECS, Layout
 from rmq_lakehouse.partitions import parse_partition
 from rmq_lakehouse.selection import APP_PREFIX, ExportSelection
-from rmq_lakehouse.table_fit import check_files, has_owner
+from rmq_lakehouse.table_fit import check_files, has_source
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, SparkTableLog, SparkTransaction
 
 _GENERATED: Final = "delta.generationExpression"
@@ -136,7 +136,7 @@ class SparkExactlyOnceTable(ExactlyOnceTable):
     @property
     def _is_adopted(self) -> bool:
         """Whether the table's owner made it, and the export is to go on in it."""
-        return self._table_spec.adopts and self.log.exists() and not has_owner(self.log.configuration())
+        return self._table_spec.adopts and self.log.exists() and not has_source(self.log.configuration())
 
     def layout(self, spark: SparkSession, schema: StructType, stats: tuple[str, ...] | None = None) -> Layout | None:
         """Return how tasks write Parquet files of the columns ``schema``; None if rows have to go through Spark.

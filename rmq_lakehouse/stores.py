@@ -9,7 +9,7 @@ from typing import Any, Generic
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.read.fsync import fsync_log
 from rmq_formats.read.query import Include
-from rmq_formats.read.stores import BrokerStore, in_threads, none_done
+from rmq_formats.read.stores import BrokerStore, all_stores_failed_error, in_threads
 from rmq_lakehouse.exports import AnyExport, ExportCounts, Pending, SourceExports
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.store_log import StoreLog, snapshot_log
@@ -18,7 +18,7 @@ _log = logging.getLogger("rmq_lakehouse")
 
 
 @dataclass(frozen=True, slots=True)
-class LogBounds:
+class ExportBounds:
     """Bounds of the exports of logs.
 
     Attributes:
@@ -107,7 +107,7 @@ class StoreExports(SourceExports[AnyExport]):
             return resume_offset
         return max(export.selection.starting_physical_offset, self.snapshot.segments[0].start_offset)
 
-    def held_end(self, export: AnyExport) -> int:
+    def committed_end(self, export: AnyExport) -> int:
         """Return the offset up to which messages are committed, by an export of the store or else of the cluster."""
         begin, first = self.begin_of(export), export.selection.starting_physical_offset
         if export.resume_offset() >= 0:
@@ -127,7 +127,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
     def __init__(
         self,
         parts: Sequence[StoreExports[AnyExport]],
-        bounds: LogBounds,
+        bounds: ExportBounds,
         pending_records: Callable[[AnyExport, StoreLog, int], Pending],
         find_new: Callable[[Collection[str]], Sequence[StoreExports[AnyExport]]] | None = None,
     ) -> None:
@@ -143,7 +143,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         cls,
         log: StoreLog,
         exports: Sequence[AnyExport],
-        bounds: LogBounds,
+        bounds: ExportBounds,
         pending_records: Callable[[AnyExport, StoreLog, int], Pending],
     ) -> "StoreLogs[AnyExport, Pending]":
         """Build the source of one store's log."""
@@ -175,7 +175,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         """Refuse a log that was cut off, or has lost pending bytes. Raises StoreError."""
         for export in part.exports:
             export.check_log(part.snapshot)
-            self._check_missing_bytes(part, part.held_end(export), self.bounds.end(part.snapshot))
+            self._check_missing_bytes(part, part.committed_end(export), self.bounds.end(part.snapshot))
         if any(export.selection.include == Include.UNQUEUED for export in part.exports):
             _report_leftovers(part)
         part.start = part.end = part.begin()
@@ -194,7 +194,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
         if first is not None and not self._running:
             if self._find_new is None:
                 raise first
-            raise none_done("export", [part.store for part in self.parts], str(first))
+            raise all_stores_failed_error("export", [part.store for part in self.parts], str(first))
 
     def prepare(self) -> None:
         for export in self._running[0].exports:
@@ -260,7 +260,7 @@ class StoreLogs(Generic[AnyExport, Pending]):
                 f"{log.store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
                 "the log was cut off, or it is another store's; give another --checkpoint"
             )
-        missing_bytes = self._check_missing_bytes(part, part.held_end(export), end)
+        missing_bytes = self._check_missing_bytes(part, part.committed_end(export), end)
         part.round_missing_bytes = max(part.round_missing_bytes, missing_bytes)
         fsync_log(log.files.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
         return True
@@ -318,5 +318,5 @@ def snapshot_logs(stores: Sequence[BrokerStore]) -> list[StoreLog | Exception]:
 
     logs = in_threads(attempt, stores)
     if not any(isinstance(log, StoreLog) for log in logs):
-        raise none_done("export", stores, str(logs[0]))
+        raise all_stores_failed_error("export", stores, str(logs[0]))
     return logs

@@ -14,10 +14,10 @@ from rmq_lakehouse.table_log import TableLog, TableSpec
 STORE_PROPERTY: Final = "rmq.store"
 CLUSTER_PROPERTY: Final = "rmq.cluster"
 TIER_PROPERTY: Final = "rmq.tier"
-_OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
+_SOURCE_PROPERTIES: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 
-def owner_property(selection: ExportSelection) -> tuple[str, str]:
+def source_property(selection: ExportSelection) -> tuple[str, str]:
     """Return the name and the value of the table property that names the owner of the messages."""
     broker = selection.broker
     if broker is None:
@@ -25,10 +25,10 @@ def owner_property(selection: ExportSelection) -> tuple[str, str]:
     return TIER_PROPERTY if selection.with_tier else CLUSTER_PROPERTY, broker.table_id
 
 
-def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
+def check_source(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
     """Refuse a table of another owner. Raises StoreError."""
-    owners = {name: properties[name] for name in _OWNERS if name in properties}
-    name, expected = owner_property(selection)
+    owners = {name: properties[name] for name in _SOURCE_PROPERTIES if name in properties}
+    name, expected = source_property(selection)
     if not owners:
         raise StoreError(f"{path}: a table that no export wrote; give another --table, or --adopt to export into it")
     if name not in owners:
@@ -53,15 +53,15 @@ def check_owner(path: str, properties: Mapping[str, str], selection: ExportSelec
         )
 
 
-def has_owner(properties: Mapping[str, str]) -> bool:
+def has_source(properties: Mapping[str, str]) -> bool:
     """Return whether an export made a table, by its properties."""
-    return any(name in properties for name in _OWNERS)
+    return any(name in properties for name in _SOURCE_PROPERTIES)
 
 
 def check_fit(path: str, log: TableLog, selection: ExportSelection, table_spec: TableSpec) -> None:
     """Refuse a table of another owner, or with other properties or partitions than an export has. Raises StoreError."""
     properties = log.configuration()
-    check_owner(path, properties, selection)
+    check_source(path, properties, selection)
     expected_properties = dict(table_spec.properties)
     for name in (TOPIC_PROPERTY, *expected_properties):
         expected = expected_properties.get(name)

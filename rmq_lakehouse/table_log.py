@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the port serves exports without Spark, too
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from rmq_lakehouse.changes import MergeRows
+    from rmq_lakehouse.change_data import MergeRows
 
 UNDECODED: Final = (":undecoded", ":undecoded-first")
 """Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""

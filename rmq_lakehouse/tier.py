@@ -31,7 +31,7 @@ from rmq_formats.storage.queue_files import queue_topics, topic_queues
 from rmq_formats.storage.queue_logs import broker_directory, tiered_brokers, tiered_queue_log, tiered_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_lakehouse.cluster.sources import Bounds, ExportLink, Gap, span_options
+from rmq_lakehouse.cluster.sources import Bounds, ExportConnection, Gap, span_options
 from rmq_lakehouse.live.options import ClusterQueue, ClusterReadOptions, read_options
 from rmq_lakehouse.live.plan import Offsets, Span
 from rmq_lakehouse.raw_files import StoreRows
@@ -74,7 +74,7 @@ class QueueRanges:
 
 @dataclass(frozen=True)
 class TierQueues:
-    """Queues of a store and its tier, as they were at the first look-up; see ``sources.ExportLink``.
+    """Queues of a store and its tier, as they were at the first look-up; see ``sources.ExportConnection``.
 
     Attributes:
         store: root of the store, a path or URI.
@@ -146,7 +146,7 @@ class TierQueues:
         return {queue: self._queue_ranges(queue).bounds for queue in queues}
 
     def gaps(self, begins: Offsets, ends: Offsets) -> list[Gap]:
-        """See ``ExportLink``: messages that the log had no more when the tier had not got them yet."""
+        """See ``ExportConnection``: messages that the log had no more when the tier had not got them yet."""
         gaps_ = []
         for queue, begin in begins.items():
             first, last = self._queue_ranges(queue).gap
@@ -156,20 +156,20 @@ class TierQueues:
         return gaps_
 
     def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
-        """See ``QueueLink``. Raises OptionError for any time."""
+        """See ``QueueConnection``. Raises OptionError for any time."""
         if times_ms:
             raise OptionError(_NO_TIMES)
         return {}
 
     def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:  # noqa: ARG002
-        """See ``QueueLink``: offsets of groups are never read here."""
+        """See ``QueueConnection``: offsets of groups are never read here."""
         return dict.fromkeys(queues)
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``physical_end_of``
         return {queue: low for queue, (low, _) in bounds.items()}
 
     def physical_end_of(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
-        """See ``ExportLink``: physical offsets in the tier are not those of the log."""
+        """See ``ExportConnection``: physical offsets in the tier are not those of the log."""
         return 0
 
     def log_range(self) -> tuple[Storage, Sequence[Segment], int, int]:
@@ -214,8 +214,8 @@ class TierQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class TierSource:
-    """The queues of a store and its tier; see ``sources.QueueSource``."""
+class TierExportSource:
+    """The queues of a store and its tier; see ``sources.QueueExportSource``."""
 
     store: str
     tier: str
@@ -224,8 +224,8 @@ class TierSource:
     def name(self) -> str:
         return f"{self.store} and {self.tier}"
 
-    def link(self) -> AbstractContextManager[ExportLink]:
-        """See ``QueueSource``: reads the queues again."""
+    def link(self) -> AbstractContextManager[ExportConnection]:
+        """See ``QueueExportSource``: reads the queues again."""
         return TierQueues(self.store, self.tier)
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
@@ -255,17 +255,17 @@ class TieredSpans:
         return False
 
     def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
-        self._force()
+        self._fsync_log()
         source_options = commitlog_options({**self._options(spans), "path": self.store})
         plan = plans_of(source_options)[0].plan
         assert plan is not None  # a store that is missing is an error here
         return [StoreRows(source_options.path, source_options.read, task) for task in plan.tasks], plan.scanned_bytes
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
-        self._force()
+        self._fsync_log()
         return spark.read.format("rmq_commitlog").options(**self._options(spans)).load(self.store)
 
-    def _force(self) -> None:
+    def _fsync_log(self) -> None:
         """Sync the log to disk before it is read, so that no power cut loses exported messages."""
         storage, segments, begin, end = TierQueues(self.store, self.tier).log_range()
         fsync_log(storage, segments, begin, end)

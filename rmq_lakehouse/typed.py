@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import schemas
-from rmq_lakehouse.changes import (
+from rmq_lakehouse.change_data import (
     DELETED,
     MergeRows,
     check_condition,

@@ -41,7 +41,7 @@ _METADATA_TYPES: Final = {
     ELEMENT: pa.int32(),
 }
 
-Rows = tuple[int, int, tuple[object, ...]]
+PendingRange = tuple[int, int, tuple[object, ...]]
 """What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
 
 
@@ -123,7 +123,7 @@ class TypedTable:
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
             other = start_rows(self.rows.table.log.begin_transaction())  # dropped: it shows which rows are pending
-            has_same_rows = other is not None and _rows_of(other) == _rows_of(attempt)
+            has_same_rows = other is not None and _pending_range(other) == _pending_range(attempt)
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)
             return commit_task_files(attempts, {0: [task.dead_letters for task in files]})
@@ -139,7 +139,7 @@ class TypedTable:
         written: "_WrittenFiles",
     ) -> list[TypedFiles]:
         """Decode the messages of an attempt, and write the files of both destinations, unless they are written."""
-        if not written.are_of(_rows_of(attempt), rows, dead_letters):
+        if not written.are_of(_pending_range(attempt), rows, dead_letters):
             try:
                 parts, _ = records.tasks(attempt)
             except RmqError as error:
@@ -152,7 +152,7 @@ class TypedTable:
                 for part in parts
             ]
             files = write_typed_files(self.runner, tasks)
-            written.rows, written.destinations, written.files = _rows_of(attempt), (rows, dead_letters), files
+            written.rows, written.destinations, written.files = _pending_range(attempt), (rows, dead_letters), files
         return written.files
 
     def _with_undecoded(self, attempt: CommitAttempt, written: Sequence[TypedFiles]) -> CommitAttempt:
@@ -166,11 +166,11 @@ class _WrittenFiles:
     """Files that no version of a table contains yet: those of the last attempt, for the next one with the same rows."""
 
     def __init__(self) -> None:
-        self.rows: Rows | None = None
+        self.rows: PendingRange | None = None
         self.destinations: tuple[Destination | None, Destination | None] = None, None
         self.files: list[TypedFiles] = []
 
-    def are_of(self, rows: Rows, table: Destination | None, dead_letters: Destination | None) -> bool:
+    def are_of(self, rows: PendingRange, table: Destination | None, dead_letters: Destination | None) -> bool:
         """Return whether the files are those that an attempt would write to its destinations."""
         wanted, written = (table, dead_letters), self.destinations
         # Messages without rows are counted only where the table has none of the messages.
@@ -210,5 +210,5 @@ def dead_letter_columns(broker: BrokerKey | None = None) -> pa.Schema:
     return pa.schema([field.with_metadata({COMMENT: COMMENTS[field.name]}) for field in fields])
 
 
-def _rows_of(attempt: CommitAttempt) -> Rows:
+def _pending_range(attempt: CommitAttempt) -> PendingRange:
     return attempt.begin, attempt.end, attempt.spans

@@ -139,7 +139,7 @@ def gather(place: ClassifiedPath) -> Facts:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         layouts = place.files.layouts
-        facts.layouts = {variant.value: without_secrets(path) for variant, path in layouts.places.items()} or None
+        facts.layouts = {variant.value: without_secrets(path) for variant, path in layouts.evidence.items()} or None
         if Variant.DLEDGER in layouts or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         readers: dict[str, Reader] = {}

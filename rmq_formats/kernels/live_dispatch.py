@@ -99,7 +99,7 @@ def _store_unit(typing_context: Any, address: Any, physical_offset: Any, size: A
 
 
 @njit("int64(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])", **_HOLDING)
-def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) -> int:
+def write_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) -> int:
     """Write units to the mapped places of their queues.
 
     Args:
@@ -157,7 +157,7 @@ def dispatch_log(
         frames: int64[capacity, FRAME_COLUMNS], scratch; at most so many records are taken.
         delay_levels_ms, queues, slots, pool, used, units, keys: see ``dispatch_frames``.
         result: int64[RESULT_COLUMNS], scratch.
-        targets: see ``place_units``.
+        targets: see ``write_units``.
         image: uint8[m], the newest IndexFile, mapped; not touched where RUN_INDEX_LIMIT is -1.
 
     Returns:
@@ -190,7 +190,7 @@ def dispatch_log(
             own_row -= 1
         numbers[RUN_TIMESTAMP] = units[own_row, UNIT_STORE_TIMESTAMP]
     numbers[RUN_WRITTEN] = numbers[RUN_INDEXED] = 0
-    placed = place_units(units, 0, unit_count, targets, numbers)
+    placed = write_units(units, 0, unit_count, targets, numbers)
     numbers[RUN_PLACED] = placed
     if placed == unit_count and numbers[RUN_INDEX_LIMIT] >= 0:
         index_count = max(read_i32(image, INDEX_COUNT_AT), 1)

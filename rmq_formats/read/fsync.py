@@ -12,7 +12,7 @@ from typing import Final
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.segments import Segment, Storage
 
-_NOTHING_TO_FORCE: Final = (errno.EROFS, errno.EINVAL)  # file systems that nobody writes to, or that have no disk
+_FSYNC_UNSUPPORTED: Final = (errno.EROFS, errno.EINVAL)  # file systems that nobody writes to, or that have no disk
 
 
 def fsync_log(storage: Storage, segments: Iterable[Segment], begin: int, end: int) -> None:
@@ -39,5 +39,5 @@ def _fsync(path: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in _NOTHING_TO_FORCE:
+        if error.errno not in _FSYNC_UNSUPPORTED:
             raise StoreError(f"{path}: cannot be forced to the disk: {error.strerror}") from error

@@ -193,13 +193,13 @@ def read_store_timestamp_ms(storage: Storage, log: Sequence[Segment], physical_o
     segment = _containing(log, physical_offset)
     with opened(storage, segment.path) as file:
         head = read_range(file, physical_offset - segment.start_offset, _TIMESTAMP_END).ljust(_TIMESTAMP_END, b"\0")
-    magic, recorded_offset, sys_flag = _PLACE.unpack_from(head)
+    magic, recorded_offset, sys_flag = _HEAD.unpack_from(head)
     if magic not in RECORD_VERSIONS or recorded_offset != physical_offset:
         raise FormatError("a unit that points to no record", physical_offset, segment.path)
     return int(_INT64.unpack_from(head, store_timestamp_at(sys_flag))[0])
 
 
-_PLACE: Final = head_struct("magic", "physical_offset", "sys_flag")
+_HEAD: Final = head_struct("magic", "physical_offset", "sys_flag")
 _TIMESTAMP_END: Final = store_timestamp_at(HOST_FLAGS) + _INT64.size
 
 
@@ -225,7 +225,7 @@ def index_paths(store: StoreFiles) -> list[str]:
     ]
 
 
-def key_places(storage: Storage, files: Sequence[str], topics: Iterable[str], key: str) -> list[int]:
+def find_key_offsets(storage: Storage, files: Sequence[str], topics: Iterable[str], key: str) -> list[int]:
     """Look up physical offsets, ascending, of the entries with the hash of a key in any of the topics.
 
     Other keys may share the hash: the caller has to check the records themselves.

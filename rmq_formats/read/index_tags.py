@@ -76,7 +76,7 @@ def _index_tags_by_store_files(store: StoreFiles) -> IndexTags:
     layouts = store.layouts
     if Variant.FROM_5_4 in layouts:
         return IndexTags(
-            ALL_TAGS, f"yes, because of {layouts.places[Variant.FROM_5_4]}, which brokers from 5.4 on make"
+            ALL_TAGS, f"yes, because of {layouts.evidence[Variant.FROM_5_4]}, which brokers from 5.4 on make"
         )
     return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
 

@@ -29,9 +29,9 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAG
 from rmq_formats.codecs.variants.index_tags import read_message
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
-from rmq_formats.read.cut_log import find_cut, find_cut_before_end_mark
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.queues import ConsumeQueue, message_units, read_units
+from rmq_formats.read.truncated_log import find_truncation, find_truncation_before_end_mark
 from rmq_formats.read.variants.queue_choice import file_queues, open_queue
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.scan.segment import FrameBatch, scan_segment
@@ -39,7 +39,7 @@ from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
 _TAIL_BYTES: Final = 1 << 18  # of the log's end, in which a record is looked for that a queue names
-_WITNESSES: Final = 16  # records at the log's end, and behind a break, that are compared with the queues
+_COMPARED_RECORDS: Final = 16  # records at the log's end, and behind a break, that are compared with the queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
         return _find_cut_leftovers(store, segments, data_end) if tail.may_be_left(store) else None
     is_orderly = not store.storage.exists(paths.abort_file(store.root))
     if tail.is_broken_before_end_mark and is_orderly:
-        cut = find_cut_before_end_mark(store, last_data[0])
+        cut = find_truncation_before_end_mark(store, last_data[0])
         if cut is not None:
             return Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
     last = _last_dispatched(store, data_end)
@@ -128,8 +128,8 @@ def find_leftovers(store: StoreFiles, segments: Sequence[Segment]) -> Leftovers 
 
 
 def _find_cut_leftovers(store: StoreFiles, segments: Sequence[Segment], data_end: int) -> Leftovers | None:
-    """Find the log's end where the clock steps back in its last files; see ``find_cut``."""
-    cut = find_cut(store, [segment for segment in segments if segment.start_offset < data_end])
+    """Find the log's end where the clock steps back in its last files; see ``find_truncation``."""
+    cut = find_truncation(store, [segment for segment in segments if segment.start_offset < data_end])
     return None if cut is None else Leftovers(cut.log_end, data_end, cut.last_timestamp_ms)
 
 
@@ -168,7 +168,7 @@ def _begin_of_earlier_record(storage: Storage, segments: Sequence[Segment], last
         return None
     for segment in reversed(last.queue.files.segments):
         first = segment.start_offset // UNIT_BYTES
-        low = max(0, last.queue_offset - _WITNESSES - first)
+        low = max(0, last.queue_offset - _COMPARED_RECORDS - first)
         high = min(last.queue_offset - first, segment.size_bytes // UNIT_BYTES)
         with opened(storage, segment.path) as file:
             for _, units in read_units(file, first, low, high):
@@ -288,14 +288,17 @@ def _read_tail(store: StoreFiles, segment: Segment, end: int) -> _Tail:
         ):  # fmt: skip
             if batch.damages:
                 tail, is_broken = [], True
-            tail = [*tail, *_decode_rows(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
+            tail = [
+                *tail,
+                *_decode_rows(batch, range(max(0, len(batch.frames) - _COMPARED_RECORDS), len(batch.frames))),
+            ]
             walked = max(walked, batch.next_physical_offset)  # the last batch is behind no BLANK
             if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
                 walked = segment.start_offset + end
                 is_broken_before_end_mark = bool(batch.damages) and not len(batch.frames)
         if walked < segment.start_offset + end:
             return _Tail()
-        named = (message for message in reversed(tail[-_WITNESSES:]) if _names(store, message))
+        named = (message for message in reversed(tail[-_COMPARED_RECORDS:]) if _names(store, message))
         dispatched_end = next((message.physical_offset + message.size for message in named), None)
         last_timestamp_ms = tail[-1].store_timestamp_ms if tail else 0
         return _Tail(dispatched_end, is_broken, last_timestamp_ms, is_broken_before_end_mark)
@@ -434,7 +437,7 @@ class _Walk:
                     head_bytes=segment.head_bytes,
                 ):  # fmt: skip
                     self._add(batch, segment)
-                    if len(self.behind) == _WITNESSES:
+                    if len(self.behind) == _COMPARED_RECORDS:
                         return
 
     def _add(self, batch: FrameBatch, segment: Segment) -> None:
@@ -442,7 +445,7 @@ class _Walk:
         sound = batch.frames[:, CODE] == SOUND
         before = 0 if self.is_broken else len(sound) if sound.all() else int(sound.argmin())
         if before:
-            first_rows = range(min(before, _WITNESSES - len(self.undispatched)))
+            first_rows = range(min(before, _COMPARED_RECORDS - len(self.undispatched)))
             for message in _decode_rows(batch, first_rows):
                 if message.physical_offset == self._begin:
                     self.dispatched = message
@@ -453,7 +456,7 @@ class _Walk:
         self.is_broken |= before < len(sound)
         if self.is_broken:
             rows = [row for row in range(before, len(sound)) if sound[row]]
-            self.behind += _decode_rows(batch, rows[: _WITNESSES - len(self.behind)])
+            self.behind += _decode_rows(batch, rows[: _COMPARED_RECORDS - len(self.behind)])
         elif batch.blank_at is not None:
             self.end = segment.end_offset
 

@@ -13,15 +13,15 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_struct, store_timestamp_at
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
-from rmq_formats.read.index_lookup import index_paths, key_places, unknown_ranges
+from rmq_formats.read.index_lookup import find_key_offsets, index_paths, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
 from rmq_formats.read.queues import ConsumeQueue, average_record_bytes
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
 from rmq_formats.read.store_times import time_ranges
-from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
+from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end_of_files
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
-from rmq_formats.read.variants.rocksdb_queues import stored_places
+from rmq_formats.read.variants.rocksdb_queues import find_unit_records
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
@@ -30,7 +30,7 @@ from rmq_formats.storage.store_files import StoreFiles
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
 MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking
-PLACES_PER_TASK: Final = 20_000
+POINTS_PER_TASK: Final = 20_000
 _SYS_FLAG: Final = head_struct("sys_flag")
 _TIMESTAMP_BYTES: Final = 8
 _STORE_HOST_END: Final = store_timestamp_at(HOST_FLAGS) + _TIMESTAMP_BYTES + HOST_V6_BYTES
@@ -67,7 +67,7 @@ class PointReadTask:
     """Task: read records at physical offsets; their sizes are in their headers."""
 
     segments: tuple[Segment, ...]
-    places: tuple[int, ...]
+    physical_offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,12 @@ class _Planner:
         if access_path is AccessPath.INDEX:
             return self._plan_by_index()
         if self.query.msg_id is not None:
-            host, place = self.query.msg_id
-            if not self._is_stored_by(host, place):
-                return self._result(AccessPath.MESSAGE_ID, "no record of the message id's broker is at its place", [])
-            return self._result(AccessPath.MESSAGE_ID, "a message id names a place", self._places([place]))
+            host, physical_offset = self.query.msg_id
+            if not self._is_stored_by(host, physical_offset):
+                return self._result(AccessPath.MESSAGE_ID, "no record of the message id's broker is at its offset", [])
+            return self._result(
+                AccessPath.MESSAGE_ID, "a message id names an offset", self._point_read_tasks([physical_offset])
+            )
         why_not = []
         if self.query.reads_index:
             plan = self._index_if_fit()
@@ -206,25 +208,27 @@ class _Planner:
         splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
         return scan_tasks(self.store.storage, self.segments, splits, ranges[0][0] if ranges else 0)
 
-    # --- places -------------------------------------------------------------------------------------
+    # --- points -------------------------------------------------------------------------------------------------
 
-    def _places(self, places: Sequence[int]) -> list[Task]:
+    def _point_read_tasks(self, physical_offsets: Sequence[int]) -> list[Task]:
         begin, end = self._wanted_range()
-        selected = [place for place in places if begin <= place < end]
+        selected = [physical_offset for physical_offset in physical_offsets if begin <= physical_offset < end]
         tasks: list[Task] = []
-        for cut in range(0, len(selected), PLACES_PER_TASK):
-            task_places = tuple(selected[cut : cut + PLACES_PER_TASK])
-            tasks.append(PointReadTask(self._segments_of(task_places[0], task_places[-1] + 1), task_places))
+        for cut in range(0, len(selected), POINTS_PER_TASK):
+            task_offsets = tuple(selected[cut : cut + POINTS_PER_TASK])
+            tasks.append(PointReadTask(self._segments_of(task_offsets[0], task_offsets[-1] + 1), task_offsets))
         return tasks
 
     def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
         return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
 
-    def _is_stored_by(self, host: Host, place: int) -> bool:
-        """Return whether the record at a place names the host that stored it, as only one of several stores does."""
-        for segment in self._segments_of(place, place + 1):
+    def _is_stored_by(self, host: Host, physical_offset: int) -> bool:
+        """Return whether the record at an offset names the host that stored it, as only one of several stores does."""
+        for segment in self._segments_of(physical_offset, physical_offset + 1):
             with opened(self.store.storage, segment.path) as file:
-                head = read_range(file, place - segment.start_offset, _STORE_HOST_END).ljust(_STORE_HOST_END, b"\0")
+                head = read_range(file, physical_offset - segment.start_offset, _STORE_HOST_END).ljust(
+                    _STORE_HOST_END, b"\0"
+                )
             host_bytes = host.to_bytes()
             at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
             return head[at : at + len(host_bytes)] == host_bytes
@@ -247,12 +251,16 @@ class _Planner:
             unknown = unknown_ranges(self.store.storage, files, *self._wanted_range())
             if sum(last - first for first, last in unknown) > MAX_UNKNOWN_SHARE * (self.log_end - self.log_begin):
                 return "the index files know too little of the log"
-            places = key_places(self.store.storage, files, topics, self._key())
+            physical_offsets = find_key_offsets(self.store.storage, files, topics, self._key())
         except FormatError as error:
             return str(error)
-        rest = [place for place in places if not any(first <= place < last for first, last in unknown)]
-        tasks = [*self._places(rest), *self._scan_tasks(unknown)]
-        return self._result(AccessPath.INDEX, f"the key is at {len(rest)} places", tasks)
+        rest = [
+            physical_offset
+            for physical_offset in physical_offsets
+            if not any(first <= physical_offset < last for first, last in unknown)
+        ]
+        tasks = [*self._point_read_tasks(rest), *self._scan_tasks(unknown)]
+        return self._result(AccessPath.INDEX, f"the Index has {len(rest)} entries for the key", tasks)
 
     def _key(self) -> str:
         key = self.query.uniq_key if self.query.uniq_key is not None else self.query.key
@@ -269,8 +277,8 @@ class _Planner:
             raise StoreNotFoundError(f"{paths.index_dir(self.store.root)}: no index files")
         if self.query.named_topics is None:
             self._refuse_database()
-        places = key_places(self.store.storage, files, self._wanted_topics(), self._key())
-        return self._result(AccessPath.INDEX, "asked for", self._places(places))
+        physical_offsets = find_key_offsets(self.store.storage, files, self._wanted_topics(), self._key())
+        return self._result(AccessPath.INDEX, "asked for", self._point_read_tasks(physical_offsets))
 
     # --- queues -------------------------------------------------------------------------------------
 
@@ -283,14 +291,14 @@ class _Planner:
             return "the store is not local; ask for it if the topic is a small part of the log"
         database = self.store.layouts.only_queue_database
         if database is not None:
-            return self._stored_places_if_fit(database, topics)
+            return self._point_reads_if_fit(database, topics)
         reason = dirty_queues_reason(self.store, topics)
         if reason is not None:
             return reason
         queues = self._wanted_queues(topics)
         if isinstance(queues, str):
             return f"topic {queues} has none"
-        dispatched = max(dispatched_end(self.store, self.log_end), self.log_begin)
+        dispatched = max(dispatched_end_of_files(self.store, self.log_end), self.log_begin)
         begin, end = self._wanted_range()
         queue_bytes, count = self._cost(queues)
         cost = queue_bytes + count * POINT_COST_BYTES
@@ -300,18 +308,20 @@ class _Planner:
         tasks += self._scan_tasks([(max(begin, dispatched), end)])
         return self._result(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
 
-    def _stored_places_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
+    def _point_reads_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
         """Plan by the units in a RocksDB, with a scan of what it lacks; or return why it cannot be used."""
         begin, end = self._wanted_range()
-        stored = stored_places(self.store.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
+        stored = find_unit_records(self.store.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
         if isinstance(stored, str):
             return stored
         dispatched = min(max(stored.dispatched, begin), end)
-        if stored.size_bytes + len(stored.places) * POINT_COST_BYTES + end - dispatched >= end - begin:
-            return f"{len(stored.places)} records by their places cost more than scanning the log"
-        dispatched_places = [place for place in stored.places if place < dispatched]
-        tasks = [*self._places(dispatched_places), *self._scan_tasks([(dispatched, end)])]
-        return self._result(AccessPath.CONSUMEQUEUE, f"{len(dispatched_places)} units in RocksDB", tasks)
+        if stored.size_bytes + len(stored.physical_offsets) * POINT_COST_BYTES + end - dispatched >= end - begin:
+            return f"{len(stored.physical_offsets)} records by their places cost more than scanning the log"
+        dispatched_offsets = [
+            physical_offset for physical_offset in stored.physical_offsets if physical_offset < dispatched
+        ]
+        tasks = [*self._point_read_tasks(dispatched_offsets), *self._scan_tasks([(dispatched, end)])]
+        return self._result(AccessPath.CONSUMEQUEUE, f"{len(dispatched_offsets)} units in RocksDB", tasks)
 
     def _wanted_topics(self) -> frozenset[str]:
         """Return the topics that the query names, else those with queues that it selects."""

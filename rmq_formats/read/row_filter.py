@@ -26,7 +26,7 @@ from rmq_formats.kernels.inner_batches import (
 )
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.read.query import MAX_LONG, Include, Query, QueueBounds
-from rmq_formats.read.queue_places import UNQUEUED, QueuePlaces
+from rmq_formats.read.queue_offset_lookup import UNQUEUED, QueueOffsetLookup
 from rmq_formats.scan.dispatch import Dispatcher, QueueTable
 from rmq_formats.scan.segment import FrameBatch
 
@@ -34,7 +34,7 @@ from rmq_formats.scan.segment import FrameBatch
 class RowFilter:
     """Filter of rows: evaluates a query on one window after the other, and caches the bounds of queues."""
 
-    def __init__(self, query: Query, places: QueuePlaces | None = None) -> None:
+    def __init__(self, query: Query, places: QueueOffsetLookup | None = None) -> None:
         """Create a filter.
 
         Args:
@@ -195,8 +195,8 @@ class _BoundsTable:
 class _WantedLightQueues:
     """Selection of rows by the light queues (LMQ) to which dispatch assigns them."""
 
-    def __init__(self, query: Query, places: QueuePlaces | None) -> None:
-        self._places = _IncludedPlaces(query.included, places)
+    def __init__(self, query: Query, places: QueueOffsetLookup | None) -> None:
+        self._lookup = _IncludedQueueOffsets(query.included, places)
         self._dispatcher = Dispatcher((), to_light_queues=True)
         self._bounds = _BoundsTable(query)
         self._own_topics = None
@@ -213,7 +213,7 @@ class _WantedLightQueues:
         light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
         places, unit_rows = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
         queues = np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE])
-        offsets, included = self._places.look_up_wanted(
+        offsets, included = self._lookup.find_wanted(
             self._bounds, self._dispatcher, queues, rows.physical_offsets[unit_rows],
             np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]),
         )  # fmt: skip
@@ -223,14 +223,14 @@ class _WantedLightQueues:
         return keep if self._own_topics is None else keep & self._own_topics.wanted(rows)
 
 
-class _IncludedPlaces:
+class _IncludedQueueOffsets:
     """Places of records in their queues, and whether the records are among those that a query includes."""
 
-    def __init__(self, include: Include, places: QueuePlaces | None) -> None:
+    def __init__(self, include: Include, places: QueueOffsetLookup | None) -> None:
         self._wants_queued = include is Include.LIVE
-        self._places = None if include is Include.LOG else places
+        self._lookup = None if include is Include.LOG else places
 
-    def look_up_wanted(
+    def find_wanted(
         self, bounds: _BoundsTable, queues: QueueTable, numbers: NDArray[np.int64],
         physical_offsets: NDArray[np.int64], queue_offsets: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
@@ -243,10 +243,12 @@ class _IncludedPlaces:
             queue_offsets: int64[n], those that the records state.
         """
         included = bounds.wanted(queues, numbers)
-        if self._places is None or not included.any():
+        if self._lookup is None or not included.any():
             return queue_offsets, included
         at = np.flatnonzero(included)
-        looked_up = self._places.look_up(queues.queue_names(0), numbers[at], physical_offsets[at], queue_offsets[at])
+        looked_up = self._lookup.find_queue_offsets(
+            queues.queue_names(0), numbers[at], physical_offsets[at], queue_offsets[at]
+        )
         offsets = queue_offsets.copy()
         offsets[at] = np.where(looked_up < 0, queue_offsets[at], looked_up)
         included[at] = (looked_up != UNQUEUED) == self._wants_queued
@@ -256,16 +258,16 @@ class _IncludedPlaces:
 class _WantedQueues(QueueTable):
     """The queues that come along."""
 
-    def __init__(self, query: Query, places: QueuePlaces | None) -> None:
+    def __init__(self, query: Query, places: QueueOffsetLookup | None) -> None:
         super().__init__()
-        self._places = _IncludedPlaces(query.included, places)
+        self._lookup = _IncludedQueueOffsets(query.included, places)
         self._bounds = _BoundsTable(query)
         self._has_bounds = bool(query.bounds)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Return whether a row's place in its own queue is selected, bool[rows]; of an inner batch, any place."""
         numbers = self._number(rows)
-        offsets, included = self._places.look_up_wanted(
+        offsets, included = self._lookup.find_wanted(
             self._bounds, self, numbers, rows.physical_offsets, rows.queue_offsets
         )
         keep = self._bounds.within(self, numbers, offsets, rows.store_timestamps_ms)

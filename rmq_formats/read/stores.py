@@ -82,10 +82,10 @@ def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
             one broker.
         StoreError: a directory or TOML file that cannot be read.
     """
-    meant_stores = [meant for path in patterns for meant in _meant_by(path)]
+    meant_stores = [meant for path in patterns for meant in _resolve_argument(path)]
     _refuse_overlaps([meant.path for meant in meant_stores])
     broker_names = in_threads(_read_missing_names, meant_stores)
-    unlike = _unlike_parts([meant.path for meant in meant_stores])
+    unlike = _distinguishing_parts([meant.path for meant in meant_stores])
     stores = tuple(
         BrokerStore(meant.path, meant.cluster or cluster, meant.name or broker or meant.matched or part)
         for meant, (cluster, broker), part in zip(meant_stores, broker_names, unlike, strict=True)
@@ -94,7 +94,7 @@ def find_stores(patterns: Sequence[str]) -> tuple[BrokerStore, ...]:
     return stores
 
 
-def none_done(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
+def all_stores_failed_error(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
     """Build the error of a job that could be done for none of some stores, with the reason of the first of them."""
     more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
     return StoreError(f"no {job} could be done: the store of broker {stores[0].broker} not: {reason}{more}")
@@ -139,7 +139,7 @@ def in_threads(function: Callable[[Argument], Output], arguments: Sequence[Argum
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _StoreArgument:
     """Store of an argument: named by a TOML file, or matched by a pattern's wildcards."""
 
     path: str
@@ -148,10 +148,10 @@ class _Meant:
     matched: str | None = None
 
 
-def _meant_by(path: str) -> list[_Meant]:
+def _resolve_argument(path: str) -> list[_StoreArgument]:
     if path.endswith(TOML):
         return _listed_in(path)
-    return _matching(path) if names_several(path) else [_Meant(path)]
+    return _matching(path) if names_several(path) else [_StoreArgument(path)]
 
 
 def _has_wildcard(path: str) -> bool:
@@ -159,7 +159,7 @@ def _has_wildcard(path: str) -> bool:
     return re.search("[*[]" if "://" in path else "[*?[]", split_query(path)[0]) is not None
 
 
-def _matching(pattern: str) -> list[_Meant]:
+def _matching(pattern: str) -> list[_StoreArgument]:
     """List what a pattern matches: each directory that the wildcards match, and what is to be below it."""
     location, query = split_query(pattern) if "://" in pattern else (pattern, "")
     parts = location.split("/")
@@ -175,7 +175,7 @@ def _matching(pattern: str) -> list[_Meant]:
     if not directories:
         raise StoreNotFoundError(f"{pattern}: no directory matches")
     below = "".join(f"/{part}" for part in parts[wild[-1] + 1 :])
-    return [_Meant(directory + below, matched=matched) for directory, matched in directories]
+    return [_StoreArgument(directory + below, matched=matched) for directory, matched in directories]
 
 
 def _names_like(storage: Storage, directory: str, pattern: str) -> list[str]:
@@ -186,7 +186,7 @@ def _names_like(storage: Storage, directory: str, pattern: str) -> list[str]:
     ]
 
 
-def _listed_in(path: str) -> list[_Meant]:
+def _listed_in(path: str) -> list[_StoreArgument]:
     storage, name = open_storage(path)
     try:
         content = tomllib.loads(storage.read_bytes(name).decode())
@@ -196,7 +196,7 @@ def _listed_in(path: str) -> list[_Meant]:
     brokers = content.get("brokers")
     if not isinstance(brokers, list) or not brokers or not all(isinstance(broker, dict) for broker in brokers):
         raise OptionError(f"{path}: has no [[brokers]]")
-    stores: list[_Meant] = []
+    stores: list[_StoreArgument] = []
     for broker in brokers:
         _check_keys(path, broker, _BROKER_KEYS)
         for key, value in [("cluster", content.get("cluster")), *broker.items()]:
@@ -205,7 +205,7 @@ def _listed_in(path: str) -> list[_Meant]:
         if "root" not in broker:
             raise OptionError(f"{path}: broker {broker.get('name', len(stores) + 1)} has no root")
         root = _beside(path, broker["root"])
-        stores.append(_Meant(root, broker.get("cluster", content.get("cluster")), broker.get("name")))
+        stores.append(_StoreArgument(root, broker.get("cluster", content.get("cluster")), broker.get("name")))
     return stores
 
 
@@ -228,7 +228,7 @@ def _beside(file: str, root: str) -> str:
 # --- which broker ---------------------------------------------------------------------------
 
 
-def _read_missing_names(meant: _Meant) -> tuple[str | None, str | None]:
+def _read_missing_names(meant: _StoreArgument) -> tuple[str | None, str | None]:
     return (None, None) if meant.cluster and meant.name else read_broker_names(meant.path)
 
 
@@ -257,7 +257,7 @@ def _small_file(storage: Storage, path: str) -> bytes:
         return b""
 
 
-def _unlike_parts(store_paths: Sequence[str]) -> list[str]:
+def _distinguishing_parts(store_paths: Sequence[str]) -> list[str]:
     """Return what each path has between the parts that all begin and end with; of one path its last name."""
     split = [path.split("/") for path in store_paths]
     if len(split) == 1:

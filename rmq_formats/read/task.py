@@ -22,7 +22,7 @@ from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.read.plan import PointReadTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Include, Query, ReadOptions
-from rmq_formats.read.queue_places import QueuePlaces
+from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue, message_units
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
@@ -52,17 +52,17 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         yield from _read_queue_logs(task, schema, options)
         return
     store = open_store(root)
-    places = _queue_places(store, task, options.query)
+    lookup = _queue_offset_lookup(store, task, options.query)
     if isinstance(task, ScanTask):
-        yield from _batches(_scan(store.storage, task, options), schema, options, task.split.path, places)
+        yield from _batches(_scan(store.storage, task, options), schema, options, task.split.path, lookup)
         return
     if isinstance(task, PointReadTask):
-        points = _places(store.storage, task)
+        points = _points(store.storage, task)
     else:
         points = _unit_points(store, task, options.query)
     for segment in task.segments:
         frames = read_points(store.storage, [segment], points, verify_crc=options.verifies_crc)
-        yield from _batches((batch for _, batch in frames), schema, options, segment.path, places)
+        yield from _batches((batch for _, batch in frames), schema, options, segment.path, lookup)
 
 
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -71,7 +71,9 @@ def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordB
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
 
-def _queue_places(store: StoreFiles, task: ScanTask | PointReadTask | QueuesTask, query: Query) -> QueuePlaces | None:
+def _queue_offset_lookup(
+    store: StoreFiles, task: ScanTask | PointReadTask | QueuesTask, query: Query
+) -> QueueOffsetLookup | None:
     """Create the look-up of a task's records in their queues; None where the query includes all of the log."""
     if query.included is Include.LOG:
         return None
@@ -83,14 +85,14 @@ def _queue_places(store: StoreFiles, task: ScanTask | PointReadTask | QueuesTask
     elif isinstance(task, QueuesTask):
         begin, end = task.begin, task.end
     else:
-        begin, end = min(task.places), max(task.places) + 1
-    return QueuePlaces(store, begin, end, finds_unqueued=query.included is Include.UNQUEUED)
+        begin, end = min(task.physical_offsets), max(task.physical_offsets) + 1
+    return QueueOffsetLookup(store, begin, end, finds_unqueued=query.included is Include.UNQUEUED)
 
 
 def _batches(
-    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str, places: QueuePlaces | None
+    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str, lookup: QueueOffsetLookup | None
 ) -> Iterator[pa.RecordBatch]:
-    selector = None if options.query == Query() else RowFilter(options.query, places)
+    selector = None if options.query == Query() else RowFilter(options.query, lookup)
     return record_batches(
         frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
     )
@@ -121,18 +123,22 @@ def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[Fr
         yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verifies_crc)
 
 
-def _places(storage: Storage, task: PointReadTask) -> Points:
-    """Read the sizes of the records at a task's places from their own headers."""
+def _points(storage: Storage, task: PointReadTask) -> Points:
+    """Read the sizes of the records at a task's offsets from their own headers."""
     points: list[tuple[int, int]] = []
     for segment in task.segments:
-        segment_places = [place for place in task.places if segment.start_offset <= place < segment.end_offset]
-        if not segment_places:
+        segment_offsets = [
+            physical_offset
+            for physical_offset in task.physical_offsets
+            if segment.start_offset <= physical_offset < segment.end_offset
+        ]
+        if not segment_offsets:
             continue
         with opened(storage, segment.path) as file:
-            for place in segment_places:
-                size = record_size(file, place - segment.start_offset)
+            for physical_offset in segment_offsets:
+                size = record_size(file, physical_offset - segment.start_offset)
                 if size is not None:
-                    points.append((place, size))
+                    points.append((physical_offset, size))
     table = np.array(points, dtype=np.int64).reshape(-1, 2)
     return Points.of(table[:, 0], table[:, 1])
 

@@ -13,7 +13,7 @@ from rmq_formats.errors import StoreLayoutError
 from rmq_formats.read.log_end import find_leftovers
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import MAX_LONG, Include, Query, Queue, ReadOptions
-from rmq_formats.read.queue_places import QueuePlaces
+from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.task import read_tasks
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -44,7 +44,7 @@ class UnqueuedReasons:
         segments = store.segments
         leftovers = find_leftovers(store, segments)
         self._log_end = MAX_LONG if leftovers is None else leftovers.log_end
-        self._places = QueuePlaces(store, 0, 0, finds_unqueued=True)
+        self._places = QueueOffsetLookup(store, 0, 0, finds_unqueued=True)
         self._first_records: dict[Queue, int | None] = {}
 
     def of(self, queue: Queue, physical_offset: int) -> UnqueuedReason:
@@ -97,7 +97,7 @@ def unqueued_sums(store: StoreFiles) -> list[UnqueuedSum]:
 
 def refuse_log_alone(store: StoreFiles) -> None:
     """Refuse a store without queues. Raises StoreLayoutError."""
-    if QueuePlaces(store, 0, 0).has_no_queues:
+    if QueueOffsetLookup(store, 0, 0).has_no_queues:
         raise StoreLayoutError(
             f"{paths.consumequeue_dir(store.root)}: no queue, so that nothing tells which messages no queue has; "
             "run rmq rebuild, or read all with include=log"

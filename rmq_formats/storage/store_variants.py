@@ -69,23 +69,23 @@ class StoreVariants:
     """Detected layouts of a store.
 
     Attributes:
-        places: file or directory that proves each layout.
+        evidence: file or directory that proves each layout.
         has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
         unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
     """
 
-    places: Mapping[Variant, str] = field(default_factory=dict)
+    evidence: Mapping[Variant, str] = field(default_factory=dict)
     batch_topics: frozenset[str] = frozenset()
     has_queue_files: bool = False
     unknown_queue_file: str | None = None
 
     def __contains__(self, variant: Variant) -> bool:
-        return variant in self.places
+        return variant in self.evidence
 
     @property
     def queue_database(self) -> str | None:
         """Directory of the ConsumeQueue in RocksDB; None where there is none."""
-        place = self.places.get(Variant.ROCKSDB_QUEUES)
+        place = self.evidence.get(Variant.ROCKSDB_QUEUES)
         return place if place is None or place.endswith(f"/{_DATABASE_BESIDE}") else place.rpartition("/")[0]
 
     @property
@@ -103,40 +103,40 @@ class StoreVariants:
 def detect_layouts(tree: Tree, root: str) -> StoreVariants:
     """Detect the layouts of a store, ignoring files that cannot be listed or read."""
     top = {entry.name: entry.is_directory for entry in _listed(tree, root)}
-    places: dict[Variant, str] = {}
+    evidence: dict[Variant, str] = {}
     for dledger in dledger_directories(tree, root):
-        places.setdefault(Variant.DLEDGER, dledger)
+        evidence.setdefault(Variant.DLEDGER, dledger)
     unknown = None
     queues = _listed(tree, paths.consumequeue_dir(root))
     names = {entry.name for entry in queues if not entry.is_directory}
     sign = next((name for name in sorted(names) if name == ROCKSDB_SIGN or name.startswith("MANIFEST-")), None)
     if sign is not None:  # the second one, where the first is lost
-        places[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
+        evidence[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
     elif top.get(_DATABASE_BESIDE):
-        places[Variant.ROCKSDB_QUEUES] = f"{root}/{_DATABASE_BESIDE}"
+        evidence[Variant.ROCKSDB_QUEUES] = f"{root}/{_DATABASE_BESIDE}"
     elif names:
         unknown = f"{paths.consumequeue_dir(root)}/{min(names)}"
     topics = [entry.name for entry in queues if entry.is_directory]
     light = next((name for name in topics if name.startswith(LIGHT_QUEUE_PREFIX)), None)
     if light is not None:
-        places[Variant.LIGHT_QUEUES] = f"{paths.consumequeue_dir(root)}/{light}"
+        evidence[Variant.LIGHT_QUEUES] = f"{paths.consumequeue_dir(root)}/{light}"
     batch = {entry.name for entry in _listed(tree, paths.batch_consumequeue_dir(root))}
     if batch:
-        places[Variant.BATCH_QUEUES] = paths.batch_consumequeue_dir(root)
+        evidence[Variant.BATCH_QUEUES] = paths.batch_consumequeue_dir(root)
     if top.get("config"):
-        batch |= _recognise_config(tree, paths.config_dir(root), places)
+        batch |= _recognise_config(tree, paths.config_dir(root), evidence)
     if _listed(tree, f"{root}/compaction/compactionLog"):
-        places[Variant.COMPACTION] = f"{root}/compaction/compactionLog"
+        evidence[Variant.COMPACTION] = f"{root}/compaction/compactionLog"
     for variant, name in (
         (Variant.TIERED, "tiered_index_file"), (Variant.CONTROLLER, "epochFileCheckpoint"),
         (Variant.CONTROLLER, "brokerIdentity"), (Variant.FROM_5_4, "rocksdbstore"),
     ):  # fmt: skip
         if name in top:
-            places.setdefault(variant, f"{root}/{name}")
+            evidence.setdefault(variant, f"{root}/{name}")
     has_files = bool(topics)
-    if Variant.ROCKSDB_QUEUES in places:  # directories stay where a broker has written files before
+    if Variant.ROCKSDB_QUEUES in evidence:  # directories stay where a broker has written files before
         has_files = any(_has_queue_files(tree, f"{paths.consumequeue_dir(root)}/{topic}") for topic in topics)
-    return StoreVariants(places, frozenset(batch), has_files, unknown)
+    return StoreVariants(evidence, frozenset(batch), has_files, unknown)
 
 
 def _has_queue_files(tree: Tree, topic: str) -> bool:
@@ -172,27 +172,27 @@ def _is_segment(entry: Name) -> bool:
     return paths.parse_segment_name(entry.name) is not None
 
 
-def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
+def _recognise_config(tree: Tree, config: str, evidence: dict[Variant, str]) -> set[str]:
     """Add the layouts found in ``config``, and return its topics with a BatchConsumeQueue."""
     names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
     for name in rocksdb_config.DATABASES:
         if names.get(name) and is_rocksdb(tree, f"{config}/{name}"):
-            places.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
+            evidence.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
     if "tieredStoreMetadata.json" in names:
-        places[Variant.TIERED] = f"{config}/tieredStoreMetadata.json"
+        evidence[Variant.TIERED] = f"{config}/tieredStoreMetadata.json"
     if "lmqConsumerOffset.json" in names:
-        places.setdefault(Variant.LIGHT_QUEUES, f"{config}/lmqConsumerOffset.json")
+        evidence.setdefault(Variant.LIGHT_QUEUES, f"{config}/lmqConsumerOffset.json")
     batch: set[str] = set()
     for name in ("topics.json", "topics.json.bak"):
         if names.get(name) is not False:
             continue
         text = _read(tree, f"{config}/{name}").decode("utf-8", "replace")
         if f'"{_TOPIC_OF_5_4}"' in text:
-            places.setdefault(Variant.FROM_5_4, f"{config}/{name}")
+            evidence.setdefault(Variant.FROM_5_4, f"{config}/{name}")
         if "BatchCQ" in text:  # to parse the file of 100,000 topics takes seconds
             batch |= _batch_topics(text)
         if batch:
-            places.setdefault(Variant.BATCH_QUEUES, f"{config}/{name}")
+            evidence.setdefault(Variant.BATCH_QUEUES, f"{config}/{name}")
     return batch
 
 
@@ -256,7 +256,9 @@ def queue_rebuild_refusal(layouts: StoreVariants) -> str | None:
     """Return why the ConsumeQueue files cannot be rebuilt from the CommitLog."""
     if Variant.ROCKSDB_QUEUES in layouts:
         reason = "the ConsumeQueue is in RocksDB"
-        return f"{layouts.places[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
+        return (
+            f"{layouts.evidence[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
+        )
     if layouts.unknown_queue_file is not None:
         return unknown_file_refusal(layouts.unknown_queue_file, "no topic's directory")
     return None
@@ -266,10 +268,10 @@ def queue_write_refusal(layouts: StoreVariants) -> str | None:
     """Return why a sink cannot write the files below ``consumequeue`` from units alone."""
     if Variant.BATCH_QUEUES in layouts:
         what = "batch queues (BatchConsumeQueue), which are made of the CommitLog alone"
-        return f"{layouts.places[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
+        return f"{layouts.evidence[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
     if Variant.ROCKSDB_CONFIG in layouts:
         what = "config in RocksDB, which alone tells which topics have batch queues (BatchConsumeQueue)"
-        return f"{layouts.places[Variant.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
+        return f"{layouts.evidence[Variant.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
     return queue_rebuild_refusal(layouts)
 
 
@@ -277,7 +279,7 @@ def batch_topics_refusal(layouts: StoreVariants, wanted_batch_topics: frozenset[
     """Return why the files below ``consumequeue`` do not serve topics with batch queues."""
     if wanted_batch_topics:
         return (
-            f"{layouts.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
+            f"{layouts.evidence[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
             "(BatchConsumeQueue); leave accessPath to auto, or scan"
         )
     return None
@@ -292,7 +294,7 @@ def queue_files_refusal(layouts: StoreVariants, database: str | None) -> str | N
     if database is None:
         return None
     return (
-        f"{layouts.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
+        f"{layouts.evidence[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
     )
 
 
@@ -311,7 +313,7 @@ def broker_refusal(layouts: StoreVariants, *, light_queues: bool) -> str | None:
     """Return why a broker may not open the store."""
     if Variant.LIGHT_QUEUES in layouts and not light_queues:
         what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
-        return f"{layouts.places[Variant.LIGHT_QUEUES]}: {what}"
+        return f"{layouts.evidence[Variant.LIGHT_QUEUES]}: {what}"
     return write_refusal(layouts, but=(Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES))
 
 
@@ -319,10 +321,12 @@ def write_refusal(layouts: StoreVariants, but: Collection[Variant] = ()) -> str 
     """Return why neither a job nor a broker may add to the store; layouts in ``but`` are no reason."""
     for variant, reason in _NOT_WRITTEN.items():
         if variant in layouts and variant not in but and variant in _BY_BROKER:
-            return f"{layouts.places[variant]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
+            return (
+                f"{layouts.evidence[variant]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
+            )
         if variant in layouts and variant not in but:
             return (
-                f"{layouts.places[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
+                f"{layouts.evidence[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
                 "open it with RocketMQ's own broker"
             )
     return None
@@ -338,8 +342,8 @@ def log_replacement_refusal(layouts: StoreVariants) -> str | None:
     for variant in (Variant.TIERED, Variant.COMPACTION, Variant.CONTROLLER):
         if variant in layouts:
             return (
-                f"{layouts.places[variant]}: {variant}, which speaks of the CommitLog that is to be replaced; write to "
-                "another directory"
+                f"{layouts.evidence[variant]}: {variant} refers to offsets of the CommitLog that is to be "
+                "replaced; write to another directory"
             )
     return write_refusal(layouts)
 
@@ -349,8 +353,8 @@ def truncate_refusal(layouts: StoreVariants) -> str | None:
     if Variant.CONTROLLER not in layouts:
         return None
     return (
-        f"{layouts.places[Variant.CONTROLLER]}: controller mode, whose epochs speak of the part of the CommitLog that "
-        "is to be cut off; let the broker recover the store, or restore it from a replica"
+        f"{layouts.evidence[Variant.CONTROLLER]}: controller mode, whose epochs refer to the part of the "
+        "CommitLog that would be truncated; let the broker recover the store, or restore it from a replica"
     )
 
 

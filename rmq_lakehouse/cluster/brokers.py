@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import ClusterError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages, QueueProgress, queue_key, queue_progress
-from rmq_lakehouse.cluster.sources import ExportLink, QueueSource
+from rmq_lakehouse.cluster.sources import ExportConnection, QueueExportSource
 from rmq_lakehouse.exports import ExportCounts, SourceExports
 from rmq_lakehouse.live import plan
 from rmq_lakehouse.live.options import ClusterQueue
@@ -31,7 +31,7 @@ class ClusterExportOptions:
         follows: whether later rounds export messages that arrived after the first round.
     """
 
-    source: QueueSource
+    source: QueueExportSource
     topics: tuple[str, ...] | None
     excluded_topics: ExcludedTopics | None
     options: Mapping[str, str] = field(repr=False)
@@ -126,7 +126,7 @@ class BrokerQueues:
             raise StoreError(f"no export could be done: broker {failed[0].broker.name} not: {failed[0].error}")
         return self._is_limited and not failed
 
-    def _topics(self, link: ExportLink, selection: ClusterExportOptions | ExportSelection) -> tuple[str, ...]:
+    def _topics(self, link: ExportConnection, selection: ClusterExportOptions | ExportSelection) -> tuple[str, ...]:
         """List the topics of an export, or of all."""
         if selection.topics is not None:
             return selection.topics
@@ -139,7 +139,7 @@ class BrokerQueues:
             raise ClusterError(f"{self._options.source.name}: has no topics to export")
         return topics
 
-    def _find_brokers(self, link: ExportLink, names: Iterable[str]) -> None:
+    def _find_brokers(self, link: ExportConnection, names: Iterable[str]) -> None:
         """Make the exports of new brokers."""
         new_names = sorted(set(names) - self._brokers.keys())
         if not new_names:
@@ -153,7 +153,7 @@ class BrokerQueues:
             broker = BrokerKey(clusters[name], name, table_id)
             self._brokers[name] = BrokerExports(self._make_exports(broker), broker=broker)
 
-    def _plan(self, link: ExportLink, number: int) -> tuple[dict[str, PendingQueueMessages], bool]:
+    def _plan(self, link: ExportConnection, number: int) -> tuple[dict[str, PendingQueueMessages], bool]:
         """Plan the pending messages of each broker for one export, and whether the limit leaves some for later."""
         export = self.parts[0].exports[number]
         topics = self._topics(link, export.selection)
@@ -215,7 +215,7 @@ class BrokerQueues:
 
     def _begins(
         self,
-        link: ExportLink,
+        link: ExportConnection,
         part: BrokerExports,
         queues: Sequence[ClusterQueue],
         bounds: Mapping[ClusterQueue, tuple[int, int]],

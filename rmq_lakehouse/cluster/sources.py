@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from rmq_formats.arrow.batches import pulled_frames
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.errors import ClusterError
-from rmq_lakehouse.live.client import ClusterLink, resolve_access
+from rmq_lakehouse.live.client import ClusterConnection, resolve_access
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterQueue, ClusterReadOptions, read_options
-from rmq_lakehouse.live.plan import Offsets, QueueLink, Span, deleted_offsets_message
+from rmq_lakehouse.live.plan import Offsets, QueueConnection, Span, deleted_offsets_message
 from rmq_lakehouse.raw_files import TaskRows
 
 _MESSAGE_BYTES: Final = 1 << 10  # a guess at the size of a message, for the size of files
@@ -23,7 +23,7 @@ Bounds = Mapping[ClusterQueue, tuple[int, int]]
 Gap = tuple[ClusterQueue, int, int]
 
 
-class ExportLink(QueueLink, Protocol):
+class ExportConnection(QueueConnection, Protocol):
     """Connection to queues that are exported."""
 
     def clusters(self) -> Mapping[str, str]:
@@ -60,7 +60,7 @@ class SpanReader(Protocol):
         ...
 
 
-class QueueSource(Protocol):
+class QueueExportSource(Protocol):
     """Queues that are exported, by offsets."""
 
     @property
@@ -68,7 +68,7 @@ class QueueSource(Protocol):
         """Name of the source in errors."""
         ...
 
-    def link(self) -> AbstractContextManager[ExportLink]:
+    def link(self) -> AbstractContextManager[ExportConnection]:
         """Connect to it."""
         ...
 
@@ -95,14 +95,14 @@ def span_options(spans: Sequence[Span], key: Callable[[ClusterQueue], Any]) -> d
     return {"assign": json.dumps(queues), **offsets}
 
 
-class ClusterQueues(ClusterLink):
+class ClusterQueues(ClusterConnection):
     """Connection to the queues of a running cluster."""
 
     def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:  # noqa: ARG002 # what it has, it has whole
         return ()
 
     def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
-        """See ``ExportLink``; the queues are of one broker, and within a queue physical offsets grow."""
+        """See ``ExportConnection``; the queues are of one broker, and within a queue physical offsets grow."""
         offsets: Offsets = {}
         for queue in bounds:
             low, high = bounds[queue]
@@ -129,7 +129,7 @@ class ClusterQueues(ClusterLink):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSource:
+class ClusterExportSource:
     """The queues of a running cluster.
 
     Attributes:
@@ -140,7 +140,7 @@ class ClusterSource:
     access: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def of(cls, namesrv: str, read: Mapping[str, str]) -> "ClusterSource":
+    def of(cls, namesrv: str, read: Mapping[str, str]) -> "ClusterExportSource":
         """Return the cluster that options of the source ``rmq`` name. Raises OptionError."""
         return cls(namesrv, resolve_access(read_options({**read, "subscribe": "-"})).access)
 
@@ -148,7 +148,7 @@ class ClusterSource:
     def name(self) -> str:
         return f"cluster of the name server {self.namesrv}"
 
-    def link(self) -> AbstractContextManager[ExportLink]:
+    def link(self) -> AbstractContextManager[ExportConnection]:
         return ClusterQueues(self.namesrv, None, self.access)
 
     def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:

@@ -15,7 +15,7 @@ from rmq_lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QU
 from rmq_lakehouse.partitions import check_plain, partition_texts
 from rmq_lakehouse.selection import BrokerKey, ExcludedTopics, ExportSelection, store_identifier
 from rmq_lakehouse.spec import TypedTopic, load_spec
-from rmq_lakehouse.stores import LogBounds
+from rmq_lakehouse.stores import ExportBounds
 from rmq_lakehouse.table_log import TableLog, TableSpec
 from rmq_lakehouse.table_name import in_catalog
 from rmq_offline.job_arguments import is_several, option_name, parse_argument
@@ -93,7 +93,7 @@ class ExportOptions:
     cluster: str | None
     store_id: str | None
     selection: ExportSelection
-    bounds: LogBounds
+    bounds: ExportBounds
     bounded_queues: frozenset[Queue]
     max_messages: int | None
     format: str
@@ -170,7 +170,7 @@ def export_options(
         cluster=arguments.cluster,
         store_id=arguments.store_id,
         selection=_selection(arguments, bounds),
-        bounds=LogBounds(
+        bounds=ExportBounds(
             arguments.ending_physical_offset,
             arguments.fail_on_data_loss == "true",
             None if is_batch else max_bytes,

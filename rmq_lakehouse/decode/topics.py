@@ -8,9 +8,9 @@ import pyarrow as pa
 from rmq_lakehouse.decode import json_body
 from rmq_lakehouse.decode.bodies import BodyDecoder, Decode
 from rmq_lakehouse.decode.columns import column_types
-from rmq_lakehouse.decode.json_schema import json_columns
+from rmq_lakehouse.decode.json_structs import bodies_decoder
 from rmq_lakehouse.decode.mismatch import RESCUE, RESCUED, UNKNOWN_FIELDS
-from rmq_lakehouse.decode.structs import bodies_decoder
+from rmq_lakehouse.decode.spark_ddl import json_columns
 from rmq_lakehouse.decode.times import TimeUnits
 from rmq_lakehouse.spec import TypedTopic, read_spec_file, read_writer_schemas
 

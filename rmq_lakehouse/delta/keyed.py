@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_lakehouse.changes import MergeRows
+from rmq_lakehouse.change_data import MergeRows
 from rmq_lakehouse.delta.commit_hook import CommitGuard, commit_hook
 from rmq_lakehouse.delta.location import DeltaLocation
 from rmq_lakehouse.evolution import column

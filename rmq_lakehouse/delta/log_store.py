@@ -58,7 +58,7 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
     with ExitStack() as stack:
         checks = []
         for table in sorted(set(tables)):
-            if _has_room_for_one(spark, table):
+            if _needs_lease(spark, table):
                 _log.warning(
                     "%s: its log store is safe for one driver at a time: no program but this may write there now", table
                 )
@@ -71,7 +71,7 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
         yield check_lease
 
 
-def _has_room_for_one(spark: SparkSession, table: str) -> bool:
+def _needs_lease(spark: SparkSession, table: str) -> bool:
     """Return whether only a lease keeps two drivers apart; the log store that needs none is put in where it can be."""
     jvm: Any = spark._jvm
     scheme = str(java_class(jvm, "org.apache.hadoop.fs.Path")(table).toUri().getScheme())
@@ -155,7 +155,7 @@ def translate_errors(path: str) -> Iterator[None]:
 
 
 class _Leases:
-    """Lease objects of one table in Hadoop's file system; implements ``Notes`` of ``object_lease``."""
+    """Lease objects of one table in Hadoop's file system; implements ``LeaseObjectStore`` of ``object_lease``."""
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         jvm: Any = spark._jvm

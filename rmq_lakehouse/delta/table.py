@@ -29,7 +29,7 @@ from pyspark.sql.types import DataType, StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.spark.session import check_class, delta_package
-from rmq_lakehouse.changes import MergeRows
+from rmq_lakehouse.change_data import MergeRows
 from rmq_lakehouse.delta import keyed, s3a
 from rmq_lakehouse.delta.columns import (
     exported_columns,
@@ -61,7 +61,7 @@ from rmq_lakehouse.evolution import (
 from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
-from rmq_lakehouse.spark_log import add_missing_columns, check_table_columns, frame_has_rows
+from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, frame_has_rows
 from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
 from rmq_offline.tasks.publish import sync_file_system
 

@@ -163,7 +163,7 @@ class IcebergLocation:
         if self._opened_catalog is None:
             if self.directory is not None:
                 url = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})
-                io = f"{__name__.rpartition('.')[0]}.io.ForcedFileIO"
+                io = f"{__name__.rpartition('.')[0]}.io.FsyncFileIO"
                 with self._creation_lock():
                     self._opened_catalog = SqlCatalog(CATALOG_NAME, uri=url.render_as_string(), **{"py-io-impl": io})
             else:

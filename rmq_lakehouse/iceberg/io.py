@@ -43,22 +43,22 @@ class TableFileSystem:
         return self.io().fs_by_scheme(url.scheme, url.netloc)
 
 
-class ForcedFileIO(PyArrowFileIO):
+class FsyncFileIO(PyArrowFileIO):
     """File IO of pyiceberg that syncs files to disk on close, so that no power cut loses committed files."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        return _ForcedFile(super().new_output(location))
+        return _FsyncFile(super().new_output(location))
 
 
-class _ForcedFile(PyArrowFile):
+class _FsyncFile(PyArrowFile):
     def __init__(self, file: PyArrowFile) -> None:
         super().__init__(file.location, file._path, file._filesystem, file._buffer_size)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        return _ForcedStream(super().create(overwrite), Path(self._path))
+        return _FsyncStream(super().create(overwrite), Path(self._path))
 
 
-class _ForcedStream(OutputStream):
+class _FsyncStream(OutputStream):
     """Stream that syncs its file and the directories above it to disk when it is closed."""
 
     def __init__(self, stream: OutputStream, path: Path) -> None:

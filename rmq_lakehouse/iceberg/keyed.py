@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from rmq_lakehouse.changes import KeyColumn, MergeRows
+from rmq_lakehouse.change_data import KeyColumn, MergeRows
 from rmq_lakehouse.evolution import column
 from rmq_lakehouse.iceberg.rows import FILE, rows_of, write_frame
 from rmq_lakehouse.parquet import Layout, WrittenFile

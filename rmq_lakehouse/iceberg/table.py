@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from rmq_lakehouse.changes import MergeRows
+    from rmq_lakehouse.change_data import MergeRows
     from rmq_lakehouse.iceberg.keyed import MergeResult
     from rmq_lakehouse.iceberg.rewrite import Plan, RewriteResult
 
@@ -185,17 +185,17 @@ class IcebergTableLog(IcebergLog):
             update.update_column(tuple(path), field_type=field.field_type)
 
     def check_columns(self, path: str, schema: "StructType", identity_columns: Sequence[str]) -> None:
-        from rmq_lakehouse.spark_log import check_table_columns  # noqa: PLC0415
+        from rmq_lakehouse.spark_table_columns import check_table_columns  # noqa: PLC0415
 
         check_table_columns(path, self, schema, identity_columns)
 
     def add_missing_columns(self, path: str, schema: "StructType") -> None:
-        from rmq_lakehouse.spark_log import add_missing_columns  # noqa: PLC0415
+        from rmq_lakehouse.spark_table_columns import add_missing_columns  # noqa: PLC0415
 
         add_missing_columns(path, self, schema)
 
     def has_rows(self, version: int, row_range: RowRange) -> bool:
-        from rmq_lakehouse.spark_log import frame_has_rows  # noqa: PLC0415
+        from rmq_lakehouse.spark_table_columns import frame_has_rows  # noqa: PLC0415
 
         return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
 

@@ -50,7 +50,7 @@ def gather_access(access: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-class ClusterLink:
+class ClusterConnection:
     """Consumer connection to a cluster: topics, offsets and pulls; a context manager.
 
     Each method raises ClusterError, in one line, if the cluster does not answer or refuses.

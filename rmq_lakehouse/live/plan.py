@@ -29,8 +29,8 @@ class Span:
     end: int
 
 
-class QueueLink(Protocol):
-    """Link to the queues of a running cluster (``client.ClusterLink``) or of another source with queue offsets."""
+class QueueConnection(Protocol):
+    """Connection to the queues of a running cluster (``client.ClusterConnection``) or of another source."""
 
     def topics(self) -> list[str]:
         """List all topics, sorted."""
@@ -53,7 +53,7 @@ class QueueLink(Protocol):
         ...
 
 
-def chosen_queues(link: QueueLink, options: ClusterReadOptions) -> list[ClusterQueue]:
+def chosen_queues(link: QueueConnection, options: ClusterReadOptions) -> list[ClusterQueue]:
     """List the queues that the options choose, in order. Raises ClusterError."""
     topics: Iterable[str]
     if options.topics is not None:
@@ -86,7 +86,7 @@ def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> Cluste
 
 
 def starting_offsets(
-    link: QueueLink,
+    link: QueueConnection,
     options: ClusterReadOptions,
     queues: list[ClusterQueue],
     bounds: Mapping[ClusterQueue, tuple[int, int]],
@@ -108,7 +108,7 @@ def starting_offsets(
 
 
 def ending_offsets(
-    link: QueueLink,
+    link: QueueConnection,
     options: ClusterReadOptions,
     queues: list[ClusterQueue],
     bounds: Mapping[ClusterQueue, tuple[int, int]],

@@ -14,7 +14,7 @@ from rmq_formats.errors import ClusterError
 from rmq_formats.read.query import Query, parse_tags
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.scan.segment import FrameBatch
-from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.client import ClusterConnection
 from rmq_lakehouse.live.options import ALL_TAGS, ClusterReadOptions
 from rmq_lakehouse.live.plan import Span, deleted_offsets_message
 from rmq_lakehouse.live.source import BROKER_NAME
@@ -37,7 +37,7 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     # Brokers compare hashes of tags and choose offsets by time; what is given out is compared exactly.
     query = Query(tags=parse_tags(options.tags), first_ms=options.first_ms, end_ms=options.end_ms)
     selector = None if query == Query() else RowFilter(query)
-    with ClusterLink(options.namesrv, options.group, options.access) as link:
+    with ClusterConnection(options.namesrv, options.group, options.access) as link:
         batches = record_batches(
             _frames(link, span, options), schema, mode=options.mode, decompress=options.decompress,
             selector=selector, path=f"{span.queue.topic} {span.queue.name}",
@@ -46,7 +46,7 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
             yield _with_broker(batch, columns, span.queue.broker)
 
 
-def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
+def _frames(link: ClusterConnection, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
     # Brokers go on behind messages whose file was just deleted, and say so only now and then (MESSAGE_WAS_REMOVING is
     # answered as "none matches"): without a filter every offset has a message, and one that has not is gone.
     is_whole = options.tags == ALL_TAGS and options.sql is None

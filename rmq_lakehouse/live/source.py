@@ -54,10 +54,10 @@ class ClusterReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the offset ranges; all actions on one ``load()`` see the same messages."""
         from rmq_lakehouse.live import plan  # noqa: PLC0415
-        from rmq_lakehouse.live.client import ClusterLink  # noqa: PLC0415
+        from rmq_lakehouse.live.client import ClusterConnection  # noqa: PLC0415
 
         options = self._options
-        with ClusterLink(options.namesrv, options.group, options.access) as link:
+        with ClusterConnection(options.namesrv, options.group, options.access) as link:
             queues = plan.chosen_queues(link, options)
             bounds = link.bounds(queues)
             begins = plan.starting_offsets(link, options, queues, bounds)

@@ -21,7 +21,7 @@ from rmq_lakehouse.live.source import COLUMNS, SpanPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_lakehouse.live.client import ClusterLink
+    from rmq_lakehouse.live.client import ClusterConnection
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -34,16 +34,16 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         self._options = resolve_access(options)
         self._columns = schemas.check_requested_columns(COLUMNS, schema, options.columns)
-        self._link: ClusterLink | None = None
+        self._link: ClusterConnection | None = None
         self._last: Offsets | None = None  # of Trigger.AvailableNow
 
-    def _cluster(self) -> "ClusterLink":
+    def _cluster(self) -> "ClusterConnection":
         """Connect the driver's side to the cluster; the connection lives as long as the query."""
         if self._link is None:
-            from rmq_lakehouse.live.client import ClusterLink  # noqa: PLC0415
+            from rmq_lakehouse.live.client import ClusterConnection  # noqa: PLC0415
 
             options = self._options
-            self._link = ClusterLink(options.namesrv, options.group, options.access)
+            self._link = ClusterConnection(options.namesrv, options.group, options.access)
         return self._link
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name

@@ -60,7 +60,7 @@ WRITTEN_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": _TEXT, "body": (BinaryType(), *_TEXT), "keys": (*_TEXT, *_STRINGS), "tags": _TEXT, "properties": _MAPS,
     "flag": _NUMBER, "sys_flag": _NUMBER, "queue_id": _NUMBER, "broker_name": _TEXT,
 }  # fmt: skip
-_PLACE: Final = ("topic", "broker_name", "queue_id")
+_TARGET_COLUMNS: Final = ("topic", "broker_name", "queue_id")
 _COMPRESSION: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_MASK  # brokers set the other bits themselves
 _NAME_MARKS: Final = "\x01\x02"  # separators, which end a property's name and its value
 _VALUE_MARKS: Final = "\x02"
@@ -189,12 +189,12 @@ class _RowWriter:
     def _lanes(self, rows: pa.RecordBatch) -> tuple[list[tuple[str, str | None, int | None]], NDArray[np.int64]]:
         """Assign rows to queues: a list of lanes, and int64[rows] into it."""
         columns = []
-        for name, kind in zip(_PLACE, (pa.string(), pa.string(), pa.int32()), strict=True):
+        for name, kind in zip(_TARGET_COLUMNS, (pa.string(), pa.string(), pa.int32()), strict=True):
             has_column = name in rows.schema.names
             columns.append(rows.column(name).cast(kind) if has_column else pa.nulls(rows.num_rows, kind))
         firsts, lanes = distinct_rows(columns, rows.num_rows)
         places: list[tuple[str, str | None, int | None]] = []
-        for row in pa.table(columns, names=_PLACE).take(pa.array(firsts)).to_pylist():
+        for row in pa.table(columns, names=_TARGET_COLUMNS).take(pa.array(firsts)).to_pylist():
             topic = row["topic"] or self.options.topic
             if topic is None:
                 raise OptionError("rmq cannot write a row whose topic is null")

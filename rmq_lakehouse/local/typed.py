@@ -11,7 +11,7 @@ from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import OptionError
 from rmq_lakehouse.decode.bodies import ELEMENT, BodyDecoder
 from rmq_lakehouse.decode.columns import column_types, select_columns
-from rmq_lakehouse.decode.json_schema import UnknownSchemaError
+from rmq_lakehouse.decode.spark_ddl import UnknownSchemaError
 from rmq_lakehouse.decode.topics import build_decoder, schema_columns
 from rmq_lakehouse.delta.features import demanding_property
 from rmq_lakehouse.exactly_once import ExactlyOnceTable

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
+from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.segments import canonical_path
 from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, refuse_open_log, store_lock
-from rmq_offline.convert.layouts import Converted, Source, convert_to_classic, convert_to_rocksdb
+from rmq_offline.convert.conversions import Converted, Source, convert_to_classic, convert_to_rocksdb
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.tasks.runner import Runner
-from rmq_offline.verify.delay_levels import told_delay_levels
+from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
 
@@ -80,13 +80,17 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
     segments = readable_segments(files)
     sizes = resolve_sizes(files, segments, options, FindingList())
     if options.delay_levels_ms is None:
-        levels_ms = told_delay_levels(files, segments, sizes.delay_levels_ms)
+        levels_ms = infer_delay_levels(files, segments, sizes.delay_levels_ms)
         sizes = replace(sizes, delay_levels_ms=levels_ms)
     source = Source(open_store(files.root), sizes)  # read under the lock
     is_locked = files.storage.is_local and Path(paths.lock_file(files.root)).exists()
     if files.storage.is_local and not is_locked:  # the lock's file may have been deleted under a running broker
         refuse_open_log(files.root)
-    with told_as_store_errors(out), store_lock(files.root) if is_locked else nullcontext(), _new_store(target) as work:
+    with (
+        os_errors_as_store_errors(out),
+        store_lock(files.root) if is_locked else nullcontext(),
+        _new_store(target) as work,
+    ):
         done = convert(source, work, runner)
     return ConvertReport(store, out, to, round(time.perf_counter() - begin, 3), done)
 

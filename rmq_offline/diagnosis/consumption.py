@@ -13,7 +13,7 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import dispatched_end
+from rmq_formats.read.variants.queue_choice import dispatched_end_of_files
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.diagnosis.answers import Answer, Question
@@ -62,8 +62,8 @@ def _unknown_end_answers(root: str, positions: Sequence[Position]) -> Iterator[A
     for question in (Question.MESSAGES, Question.LAG):
         yield Answer(
             question,
-            f"{first.claim.owner} is at {first.claim.queue_offset} of {first.claim.topic}/{first.claim.queue_id}, "
-            f"which goes from {first.min_offset} to {first.max_offset}{more}",
+            f"{first.committed.owner} is at {first.committed.queue_offset} of {first.committed.topic}/"
+            f"{first.committed.queue_id}, which goes from {first.min_offset} to {first.max_offset}{more}",
             "log and queue differ: a repair may bring messages back and give the queue other ends; leave the offset "
             "until then",
             f"rmq repair {quote(root)} --plan",
@@ -75,41 +75,43 @@ def _position_answers(root: str, positions: tuple[Position, ...]) -> Iterator[An
     groups: dict[tuple[str, State], list[Position]] = {}
     for position in positions:
         if position.state is not State.INSIDE:
-            groups.setdefault((position.claim.owner, position.state), []).append(position)
+            groups.setdefault((position.committed.owner, position.state), []).append(position)
     for (owner, state), group_positions in groups.items():
         first = group_positions[0]
-        place = f"{first.claim.topic}/{first.claim.queue_id}"
+        place = f"{first.committed.topic}/{first.committed.queue_id}"
         more = f", and so in {len(group_positions) - 1} more queues" if len(group_positions) > 1 else ""
-        option = f"--group {quote(first.claim.group or '')}"
-        if first.claim.group is None:
-            option = f"--delay-level {first.claim.queue_id + 1}"
+        option = f"--group {quote(first.committed.group or '')}"
+        if first.committed.group is None:
+            option = f"--delay-level {first.committed.queue_id + 1}"
         command = f"rmq offsets {quote(root)} clamp {option}"
         if state is State.BELOW:
-            expired = sum(position.min_offset - position.claim.queue_offset for position in group_positions)
+            expired = sum(position.min_offset - position.committed.queue_offset for position in group_positions)
             yield Answer(
                 Question.MESSAGES,
-                f"{owner} is at {first.claim.queue_offset} of {place}, which begins at {first.min_offset}{more}",
+                f"{owner} is at {first.committed.queue_offset} of {place}, which begins at {first.min_offset}{more}",
                 f"{expired} messages have expired before the group read them; it goes on at the queue's begin",
                 command,
                 False,
             )
             continue
         if state is State.NEGATIVE:
-            observation = f"{owner} has the offset {first.claim.queue_offset} in {place}{more}"
+            observation = f"{owner} has the offset {first.committed.queue_offset} in {place}{more}"
             reason = (
                 "no queue has such an offset; a broker takes it for none, and the group begins where it is set to begin"
             )
         elif first.max_offset == 0:
             observation = (
-                f"{owner} is at {first.claim.queue_offset} of {place}, which has no files and no messages{more}"
+                f"{owner} is at {first.committed.queue_offset} of {place}, which has no files and no messages{more}"
             )
             reason = (
                 "the broker's own queue is gone; it begins anew at 0"
-                if is_broker_topic(first.claim.topic)
+                if is_broker_topic(first.committed.topic)
                 else "the queue was deleted or lost, and begins anew at 0: the group gets none of its next messages"
             )
         else:
-            observation = f"{owner} is at {first.claim.queue_offset} of {place}, which ends at {first.max_offset}{more}"
+            observation = (
+                f"{owner} is at {first.committed.queue_offset} of {place}, which ends at {first.max_offset}{more}"
+            )
             reason = (
                 "the queue was cut, lost or made again, and the offset is of the former one: the lag is "
                 f"{first.lag}, and the next {-first.lag} messages are passed over"
@@ -127,18 +129,18 @@ def _idle_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer
     more = f", and so of {len(idle) - 1} more queues" if len(idle) > 1 else ""
     yield Answer(
         Question.MESSAGES,
-        f"all messages of {first.claim.topic}/{first.claim.queue_id} have expired{more}; the queue ends at "
+        f"all messages of {first.committed.topic}/{first.committed.queue_id} have expired{more}; the queue ends at "
         f"{first.max_offset}",
         "the topic is idle: its next message gets the queue's end as its offset, and a group that is there gets it; "
         "never delete the queue's directory",
-        f"rmq offsets {quote(root)} --topic {quote(first.claim.topic)}",
+        f"rmq offsets {quote(root)} --topic {quote(first.committed.topic)}",
         False,
     )
 
 
 def _dead_letter_answers(root: str, positions: tuple[Position, ...]) -> Iterator[Answer]:
     directory = paths.consumequeue_dir(root)
-    for group in sorted({position.claim.group for position in positions if position.claim.group is not None}):
+    for group in sorted({position.committed.group for position in positions if position.committed.group is not None}):
         topic = f"{DLQ_PREFIX}{group}"
         if paths.is_safe_topic(topic) and Path(directory, topic).is_dir():
             yield Answer(
@@ -184,7 +186,7 @@ def _dispatch_answers(store: StoreFiles) -> Iterator[Answer]:
     if any(segment.head_bytes for segment in segments):
         return
     _, log_end = log_bounds(store.storage, segments)
-    queue_end = dispatched_end(store, log_end)
+    queue_end = dispatched_end_of_files(store, log_end)
     if queue_end < log_end and not store.storage.exists(paths.abort_file(store.root)):
         yield Answer(
             Question.MESSAGES,

@@ -13,7 +13,7 @@ from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
 from rmq_formats.read.dirty import read_checkpoint
 from rmq_formats.read.ranges import log_bounds
-from rmq_formats.read.variants.queue_choice import dispatched_end
+from rmq_formats.read.variants.queue_choice import dispatched_end_of_files
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
@@ -69,7 +69,7 @@ def estimate_start(
 
 
 def _normal_begin(store: StoreFiles, segments: Sequence[Segment], log_end: int) -> tuple[int, str]:
-    queue_end = dispatched_end(store, log_end)
+    queue_end = dispatched_end_of_files(store, log_end)
     first = max((number for number, segment in enumerate(segments) if segment.start_offset <= queue_end), default=0)
     if not queue_end:
         return 0, "the last shutdown was clean, and no queue names a message: from the first file"

@@ -21,7 +21,7 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.store import Store, Time
 from rmq_offline.offsets.positions import Position, read_positions
-from rmq_offline.verify.checkpoint_and_config import Claim, parse_consumer_claims, parse_delay_claims
+from rmq_offline.verify.checkpoint_and_config import CommittedOffset, parse_consumer_offsets, parse_delay_offsets
 
 DELAY_OFFSETS: Final = "delayOffset.json"
 QUARANTINE: Final = "quarantine"
@@ -41,21 +41,23 @@ class OffsetsDocument:
 
     name: str | None
     content: dict[str, Any]
-    claims: tuple[Claim, ...]
+    committed_offsets: tuple[CommittedOffset, ...]
 
-    def with_offsets(self, claims: Iterable[Claim]) -> bytes:
+    def with_offsets(self, committed_offsets: Iterable[CommittedOffset]) -> bytes:
         """Encode the file with other offsets; what else is in it stays."""
         content: dict[str, Any] = json.loads(json.dumps(self.content))
-        for claim in claims:
-            if claim.group is None:
-                content.setdefault(OFFSETS.table, {})[str(claim.queue_id + 1)] = claim.queue_offset
+        for committed in committed_offsets:
+            if committed.group is None:
+                content.setdefault(OFFSETS.table, {})[str(committed.queue_id + 1)] = committed.queue_offset
                 continue
-            key = f"{claim.topic}@{claim.group}"
+            key = f"{committed.topic}@{committed.group}"
             light = content.get(LIGHT_TABLE)
-            if isinstance(light, dict) and (key in light or claim.group.startswith(LIGHT_QUEUE_PREFIX)):
-                light[key] = claim.queue_offset
+            if isinstance(light, dict) and (key in light or committed.group.startswith(LIGHT_QUEUE_PREFIX)):
+                light[key] = committed.queue_offset
             else:
-                content.setdefault(OFFSETS.table, {}).setdefault(key, {})[str(claim.queue_id)] = claim.queue_offset
+                content.setdefault(OFFSETS.table, {}).setdefault(key, {})[str(committed.queue_id)] = (
+                    committed.queue_offset
+                )
         return json.dumps(content, indent=1).encode()
 
 
@@ -69,18 +71,18 @@ def read_documents(store: StoreFiles) -> list[OffsetsDocument]:
     """
     documents = []
     if Variant.ROCKSDB_CONFIG in store.layouts:
-        claims = [
-            Claim(topic, queue_id, offset, group)
+        committed_offsets = [
+            CommittedOffset(topic, queue_id, offset, group)
             for (topic, group), queues in stored_offsets(store).items()
             for queue_id, offset in queues.items()
         ]
-        documents.append(OffsetsDocument(None, {}, tuple(claims)))
+        documents.append(OffsetsDocument(None, {}, tuple(committed_offsets)))
     else:
         name = offsets_file(store)
         content, text = read_config(store, name, _parse_consumer_offsets) or ({}, "{}")
-        documents.append(OffsetsDocument(name, content, tuple(parse_consumer_claims(text))))
+        documents.append(OffsetsDocument(name, content, tuple(parse_consumer_offsets(text))))
     content, text = read_config(store, DELAY_OFFSETS, _parse_delay_offsets) or ({}, "{}")
-    documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_claims(text))))
+    documents.append(OffsetsDocument(DELAY_OFFSETS, content, tuple(parse_delay_offsets(text))))
     return documents
 
 
@@ -115,14 +117,14 @@ class Selection:
     queue_id: int | None = None
     delay_level: int | None = None
 
-    def includes(self, claim: Claim) -> bool:
+    def includes(self, committed: CommittedOffset) -> bool:
         """Return whether an offset is one of those."""
         if self.delay_level is not None:
-            return claim.group is None and claim.queue_id == self.delay_level - 1
+            return committed.group is None and committed.queue_id == self.delay_level - 1
         return (
-            self.group in {None, claim.group}
-            and self.topic in {None, claim.topic}
-            and self.queue_id in {None, claim.queue_id}
+            self.group in {None, committed.group}
+            and self.topic in {None, committed.topic}
+            and self.queue_id in {None, committed.queue_id}
         )
 
 
@@ -137,7 +139,9 @@ class OffsetChange:
     def skipped(self) -> int:
         """Stored messages that the group will not get; negative: messages that it gets again."""
         least, end = self.position.min_offset, self.position.max_offset
-        before, after = (min(max(offset, least), end) for offset in (self.position.claim.queue_offset, self.new_offset))
+        before, after = (
+            min(max(offset, least), end) for offset in (self.position.committed.queue_offset, self.new_offset)
+        )
         return after - before
 
 
@@ -199,14 +203,16 @@ def _plan(root: str, selection: Selection, new_offset: NewOffset | None) -> tupl
     store.require_readable()
     refuse_no_store(store.storage, store.root)
     documents = read_documents(store)
-    claims = [claim for document in documents for claim in document.claims if selection.includes(claim)]
-    if not claims and selection != Selection():
+    committed_offsets = [
+        committed for document in documents for committed in document.committed_offsets if selection.includes(committed)
+    ]
+    if not committed_offsets and selection != Selection():
         raise OptionError(f"{root}: no committed offset of that group, topic, queue or delay level")
-    positions = read_positions(store, claims)
+    positions = read_positions(store, committed_offsets)
     if new_offset is None:
         return OffsetsPlan(root, tuple(positions)), documents
     changes = (OffsetChange(position, new_offset(position)) for position in positions)
-    changed = tuple(change for change in changes if change.new_offset != change.position.claim.queue_offset)
+    changed = tuple(change for change in changes if change.new_offset != change.position.committed.queue_offset)
     return OffsetsPlan(root, tuple(positions), changed), documents
 
 
@@ -215,19 +221,19 @@ def _changed_files(
 ) -> Iterator[tuple[str, bytes]]:
     """Encode the files that change, by their names."""
     for document in documents:
-        claims = [
-            replace(change.position.claim, queue_offset=change.new_offset)
+        committed_offsets = [
+            replace(change.position.committed, queue_offset=change.new_offset)
             for change in changes
-            if change.position.claim in document.claims
+            if change.position.committed in document.committed_offsets
         ]
-        if claims and document.name is None:
+        if committed_offsets and document.name is None:
             raise StoreLayoutError(
                 f"{config_path(root, document)}: the offsets are in RocksDB, which rmq offsets does not write. "
                 "Convert the store (rmq convert --to classic), or reset the group at the running broker "
                 "(mqadmin resetOffsetByTime)."
             )
-        if claims and document.name is not None:
-            yield document.name, document.with_offsets(claims)
+        if committed_offsets and document.name is not None:
+            yield document.name, document.with_offsets(committed_offsets)
 
 
 def _write(root: str, files: Sequence[tuple[str, bytes]]) -> str:
@@ -269,7 +275,7 @@ def offset_inside(offset: int) -> NewOffset:
     def new_offset(position: Position) -> int:
         if not position.min_offset <= offset <= position.max_offset:
             raise OptionError(
-                f"--offset {offset}: {position.claim.topic}/{position.claim.queue_id} has the offsets "
+                f"--offset {offset}: {position.committed.topic}/{position.committed.queue_id} has the offsets "
                 f"{position.min_offset} to {position.max_offset}"
             )
         return offset
@@ -279,7 +285,7 @@ def offset_inside(offset: int) -> NewOffset:
 
 def clamped_offset(position: Position) -> int:
     """Return the offset of a queue that is nearest to a committed one."""
-    return min(max(position.claim.queue_offset, position.min_offset), position.max_offset)
+    return min(max(position.committed.queue_offset, position.min_offset), position.max_offset)
 
 
 def offset_at_time(root: str, time: Time) -> NewOffset:
@@ -287,12 +293,14 @@ def offset_at_time(root: str, time: Time) -> NewOffset:
     store = Store(root)
 
     def new_offset(position: Position) -> int:
-        claim = position.claim
-        if claim.topic.startswith(LIGHT_QUEUE_PREFIX):  # its messages have the offsets of the queue they were sent to
-            raise OptionError(f"--time: {claim.topic} is a light queue (LMQ), which is not searched by time")
+        committed = position.committed
+        if committed.topic.startswith(
+            LIGHT_QUEUE_PREFIX
+        ):  # its messages have the offsets of the queue they were sent to
+            raise OptionError(f"--time: {committed.topic} is a light queue (LMQ), which is not searched by time")
         if position.min_offset == position.max_offset:
             return position.max_offset
-        messages = store.query(topic=claim.topic, queue_id=claim.queue_id, time=time)
+        messages = store.query(topic=committed.topic, queue_id=committed.queue_id, time=time)
         return messages[0].queue_offset if messages else position.max_offset
 
     return new_offset

@@ -9,7 +9,7 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.lag import GroupQueue, LagTask, read_lag
 from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.verify.checkpoint_and_config import Claim
+from rmq_offline.verify.checkpoint_and_config import CommittedOffset
 
 
 class State(StrEnum):
@@ -30,31 +30,31 @@ class Position:
         max_offset: one past its last message; both are 0 for a queue that is not there.
     """
 
-    claim: Claim
+    committed: CommittedOffset
     min_offset: int
     max_offset: int
 
     @property
     def queue(self) -> tuple[str, int]:
         """Topic and number of the queue."""
-        return self.claim.topic, self.claim.queue_id
+        return self.committed.topic, self.committed.queue_id
 
     @property
     def lag(self) -> int:
         """Messages that wait for the group, those included that have expired; negative where it is beyond the end."""
-        return self.max_offset - self.claim.queue_offset
+        return self.max_offset - self.committed.queue_offset
 
     @property
     def state(self) -> State:
         """Return the position of the offset relative to the queue."""
-        if self.claim.queue_offset < 0:
+        if self.committed.queue_offset < 0:
             return State.NEGATIVE
-        if self.claim.queue_offset > self.max_offset:
+        if self.committed.queue_offset > self.max_offset:
             return State.BEYOND
-        return State.BELOW if self.claim.queue_offset < self.min_offset else State.INSIDE
+        return State.BELOW if self.committed.queue_offset < self.min_offset else State.INSIDE
 
 
-def read_positions(store: StoreFiles, claims: Sequence[Claim]) -> list[Position]:
+def read_positions(store: StoreFiles, committed_offsets: Sequence[CommittedOffset]) -> list[Position]:
     """Look the queues of committed offsets up; sorted by group, topic and queue, delay levels last.
 
     Raises:
@@ -62,7 +62,7 @@ def read_positions(store: StoreFiles, claims: Sequence[Claim]) -> list[Position]
         StoreError: the queues are in a RocksDB that cannot be read.
         FormatError: it is damaged.
     """
-    by_queue = {(claim.topic, claim.queue_id): claim for claim in claims}
+    by_queue = {(committed.topic, committed.queue_id): committed for committed in committed_offsets}
     rows = tuple(GroupQueue(topic, queue_id, "", None) for topic, queue_id in sorted(by_queue))
     if not rows:
         return []
@@ -75,5 +75,8 @@ def read_positions(store: StoreFiles, claims: Sequence[Claim]) -> list[Position]
             rows, lag.column("min_offset").to_pylist(), lag.column("max_offset").to_pylist(), strict=True
         )
     }
-    ordered = sorted(claims, key=lambda claim: (claim.group is None, claim.group or "", claim.topic, claim.queue_id))
-    return [Position(claim, *ends[claim.topic, claim.queue_id]) for claim in ordered]
+    ordered = sorted(
+        committed_offsets,
+        key=lambda committed: (committed.group is None, committed.group or "", committed.topic, committed.queue_id),
+    )
+    return [Position(committed, *ends[committed.topic, committed.queue_id]) for committed in ordered]

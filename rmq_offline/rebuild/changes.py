@@ -19,7 +19,7 @@ from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.rebuild.queue_views import (
     FileStates,
-    QueueName,
+    QueueIdentity,
     QueueTree,
     QueueView,
     RecordHeads,
@@ -30,9 +30,9 @@ from rmq_offline.rebuild.queue_views import (
 from rmq_offline.verify.checkpoint_and_config import (
     CONSUMER_OFFSETS,
     LIGHT_CONSUMER_OFFSETS,
-    Claim,
-    parse_consumer_claims,
-    parse_delay_claims,
+    CommittedOffset,
+    parse_consumer_offsets,
+    parse_delay_offsets,
 )
 from rmq_offline.verify.config_files import read_config_texts
 from rmq_offline.verify.findings import FindingList
@@ -197,12 +197,12 @@ class Compared:
     directories: Collection[str]
     queues: Collection[tuple[str, int]] | None = None
 
-    def __contains__(self, name: QueueName) -> bool:
+    def __contains__(self, name: QueueIdentity) -> bool:
         directory = "batchconsumequeue" if name.is_batch else "consumequeue"
         return directory in self.directories and (self.queues is None or (name.topic, name.queue_id) in self.queues)
 
 
-SameQueue = tuple[QueueName, FileStates, FileStates]  # with the states of its files before and after
+SameQueue = tuple[QueueIdentity, FileStates, FileStates]  # with the states of its files before and after
 
 
 def find_changes(
@@ -251,13 +251,13 @@ def find_changes(
             queue_changes += [] if change is None else [change]
     changes = tuple(change for change, _, _ in queue_changes)
     sides = {(change.topic, change.queue_id): (old, new) for change, old, new in queue_changes}
-    return QueueChanges(changes, tuple(_groups_outside(stored_claims(store) if sides else (), sides)))
+    return QueueChanges(changes, tuple(_groups_outside(read_committed_offsets(store) if sides else (), sides)))
 
 
 Change = tuple[QueueChange, QueueView | None, QueueView | None]
 
 
-def _is_same(name: QueueName, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
+def _is_same(name: QueueIdentity, before: QueueTree, after: QueueTree, same_queues: set[SameQueue]) -> bool:
     """Compare the bytes of a queue's files, unless these very files were found to be the same."""
     states = name, before.file_states(name), after.file_states(name)
     if states not in same_queues:
@@ -268,7 +268,7 @@ def _is_same(name: QueueName, before: QueueTree, after: QueueTree, same_queues: 
 
 
 def _compare(
-    name: QueueName, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
+    name: QueueIdentity, before: QueueTree, after: QueueTree, heads: RecordHeads, placeholder_end: int
 ) -> Change | None:
     """Compare a queue of two trees, whose second will get placeholders; None if they are alike."""
     old, new = (view(name, tree.units(name), heads) for tree in (before, after))
@@ -277,7 +277,7 @@ def _compare(
     return None if change is None else (change, old, new)
 
 
-def compare_views(name: QueueName, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
+def compare_views(name: QueueIdentity, old: QueueView | None, new: QueueView | None) -> QueueChange | None:
     """Compare two views of a queue; None where consumers get the same."""
     none = np.empty(0, dtype=np.int64)
     (old_at, old_offsets, old_counts), (new_at, new_offsets, new_counts) = (
@@ -317,30 +317,31 @@ def _moved(old_at: _Longs, old_offsets: _Longs, new_at: _Longs, new_offsets: _Lo
     return int((~np.isin(old, new)).sum())
 
 
-def stored_claims(store: StoreFiles) -> list[Claim]:
+def read_committed_offsets(store: StoreFiles) -> list[CommittedOffset]:
     """Read the offsets of consumer groups and of the delayed delivery; files that cannot be read have none."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
     stored = read_rocksdb_config(store, FindingList())
-    claims = [
-        claim
+    committed_offsets = [
+        committed
         for name in (CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS)
-        for claim in parse_consumer_claims(texts.get(name, "{}"))
+        for committed in parse_consumer_offsets(texts.get(name, "{}"))
     ]
-    if stored.claims is not None:
-        claims = list(stored.claims)
-    return claims + list(parse_delay_claims(texts.get("delayOffset.json", "{}")))
+    if stored.committed_offsets is not None:
+        committed_offsets = list(stored.committed_offsets)
+    return committed_offsets + list(parse_delay_offsets(texts.get("delayOffset.json", "{}")))
 
 
 def _groups_outside(
-    claims: Iterable[Claim], sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]]
+    committed_offsets: Iterable[CommittedOffset],
+    sides: dict[tuple[str, int], tuple[QueueView | None, QueueView | None]],
 ) -> Iterator[GroupChange]:
     """List the groups whose offsets stand outside of a changed queue after, and did not before."""
-    for claim in claims:
-        old, new = sides.get((claim.topic, claim.queue_id), (None, None))
-        if old is None or not old.least <= claim.queue_offset <= old.largest:
+    for committed in committed_offsets:
+        old, new = sides.get((committed.topic, committed.queue_id), (None, None))
+        if old is None or not old.least <= committed.queue_offset <= old.largest:
             continue
-        if new is None or not new.least <= claim.queue_offset <= new.largest:
+        if new is None or not new.least <= committed.queue_offset <= new.largest:
             yield GroupChange(
-                claim.group, claim.topic, claim.queue_id, claim.queue_offset,
+                committed.group, committed.topic, committed.queue_id, committed.queue_offset,
                 None if new is None else new.least, None if new is None else new.largest,
             )  # fmt: skip

@@ -16,7 +16,7 @@ from rmq_formats.errors import (
     NotAcceptedError,
     StoreError,
     StoreLayoutError,
-    told_as_store_errors,
+    os_errors_as_store_errors,
     without_secrets,
 )
 from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics, stored_topics
@@ -28,25 +28,25 @@ from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild import tasks
+from rmq_offline.rebuild.existing_database import (
+    existing_database_path,
+    open_existing_database,
+    with_existing_light_queues,
+    write_existing_database_path,
+)
+from rmq_offline.rebuild.existing_queues import list_existing_queues, write_existing_queues
 from rmq_offline.rebuild.log_facts import write_log_facts
 from rmq_offline.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_offline.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there
 from rmq_offline.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_offline.rebuild.report import RebuildReport
-from rmq_offline.rebuild.standing_database import (
-    opened_witness,
-    standing_database,
-    with_standing_light_queues,
-    write_standing_database,
-)
-from rmq_offline.rebuild.standing_queues import list_standing, write_standing
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_offline.tasks import waves
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.known_files import refuse_unknown
-from rmq_offline.tasks.origin import Leftover, boot_id, foreign_reason, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, boot_id, foreign_reason, sealed
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends, require_readable_ends
-from rmq_offline.tasks.together import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.workspace import LocalArea, WorkArea, temporary_area, work_area
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding
@@ -76,7 +76,7 @@ def rebuild_store(
     options: RebuildOptions,
     runner: Runner,
     on_progress: OnProgress | None = None,
-    leftover: Leftover = Leftover.REFUSE,
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     terms: Terms = NO_TERMS,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
@@ -107,7 +107,7 @@ def rebuild_steps(
     options: RebuildOptions,
     parallelism: int,
     on_progress: OnProgress | None = None,
-    leftover: Leftover = Leftover.REFUSE,
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     terms: Terms = NO_TERMS,
 ) -> JobSteps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
@@ -140,8 +140,8 @@ def rebuild_steps(
     area = temporary_area("rmq-rebuild", terms.work) if terms.is_plan else work_area(out if out is not None else store)
     publication = Publication(files, segments, area, terms, is_in_place=terms.is_plan or area.is_at(files.root))
     with ExitStack() as stack:
-        stack.enter_context(told_as_store_errors(area.target))
-        still_alone = stack.enter_context(lock_if_there(files.root, terms) if terms.is_plan else area.lock(files.root))
+        stack.enter_context(os_errors_as_store_errors(area.target))
+        check_lease = stack.enter_context(lock_if_there(files.root, terms) if terms.is_plan else area.lock(files.root))
         if terms.is_plan:
             stack.callback(area.remove)
         else:
@@ -151,10 +151,10 @@ def rebuild_steps(
         ends = require_readable_ends((yield from find_ends(files.storage, segments)))
         splits = plan_splits(files.storage, segments, min_splits=parallelism, ends=ends)
         _prepare(area, segments, splits, options, leftover)
-        standing = yield from list_standing(files, options, waves.partition_count(splits))
+        standing = yield from list_existing_queues(files, options, waves.partition_count(splits))
         partitions = waves.partition_count(splits) if standing is None else len(standing)
-        former = standing_database(files, options)
-        options = with_standing_light_queues(options, () if standing is None else standing.topics, former)
+        former = existing_database_path(files, options)
+        options = with_existing_light_queues(options, () if standing is None else standing.topics, former)
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, partitions, on_progress)
         options = _with_batch_topics(scans, files, options)
@@ -166,15 +166,15 @@ def rebuild_steps(
         if options.consumequeue and not area.exists(_WRITTEN):
             overwritten = terms.repair.lost if terms.repair is not None and not terms.is_plan else ()
             write_log_facts(area, splits, scans, overwritten)
-            write_standing(area, files, store, standing)
-            write_standing_database(area, former)
+            write_existing_queues(area, files, store, standing)
+            write_existing_database_path(area, former)
         written = yield from _write(scans, len(splits), partitions, options, area, on_progress)
         _note_written(area, written)
         if options.queue_database:
-            with opened_witness(former) as witness:
+            with open_existing_database(former) as witness:
                 make_queue_database(Path(area.path("")), segments, frozen_end(files.storage, segments), witness)
         clock.mark("write")
-        still_alone()
+        check_lease()
         outcome = yield from publication.publish(directories, None if options.queue_database else options.queues)
         clock.mark("publish")
     return _report(
@@ -203,10 +203,10 @@ def _with_batch_topics(scans: Sequence[ScanResult], store: StoreFiles, options: 
     if not options.consumequeue:
         return options
     batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
-    untold = batch if not options.batch_topics and stored_topics(store) is None else frozenset()
+    unlisted_topics = batch if not options.batch_topics and stored_topics(store) is None else frozenset()
     if not lists_all_topics(store):
-        untold |= batch - options.batch_topics
-    store_variants.refuse(store_variants.records_refusal(store.root, (), sorted(untold)))
+        unlisted_topics |= batch - options.batch_topics
+    store_variants.refuse(store_variants.records_refusal(store.root, (), sorted(unlisted_topics)))
     return replace(options, batch_topics=options.batch_topics | batch)
 
 
@@ -247,7 +247,11 @@ def _refuse_layouts(store: StoreFiles, options: RebuildOptions) -> None:
 
 
 def _prepare(
-    area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split], options: RebuildOptions, leftover: Leftover
+    area: WorkArea,
+    segments: Sequence[Segment],
+    splits: Sequence[Split],
+    options: RebuildOptions,
+    leftover: LeftoverPolicy,
 ) -> None:
     """Create the work directory, or reuse the directory of a killed run of the same rebuild and user."""
     settings = asdict(options)
@@ -264,13 +268,13 @@ def _prepare(
     boot = boot_id() if isinstance(area, LocalArea) else ""
     notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
     plan = {"log": log.hexdigest(), "options": settings, "boot": boot, "notes": notes}
-    if leftover is not Leftover.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
+    if leftover is not LeftoverPolicy.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
         return
     area.clear(_directories(options))
     waves.write_text(area, "plan.json", json.dumps(sealed(plan, area.target)))
 
 
-def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: Leftover) -> bool:
+def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: LeftoverPolicy) -> bool:
     """Return whether a run of this user, or one that the operator resumes, has left the same plan."""
     try:
         if not area.exists("plan.json"):
@@ -279,7 +283,7 @@ def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: Leftover) ->
         is_same = isinstance(note, dict) and all(note.get(name) == value for name, value in _as_read(plan).items())
     except (ValueError, StoreError, RecursionError):
         return False
-    return is_same and (leftover is Leftover.RESUME or foreign_reason(note, area.target) is None)
+    return is_same and (leftover is LeftoverPolicy.RESUME or foreign_reason(note, area.target) is None)
 
 
 def _as_read(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,9 +309,9 @@ def _scan(
 ) -> JobSteps[list[ScanResult]]:
     total = sum(split.size_bytes for split in splits)
     sizes = {split.number: split.size_bytes for split in splits}
-    tell = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
+    on_split_done = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
     task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
-    results: list[ScanResult] = yield TaskBatch(task, splits, tell)
+    results: list[ScanResult] = yield TaskBatch(task, splits, on_split_done)
     return waves.rescan_misaligned_splits(splits, results, lambda split, begin: task(split, begin=begin))
 
 

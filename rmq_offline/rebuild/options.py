@@ -23,7 +23,7 @@ from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.verify.delay_levels import told_delay_levels
+from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import FindingList
 from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
 
@@ -109,7 +109,7 @@ def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
         tags_from, reason = find_index_tags(files)
     resolved = resolve_sizes(files, segments, replace(sizes, tags_from=tags_from), FindingList())
     if sizes.delay_levels_ms is None:
-        levels = told_delay_levels(files, segments, resolved.delay_levels_ms)
+        levels = infer_delay_levels(files, segments, resolved.delay_levels_ms)
         resolved = replace(resolved, delay_levels_ms=levels)
     return resolved, reason
 

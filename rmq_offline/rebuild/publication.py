@@ -22,9 +22,9 @@ from rmq_formats.storage.segments import Segment
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.changes import Compared, QueueChanges, SameQueue, find_changes
-from rmq_offline.tasks.former_files import FormerFiles, allocated_bytes, bring_back_command
-from rmq_offline.tasks.origin import Leftover
-from rmq_offline.tasks.together import JobSteps
+from rmq_offline.tasks.job_steps import JobSteps
+from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.quarantine import FormerFiles, allocated_bytes, bring_back_command
 from rmq_offline.tasks.workspace import LocalArea, WorkArea
 
 _OF_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
@@ -149,7 +149,7 @@ class Publication:
     def _retain(self) -> Callable[[Path], None] | None:
         return None if self._former is None else self._former.retain
 
-    def finish_interrupted(self, leftover: Leftover) -> JobSteps[None]:
+    def finish_interrupted(self, leftover: LeftoverPolicy) -> JobSteps[None]:
         """Complete a publication that was interrupted; see ``rebuild_store``."""
         if isinstance(self._area, LocalArea):
             self._area.finish_publishing(leftover, self._retain)

@@ -34,7 +34,7 @@ from rmq_formats.storage.rocksdb import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
 from rmq_formats.storage.store_lock import is_locked
 from rmq_formats.storage.store_variants import is_rocksdb
-from rmq_offline.rebuild.standing_database import Units, expired_units, list_database_queues
+from rmq_offline.rebuild.existing_database import Units, expired_units, list_database_queues
 
 _FILES: Final = "queue-files"  # of the work area: what the database is made of
 _DATABASE: Final = "database"

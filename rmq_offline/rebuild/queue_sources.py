@@ -23,9 +23,9 @@ from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.derived_images import Placement, Rows
 from rmq_offline.rebuild import log_facts
+from rmq_offline.rebuild.existing_database import open_existing_database, place_by_database, read_existing_database_path
+from rmq_offline.rebuild.existing_queues import ExistingQueues, Queue, RetainedQueue
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.standing_database import noted_database, opened_witness, place_by_database
-from rmq_offline.rebuild.standing_queues import Queue, StandingQueue, StandingQueues
 from rmq_offline.tasks import batch_queues
 from rmq_offline.tasks.waves import Area
 from rmq_offline.verify import finding_kinds
@@ -33,7 +33,7 @@ from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding
 
 NO_ROWS: Final = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
-Place: TypeAlias = Callable[[Rows], Placement]
+PlaceRecords: TypeAlias = Callable[[Rows], Placement]
 Files = dict[str, int]  # sizes in bytes, by names in the store
 
 
@@ -68,29 +68,29 @@ class QueueSource(Protocol):
 
 @contextmanager
 def queue_sources(
-    partition: int, split_count: int, options: RebuildOptions, area: Area, place: Place | None
+    partition: int, split_count: int, options: RebuildOptions, area: Area, place_records: PlaceRecords | None
 ) -> Iterator[tuple[Sequence[Queue], Sequence[QueueSource]]]:
     """Open the sources of a partition's queues, and list the queues that stand in the store.
 
     Args:
         split_count: of the first wave.
-        place: gives the rows of a queue their places; None places them as a broker does that dispatches the log.
+        place_records: gives the records of a queue their queue offsets; None: as a broker dispatches the log.
     """
     inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
-    standing: StandingQueues | None = None
+    standing: ExistingQueues | None = None
     with ExitStack() as stack:
         sources: list[QueueSource] = []
-        if place is None:
+        if place_records is None:
             facts = log_facts.read_log_facts(area)
-            place = functools.partial(derived_images.place_units, lost=facts.lost_ranges)
-            if StandingQueues.exist(area, partition):
-                standing = StandingQueues(area, partition, options, facts)
-                sources.append(StandingQueueFiles(options, area, standing))
+            place_records = functools.partial(derived_images.place_units, lost=facts.lost_ranges)
+            if ExistingQueues.exist(area, partition):
+                standing = ExistingQueues(area, partition, options, facts)
+                sources.append(ExistingFilesSource(options, area, standing))
             if options.queue_database:
-                database = stack.enter_context(opened_witness(noted_database(area)))
-                sources.append(StandingDatabase(options, area, database, facts))
-        sources.insert(0, BatchQueueFiles(options, area, standing, inner_batches))
-        yield () if standing is None else standing.queues, [*sources, Log(options, area, place)]
+                database = stack.enter_context(open_existing_database(read_existing_database_path(area)))
+                sources.append(ExistingDatabaseSource(options, area, database, facts))
+        sources.insert(0, BatchQueueSource(options, area, standing, inner_batches))
+        yield () if standing is None else standing.queues, [*sources, LogSource(options, area, place_records)]
 
 
 def write_queue(queue: Queue, rows: Rows, sources: Sequence[QueueSource]) -> WrittenQueue:
@@ -105,7 +105,7 @@ def write_queue(queue: Queue, rows: Rows, sources: Sequence[QueueSource]) -> Wri
 
 
 @dataclass(frozen=True, slots=True)
-class BatchQueueFiles:
+class BatchQueueSource:
     """Batch queues: carried over where nothing is wrong in them, else made of the log.
 
     Attributes:
@@ -115,7 +115,7 @@ class BatchQueueFiles:
 
     options: RebuildOptions
     area: Area
-    standing: StandingQueues | None
+    standing: ExistingQueues | None
     inner_batches: Callable[[], NDArray[np.int64]]
 
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
@@ -131,12 +131,12 @@ class BatchQueueFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingQueueFiles:
+class ExistingFilesSource:
     """ConsumeQueue files that stand in the store."""
 
     options: RebuildOptions
     area: Area
-    standing: StandingQueues
+    standing: ExistingQueues
 
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
         merged = self.standing.merge(queue, rows)
@@ -149,7 +149,7 @@ class StandingQueueFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingDatabase:
+class ExistingDatabaseSource:
     """Units in the RocksDB of a store whose queues are rebuilt as one.
 
     Attributes:
@@ -167,21 +167,21 @@ class StandingDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class LogSource:
     """The log, which has each queue.
 
     Attributes:
-        place: gives the rows of a queue their places.
+        place_records: gives the rows of a queue their places.
     """
 
     options: RebuildOptions
     area: Area
-    place: Place
+    place_records: PlaceRecords
 
     def write(self, queue: Queue, rows: Rows) -> WrittenQueue | None:
         # Of light queues, the units of topics that are not rebuilt are left out.
         is_partial = self.options.live_topics is not None and queue[0].startswith(LIGHT_QUEUE_PREFIX)
-        placement = derived_images.place_by_offset(rows) if is_partial else self.place(rows)
+        placement = derived_images.place_by_offset(rows) if is_partial else self.place_records(rows)
         return _write_placed_queue(queue, placement, self.options, self.area)
 
 
@@ -207,7 +207,7 @@ def _queue_findings(topic: str, queue_id: int, placement: Placement) -> Iterator
 
 
 def _write_merged_queue(
-    topic: str, queue_id: int, merged: StandingQueue, options: RebuildOptions, area: Area
+    topic: str, queue_id: int, merged: RetainedQueue, options: RebuildOptions, area: Area
 ) -> Files:  # fmt: skip
     """Carry a queue over, or write the merge of its files and its records."""
     sizes, files = options.sizes, Files()

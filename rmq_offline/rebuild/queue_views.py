@@ -170,7 +170,7 @@ def _head_field(heads: NDArray[np.uint8], at: int, code: str) -> NDArray[Any]:
     return np.ascontiguousarray(heads[:, at : at + np.dtype(code).itemsize]).view(code).ravel()
 
 
-class QueueName(NamedTuple):
+class QueueIdentity(NamedTuple):
     """A queue: its topic, its number there, and whether it is a BatchConsumeQueue."""
 
     topic: str
@@ -235,25 +235,25 @@ class QueueTree:
     def __init__(self, store: StoreFiles, database: QueueDatabase | None) -> None:
         self._storage = store.storage
         self._database = database
-        self._files: dict[QueueName, tuple[Segment, ...]] = {}
+        self._files: dict[QueueIdentity, tuple[Segment, ...]] = {}
         trees = [(paths.batch_consumequeue_dir(store.root), True)]
         if database is None and not is_rocksdb(store.storage, paths.consumequeue_dir(store.root)):
             trees.append((paths.consumequeue_dir(store.root), False))
         for directory, is_batch in trees:
             for queue in walk_queues(store.storage, directory):
-                self._files[QueueName(queue.topic, queue.queue_id, is_batch)] = queue.segments
-        self._stored = set() if database is None else {QueueName(*queue) for queue in database.all_queues()}
+                self._files[QueueIdentity(queue.topic, queue.queue_id, is_batch)] = queue.segments
+        self._stored = set() if database is None else {QueueIdentity(*queue) for queue in database.all_queues()}
 
     @property
-    def names(self) -> set[QueueName]:
+    def names(self) -> set[QueueIdentity]:
         """The queues that have files or units."""
         return self._files.keys() | self._stored
 
-    def file_states(self, name: QueueName) -> FileStates:
+    def file_states(self, name: QueueIdentity) -> FileStates:
         """Return start, size and time of the last change of a queue's files."""
         return tuple((file.start_offset, file.size_bytes, file.version) for file in self._files.get(name, ()))
 
-    def has_same_files(self, name: QueueName, other: "QueueTree") -> bool:
+    def has_same_files(self, name: QueueIdentity, other: "QueueTree") -> bool:
         """Return whether a queue has the same files here and in another tree, byte for byte."""
         files, other_files = self._files.get(name, ()), other._files.get(name, ())  # of the same class
         if not files or [(file.start_offset, file.size_bytes) for file in files] != [
@@ -265,7 +265,7 @@ class QueueTree:
             for file, twin in zip(files, other_files, strict=True)
         )
 
-    def fingerprint(self, name: QueueName) -> bytes:
+    def fingerprint(self, name: QueueIdentity) -> bytes:
         """Hash a queue's files, or its units in RocksDB."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self._files.get(name, ()):
@@ -276,7 +276,7 @@ class QueueTree:
                 digest.update(np.asarray(column, dtype=np.int64).tobytes())
         return digest.digest()
 
-    def units(self, name: QueueName) -> Units | None:
+    def units(self, name: QueueIdentity) -> Units | None:
         """Read the units of a queue; None where there is no such queue."""
         if name in self._files:
             files = self._files[name]
@@ -335,7 +335,7 @@ def _joined(parts: list[Units], end: int) -> Units:
     return Units(column(0), column(1), column(2), column(3), end)
 
 
-def _database_units(database: QueueDatabase, name: QueueName) -> Units:
+def _database_units(database: QueueDatabase, name: QueueIdentity) -> Units:
     parts = []
     for offsets, units in database.units(name.topic, name.queue_id):
         parts.append(Units(offsets, *_places(units), np.ones(len(units), dtype=np.int64), 0))
@@ -356,13 +356,13 @@ def opened_tree(root: str) -> Iterator[QueueTree]:
         yield tree or QueueTree(store, None)
 
 
-def fingerprints(root: str) -> dict[QueueName, bytes]:
+def fingerprints(root: str) -> dict[QueueIdentity, bytes]:
     """Hash the files of each queue of a store."""
     with opened_tree(root) as queues:
         return {name: queues.fingerprint(name) for name in queues.names}
 
 
-def view(name: QueueName, units: Units | None, heads: RecordHeads) -> QueueView | None:
+def view(name: QueueIdentity, units: Units | None, heads: RecordHeads) -> QueueView | None:
     """Return what consumers get of a queue's units; None where there is no queue, or one that never had a message.
 
     Source: ``ConsumeQueue#correctMinOffset``, ``#getMaxOffsetInQueue``.

@@ -9,9 +9,9 @@ from rmq_offline.rebuild.job import rebuild_steps
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import NO_TERMS, Terms
 from rmq_offline.rebuild.report import RebuildReport
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.job_steps import JobSteps
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import Runner
-from rmq_offline.tasks.together import JobSteps
 from rmq_offline.verify.several import BrokersReport, run_on_stores
 
 OptionsOf = Callable[[str], RebuildOptions]
@@ -22,7 +22,7 @@ def rebuild_stores(
     out: str | None,
     options_of: OptionsOf,
     runner: Runner,
-    leftover: Leftover = Leftover.REFUSE,
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     terms: Terms = NO_TERMS,
 ) -> BrokersReport[RebuildReport]:
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
@@ -41,7 +41,12 @@ def rebuild_stores(
 
 
 def _steps(
-    store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover, terms: Terms
+    store: BrokerStore,
+    out: str | None,
+    options_of: OptionsOf,
+    parallelism: int,
+    leftover: LeftoverPolicy,
+    terms: Terms,
 ) -> JobSteps[RebuildReport]:
     target = None if out is None else _below(out, store)
     options = options_of(store.path)

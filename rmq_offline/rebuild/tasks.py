@@ -27,9 +27,9 @@ from rmq_formats.scan.dispatch import Dispatcher, drop_light_units, own_queues
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_offline.rebuild import log_facts
+from rmq_offline.rebuild.existing_queues import Queue
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, Place, queue_sources, write_queue
-from rmq_offline.rebuild.standing_queues import Queue
+from rmq_offline.rebuild.queue_sources import NO_ROWS, Files, PlaceRecords, queue_sources, write_queue
 from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.waves import MAX_REPORTED, Area, write_text
 from rmq_offline.verify.findings import Finding
@@ -193,7 +193,7 @@ def _only_live(
 
 
 def write_queues(
-    partition: int, split_count: int, options: RebuildOptions, area: Area, place: Place | None = None
+    partition: int, split_count: int, options: RebuildOptions, area: Area, place: PlaceRecords | None = None
 ) -> WriteResult:
     """Write the files of all queues of one partition; a task of the second wave.
 

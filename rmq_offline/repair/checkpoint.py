@@ -14,7 +14,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles, open_store
-from rmq_offline.tasks.publish import sync_file_system, write_forced
+from rmq_offline.tasks.publish import sync_file_system, write_fsynced
 from rmq_offline.verify.phases.plan import index_entries
 
 
@@ -25,7 +25,7 @@ def write_checkpoint(root: Path) -> None:
     later than that (``IndexService#load``), so the checkpoint covers them to their end.
     """
     sync_file_system(root)
-    write_forced(Path(paths.checkpoint_file(str(root))), fresh_checkpoint(root).encode())
+    write_fsynced(Path(paths.checkpoint_file(str(root))), fresh_checkpoint(root).encode())
 
 
 def fresh_checkpoint(root: Path) -> Checkpoint:

@@ -18,7 +18,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.topics import DLQ_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
-from rmq_formats.errors import StoreLayoutError, told_as_store_errors
+from rmq_formats.errors import StoreLayoutError, os_errors_as_store_errors
 from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.dispatch import Dispatcher
@@ -28,12 +28,12 @@ from rmq_formats.storage.segments import opened
 from rmq_formats.storage.store_files import StoreFiles, open_store
 from rmq_formats.storage.store_lock import store_lock
 from rmq_formats.storage.store_variants import Variant
-from rmq_offline.rebuild.changes import stored_claims
+from rmq_offline.rebuild.changes import read_committed_offsets
 from rmq_offline.rebuild.publication import NO_TERMS, lock_if_there
 from rmq_offline.rebuild.queue_views import opened_tree
 from rmq_offline.repair.journal import move_aside
 from rmq_offline.repair.preconditions import open_repairable_store
-from rmq_offline.tasks.former_files import next_directory
+from rmq_offline.tasks.quarantine import next_directory
 from rmq_offline.verify.checkpoint_and_config import config_fault
 
 TOPICS: Final = "topics.json"
@@ -98,8 +98,10 @@ def repair_config(store: str, *, apply: bool) -> ConfigReport:
     """
     files = open_repairable_store(store)
     if Variant.ROCKSDB_CONFIG in files.layouts:
-        raise StoreLayoutError(f"{files.layouts.places[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB")
-    with told_as_store_errors(files.root):
+        raise StoreLayoutError(
+            f"{files.layouts.evidence[Variant.ROCKSDB_CONFIG]}: topics and groups are in this RocksDB"
+        )
+    with os_errors_as_store_errors(files.root):
         if not apply:
             with lock_if_there(files.root, NO_TERMS):
                 return ConfigReport(files.root, False, tuple(step for step, _ in _steps(files.root)))
@@ -128,16 +130,16 @@ def _steps(root: str) -> Iterator[tuple[ConfigFileStep, bytes]]:
         return
     store = open_store(root)
     queues, batch = _queues(store)
-    claims = stored_claims(store)
+    committed_offsets = read_committed_offsets(store)
     if TOPICS in faults:
-        for claim in claims:
-            if claim.group is not None:
-                queues.setdefault(claim.topic, set()).add(claim.queue_id)
+        for committed in committed_offsets:
+            if committed.group is not None:
+                queues.setdefault(committed.topic, set()).add(committed.queue_id)
         topics = {topic: _topic(topic, ids, is_batch=topic in batch) for topic, ids in sorted(_own(queues).items())}
         texts = tuple(f"{topic} ({config['readQueueNums']})" for topic, config in topics.items())
         yield ConfigFileStep(f"config/{TOPICS}", faults[TOPICS], texts), _document("topicConfigTable", topics)
     if GROUPS in faults:
-        names = {claim.group for claim in claims if claim.group}
+        names = {committed.group for committed in committed_offsets if committed.group}
         for prefix in (RETRY_PREFIX, DLQ_PREFIX):
             names |= {topic.removeprefix(prefix) for topic in queues if topic.startswith(prefix)}
         groups = {group: _group(group) for group in sorted(names)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import StoreNotFoundError, told_as_store_errors
+from rmq_formats.errors import StoreNotFoundError, os_errors_as_store_errors
 from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.storage.segments import Segment, list_segments
 from rmq_formats.storage.store_files import open_store
@@ -16,17 +16,17 @@ from rmq_offline.rebuild.changes import ALL, QueueChanges
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import NO_TERMS, Outcome, RepairTerms, Terms, lock_if_there
-from rmq_offline.rebuild.queue_views import QueueName, fingerprints
+from rmq_offline.rebuild.queue_views import QueueIdentity, fingerprints
 from rmq_offline.repair import journal
 from rmq_offline.repair.checkpoint import write_checkpoint
-from rmq_offline.repair.entries import make_state, relative_path
+from rmq_offline.repair.dledger_entries import make_state, relative_path
 from rmq_offline.repair.filler import Fill
 from rmq_offline.repair.lost_units import lost_ranges, placeholder_ends
 from rmq_offline.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_offline.repair.preconditions import open_repairable_store, refuse_layouts, refuse_plan, refuse_store
 from rmq_offline.repair.report import RepairReport, sort_gaps, steps
-from rmq_offline.tasks.former_files import bring_back_some_command
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.quarantine import bring_back_some_command
 from rmq_offline.tasks.runner import OnProgress, Runner
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, Severity
@@ -45,7 +45,7 @@ def repair_store(
     apply: bool,
     work: str | None = None,
     on_progress: OnProgress | None = None,
-    leftover: Leftover = Leftover.REFUSE,
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     accept: Collection[str] = (),
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
@@ -68,7 +68,7 @@ def repair_store(
     begin = time.perf_counter()
     files = open_repairable_store(store)
     run = _Repair(files.root, options, runner, work, on_progress, leftover, frozenset(accept))
-    with told_as_store_errors(files.root):
+    with os_errors_as_store_errors(files.root):
         report = run.apply() if apply else run.plan()
     return replace(report, seconds=round(time.perf_counter() - begin, 3))
 
@@ -83,7 +83,7 @@ class _Repair:
         runner: Runner,
         work: str | None,
         on_progress: OnProgress | None,
-        leftover: Leftover,
+        leftover: LeftoverPolicy,
         accept: frozenset[str],
     ) -> None:
         self.root = root
@@ -110,11 +110,11 @@ class _Repair:
         """Apply the plan, or finish an interrupted repair."""
         root = Path(self.root)
         verification: VerifyReport | None = None
-        before: dict[QueueName, bytes] = {}
-        if self.leftover is Leftover.START_ANEW or journal.pending(root, self.leftover) is None:
+        before: dict[QueueIdentity, bytes] = {}
+        if self.leftover is LeftoverPolicy.START_ANEW or journal.pending(root, self.leftover) is None:
             refuse_store(open_store(self.root))  # before the lock, whose file would be a change
         with store_lock(self.root):
-            if self.leftover is Leftover.START_ANEW:
+            if self.leftover is LeftoverPolicy.START_ANEW:
                 journal.set_pending_aside(root)
             left_over = self._left_over()
             if left_over is None:
@@ -191,7 +191,7 @@ class _Repair:
 
     def _left_over(self) -> tuple[Path, RepairPlan] | None:
         journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change
-        return None if self.leftover is Leftover.START_ANEW else journal.pending(Path(self.root), self.leftover)
+        return None if self.leftover is LeftoverPolicy.START_ANEW else journal.pending(Path(self.root), self.leftover)
 
     def _verify(self) -> VerifyReport:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
@@ -220,7 +220,7 @@ class _Repair:
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
             lost=counts.get(finding_kinds.UNIT_LOST, 0), before=counts, left=gaps.unexplained,
             explained=gaps.quarantined, closed=gaps.closed, seconds=0.0, outcome=outcome, disturbed=(),
-            layouts=tuple(variant.value for variant in layouts.places),
+            layouts=tuple(variant.value for variant in layouts.evidence),
         )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
     return [only_queues, replace(both, consumequeue=False)] if plan.index else [only_queues]
 
 
-def _others(root: str, plan: RepairPlan) -> dict[QueueName, bytes]:
+def _others(root: str, plan: RepairPlan) -> dict[QueueIdentity, bytes]:
     """Hash the queues that a plan does not replace."""
     if plan.rebuild and plan.queues is None:
         return {}

@@ -38,7 +38,7 @@ from rmq_formats.storage.contained import (
 from rmq_formats.storage.segments import LocalStorage, opened
 from rmq_offline.repair.filler import MAX_BYTES, Fill, LogRange
 from rmq_offline.repair.plan import RepairPlan
-from rmq_offline.tasks.origin import Leftover, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.publish import set_aside, sync_directory, sync_file_system
 
 _MAX_FILE_BYTES: Final = 1 << 31  # mappedFileSizeCommitLog is a Java int
@@ -54,7 +54,7 @@ MANIFEST: Final = "manifest.json"
 UNFINISHED: Final = "unfinished"
 
 
-def pending(root: Path, leftover: Leftover = Leftover.REFUSE) -> tuple[Path, RepairPlan] | None:
+def pending(root: Path, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> tuple[Path, RepairPlan] | None:
     """Find the repair that a killed run left: its directory and its plan.
 
     The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
@@ -101,7 +101,7 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal()
 
 
-def _read_plan(root: Path, number: str, name: str, leftover: Leftover | None = None) -> RepairPlan:
+def _read_plan(root: Path, number: str, name: str, leftover: LeftoverPolicy | None = None) -> RepairPlan:
     """Read a plan. Of one that is to be followed, ``leftover`` is the operator's word."""
     path = f"{DIRECTORY}/{number}/{name}"
     shown, way = root / path, f"move {root / DIRECTORY / number} away"

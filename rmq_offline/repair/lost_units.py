@@ -54,7 +54,7 @@ class _Lost:
     light: list[LostMessage]
 
 
-def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
+def with_lost_messages(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
     """Add to each range, in log order, its lost messages.
 
     A range up to its file's end is split in two if it has places: one with them, and the end behind the last.
@@ -76,7 +76,9 @@ def with_places(root: str, log_ranges: Sequence[LogRange]) -> list[LogRange]:
             lost = lost_by_range.setdefault(int(at[row]), _Lost([], []))
             (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own_queue).append(message)
     places = {id(fillable[number]): _with_light(lost) for number, lost in lost_by_range.items()}
-    return [part for log_range in log_ranges for part in _placed(log_range, places.get(id(log_range), []))]
+    return [
+        part for log_range in log_ranges for part in _attach_lost_messages(log_range, places.get(id(log_range), []))
+    ]
 
 
 def _with_light(lost: _Lost) -> list[LostMessage]:
@@ -138,7 +140,7 @@ def _units_of(
     return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts, batch_sizes is not None)
 
 
-def _placed(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
+def _attach_lost_messages(log_range: LogRange, messages: Sequence[LostMessage]) -> Iterator[LogRange]:
     places = _fitting(log_range, messages)
     if not places or log_range.fill is Fill.FILLER:
         yield replace(log_range, places=places)

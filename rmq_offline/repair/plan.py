@@ -20,13 +20,13 @@ from rmq_formats.storage.log_paths import configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.storage.store_files import StoreFiles
-from rmq_offline.repair.entries import EntryRepair, plan_entries, relative_path
+from rmq_offline.repair.dledger_entries import EntryRepair, plan_entries, relative_path
 from rmq_offline.repair.filler import Fill, LogRange
-from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_places
+from rmq_offline.repair.lost_units import is_index_touched, lost_ranges, touched_queues, with_lost_messages
 from rmq_offline.repair.scan import scan_log
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.verify import finding_kinds, variant_kinds
-from rmq_offline.verify.delay_levels import told_delay_levels
+from rmq_offline.verify.delay_levels import infer_delay_levels
 from rmq_offline.verify.findings import Finding, FindingList, Severity
 from rmq_offline.verify.not_repaired import NOT_REPAIRED
 from rmq_offline.verify.phases.plan import VerifyOptions, resolve_sizes
@@ -162,7 +162,7 @@ def plan_repair(store: StoreFiles, options: VerifyOptions, report: VerifyReport)
     segments = cut_segments(segments, find_leftovers(store, segments) if segments else None)
     sizes = resolve_sizes(store, segments, options, FindingList())
     if options.delay_levels_ms is None:
-        sizes = replace(sizes, delay_levels_ms=told_delay_levels(store, segments, sizes.delay_levels_ms))
+        sizes = replace(sizes, delay_levels_ms=infer_delay_levels(store, segments, sizes.delay_levels_ms))
     kinds = {kind for kind in report.counts if kind.severity is not Severity.INFO}
     plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in NOT_REPAIRED))
     if has_entries:
@@ -302,7 +302,8 @@ def _plan_log(store: StoreFiles, plan: RepairPlan, segments: Sequence[Segment]) 
         for item in scan.stretches
     ]
     return replace(
-        plan, stretches=(*with_places(root, log_ranges), *surplus), sizes=tuple(sizes), left=(*plan.left, *unrepaired),
+        plan, stretches=(*with_lost_messages(root, log_ranges), *surplus), sizes=tuple(sizes),
+        left=(*plan.left, *unrepaired),
         moves=tuple(relative_path(root, segment.path) for segment in foreign),
     )  # fmt: skip
 

@@ -32,8 +32,8 @@ from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.storage.contained import replace_file, root_directory
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.replay.choice import Choice, filter_rows
-from rmq_offline.replay.outgoing import COLUMNS, Origin, QueueBatch, encode_rows
+from rmq_offline.replay.batch_messages import COLUMNS, Origin, QueueBatch, encode_rows
+from rmq_offline.replay.selection import ReplaySelection, filter_rows
 
 _FILE = "replay.json"
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
@@ -116,7 +116,7 @@ class Replay:
 
     store: str
     store_id: str
-    choice: Choice
+    choice: ReplaySelection
     namesrv: str
     to_topic: str | None = None
     rate: int | None = None
@@ -300,7 +300,7 @@ class _Batch:
     is_whole: bool = False
 
 
-def _columns(choice: Choice) -> tuple[str, ...]:
+def _columns(choice: ReplaySelection) -> tuple[str, ...]:
     return (*COLUMNS, *(name for name in choice.columns() if name not in COLUMNS))
 
 
@@ -316,7 +316,9 @@ def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple
     return plan_read(store, query, logs=replay.logs).tasks, ReadOptions(columns, query, logs=replay.logs)
 
 
-def read_chosen(store: str, tasks: Iterable[Task], options: ReadOptions, choice: Choice) -> Iterator[pa.RecordBatch]:
+def read_chosen(
+    store: str, tasks: Iterable[Task], options: ReadOptions, choice: ReplaySelection
+) -> Iterator[pa.RecordBatch]:
     """Yield the chosen records of some tasks, in log order; a batch may be empty."""
     for task in tasks:
         yield from filter_rows(read_task(store, task, options), choice)

@@ -35,7 +35,7 @@ from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEV
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import schemas, values
 from rmq_formats.spark.options.read import OptionParser
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,25 +170,25 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
     )
 
 
-def leftover_option(parser: OptionParser) -> Leftover:
+def leftover_option(parser: OptionParser) -> LeftoverPolicy:
     """Return the option ``leftover``. Raises OptionError."""
-    return parser.get_or("leftover", _leftover, Leftover.REFUSE)
+    return parser.get_or("leftover", _leftover, LeftoverPolicy.REFUSE)
 
 
-def _leftover(text: str) -> Leftover:
+def _leftover(text: str) -> LeftoverPolicy:
     try:
-        return Leftover(text)
+        return LeftoverPolicy(text)
     except ValueError:
-        raise ValueError(f"give {', '.join(Leftover)}") from None
+        raise ValueError(f"give {', '.join(LeftoverPolicy)}") from None
 
 
-def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
+def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, LeftoverPolicy]":
     """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
     parser = OptionParser("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
     return store_root(parser), rebuild_options(parser, "consumequeue", ""), leftover_option(parser)
 
 
-def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
+def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, LeftoverPolicy]":
     """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
     parser = OptionParser("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
     return store_root(parser), rebuild_options(parser, "index", ""), leftover_option(parser)

@@ -44,7 +44,7 @@ os.register_at_fork(before=_talking.acquire, after_in_parent=_talking.release, a
 _held: Final[set[str]] = set()  # names of this process's leases
 
 
-class Notes(Protocol):
+class LeaseObjectStore(Protocol):
     """Store of small lease objects in one directory, by name."""
 
     def names(self) -> list[str]:
@@ -65,7 +65,7 @@ class Notes(Protocol):
 
 
 @contextmanager
-def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable[[], None]]:
+def lease(notes: LeaseObjectStore, target: str, work: str = "rebuild") -> Iterator[Callable[[], None]]:
     """Acquire the lease of a target; yield a function that raises if the lease is lost.
 
     Args:
@@ -98,7 +98,7 @@ def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable
 class _OwnLease:
     """This process's lease object."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: LeaseObjectStore) -> None:
         self._notes = notes
         self.name = uuid.uuid4().hex
         self._state = _WANTS
@@ -141,7 +141,7 @@ def _beat(own_lease: _OwnLease, over: threading.Event) -> None:
 class _OtherLeases:
     """Other leases of a target, as one that wants its own sees them."""
 
-    def __init__(self, notes: Notes, own_name: str, target: str, work: str) -> None:
+    def __init__(self, notes: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
         self._notes = notes
         self._own = own_name
         self._target = target
@@ -177,7 +177,7 @@ class _OtherLeases:
                 time.sleep(_LOOK_S)
 
 
-def _refuse_lost(notes: Notes, own_name: str, target: str, work: str) -> None:
+def _refuse_lost(notes: LeaseObjectStore, own_name: str, target: str, work: str) -> None:
     if notes.read(own_name) is None:
         raise StoreLockedError(f"{target}: this {work} lost its lease to another one; nothing was published")
 

@@ -21,11 +21,11 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_offline.tasks import object_lease
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.known_files import refuse_unknown
-from rmq_offline.tasks.origin import Leftover, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.publish import REBUILT
 from rmq_offline.tasks.requests import request_all
-from rmq_offline.tasks.together import JobSteps, TaskBatch
 from rmq_offline.tasks.waves import WORK_DIRECTORY, write_text
 
 MANIFEST: Final = "rebuild-manifest.json"
@@ -161,7 +161,7 @@ class ObjectArea:
         write_text(self, _NOTE, json.dumps(note))
         yield from self.finish_publishing()
 
-    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> JobSteps[None]:
+    def finish_publishing(self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> JobSteps[None]:
         """Complete a ``publish`` that was interrupted: all of it, as long as its note is there.
 
         Args:
@@ -173,7 +173,7 @@ class ObjectArea:
         """
         if not self.exists(_NOTE):
             return
-        if leftover is Leftover.START_ANEW:
+        if leftover is LeftoverPolicy.START_ANEW:
             self.delete(self.path("plan.json"))
             self.delete(self.path(_NOTE))
             return
@@ -188,7 +188,7 @@ class ObjectArea:
         self.delete(self.path(_NOTE))
         self.delete_below(f"{self.target}/{self._directory}")
 
-    def _read_note(self, leftover: Leftover) -> tuple[list[str], list[str]]:
+    def _read_note(self, leftover: LeftoverPolicy) -> tuple[list[str], list[str]]:
         path = self.path(_NOTE)
         try:
             note = json.loads(self.read_text(_NOTE))
@@ -204,7 +204,7 @@ class ObjectArea:
             raise StoreError(f"{path}: does not say what was being published ({error})") from error
         names = ", ".join(directories) or "nothing"
         check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
-        if leftover is Leftover.RESUME:
+        if leftover is LeftoverPolicy.RESUME:
             for name in tasks:  # somebody else's lists are checked before anything is deleted
                 self._noted(name)
         return directories, tasks
@@ -259,7 +259,7 @@ def check_name(name: object, directories: Container[str], *, depth: int | None =
 
 
 class _Leases:
-    """Lease objects of one target; the ``Notes`` of ``object_lease``."""
+    """Lease objects of one target; the ``LeaseObjectStore`` of ``object_lease``."""
 
     def __init__(self, area: ObjectArea) -> None:
         self._area = area

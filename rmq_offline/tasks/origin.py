@@ -32,7 +32,7 @@ _DIFFERENCES: Final = {
 }
 
 
-class Leftover(StrEnum):
+class LeftoverPolicy(StrEnum):
     """The operator's word on what an interrupted run has left."""
 
     REFUSE = "refuse"  # complete what this user's own run left here, and refuse all else
@@ -40,11 +40,11 @@ class Leftover(StrEnum):
     START_ANEW = "start-anew"  # set it aside
 
 
-def leftover_word(*, resume: bool, start_anew: bool) -> Leftover:
+def parse_leftover_policy(*, resume: bool, start_anew: bool) -> LeftoverPolicy:
     """Translate the options ``--resume`` and ``--start-anew``. Raises OptionError if both are there."""
     if resume and start_anew:
         raise OptionError("--resume and --start-anew: give one of them")
-    return Leftover.RESUME if resume else Leftover.START_ANEW if start_anew else Leftover.REFUSE
+    return LeftoverPolicy.RESUME if resume else LeftoverPolicy.START_ANEW if start_anew else LeftoverPolicy.REFUSE
 
 
 def sealed(note: Mapping[str, Any], root: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def seal(note: Mapping[str, Any]) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: Leftover) -> None:
+def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: str, leftover: LeftoverPolicy) -> None:
     """Refuse a note that this user's own run did not leave here, unless the operator resumes it.
 
     Args:
@@ -72,7 +72,7 @@ def check_origin(note: Mapping[str, Any], root: str, path: str | Path, subject: 
         StoreError: it is foreign.
     """
     reason = foreign_reason(note, root)
-    if reason is not None and leftover is not Leftover.RESUME:
+    if reason is not None and leftover is not LeftoverPolicy.RESUME:
         raise StoreError(f"{path}: {subject} {reason}. {_WORDS}")
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.contained import is_there, names_in, read_file, real_directory, replace_file, root_directory
-from rmq_offline.tasks.origin import Leftover, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -90,7 +90,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_forced(path: Path, data: bytes) -> None:
+def write_fsynced(path: Path, data: bytes) -> None:
     """Write a small file atomically, and force it: it is there whole, or as it was. A link in its place is replaced."""
     with root_directory(path.parent) as directory:
         replace_file(directory, path.name, data)
@@ -243,7 +243,7 @@ def finish_publishing(
     work: Path,
     target: Path,
     kind: PublishedNames = WRITTEN,
-    leftover: Leftover = Leftover.REFUSE,
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE,
     retain: Callable[[Path], None] | None = None,
 ) -> bool:
     """Complete a ``publish`` that was interrupted; False if none was under way, or it was set aside.
@@ -261,7 +261,7 @@ def finish_publishing(
             with real_directory(work.name, root, work) as area:
                 if not is_there(_NOTE, area):
                     return False
-                if leftover is Leftover.START_ANEW:
+                if leftover is LeftoverPolicy.START_ANEW:
                     set_aside(work.name, root)
                     return False
                 inodes, retired = _read_note(work, target, kind, leftover)
@@ -276,7 +276,9 @@ def finish_publishing(
     return True
 
 
-def _read_note(work: Path, target: Path, kind: PublishedNames, leftover: Leftover) -> tuple[dict[str, int], list[str]]:
+def _read_note(
+    work: Path, target: Path, kind: PublishedNames, leftover: LeftoverPolicy
+) -> tuple[dict[str, int], list[str]]:
     """Read the note of a publication: inodes by name, and names to retire. Raises StoreError."""
     path = work / _NOTE
     data = read_file(target, f"{work.name}/{_NOTE}")

@@ -10,8 +10,8 @@ from typing import Final
 from rmq_formats.errors import StoreError
 from rmq_formats.scan.splits import data_end_of
 from rmq_formats.storage.segments import Segment, Storage
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
-from rmq_offline.tasks.together import JobSteps, TaskBatch
 
 SEGMENTS_PER_TASK: Final = 4096
 

@@ -25,7 +25,7 @@ from rmq_formats.storage.store_files import open_store
 from rmq_formats.storage.store_lock import directory_lock, store_lock
 from rmq_offline.tasks.known_files import refuse_unknown
 from rmq_offline.tasks.object_workspace import ObjectArea
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import REBUILT, clear_work, finish_publishing, publish
 from rmq_offline.tasks.waves import WORK_DIRECTORY, Area, write_whole
 
@@ -104,7 +104,7 @@ class LocalArea:
         publish(self._work, Path(self.target), directories, kind=REBUILT, retain=retain)
 
     def finish_publishing(
-        self, leftover: Leftover = Leftover.REFUSE, retain: Callable[[Path], None] | None = None
+        self, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE, retain: Callable[[Path], None] | None = None
     ) -> None:
         """Complete a publication that was interrupted. Raises StoreError for a foreign one."""
         finish_publishing(self._work, Path(self.target), REBUILT, leftover, retain)

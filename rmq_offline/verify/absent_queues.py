@@ -38,20 +38,20 @@ class AbsentQueues:
     known_topics: Collection[str] | None
 
     def classify(
-        self, topic: str, records: Rows, *, is_claimed: bool, has_bound: bool | None = None
+        self, topic: str, records: Rows, *, has_consumer_offset: bool, has_bound: bool | None = None
     ) -> Kind:  # fmt: skip
         """Return the kind of finding about a queue without files, or without units in RocksDB.
 
         Args:
             records: its records, ascending by physical offset; at least one.
-            is_claimed: whether a group has committed an offset above 0 in the queue.
+            has_consumer_offset: whether a group has committed an offset above 0 in the queue.
             has_bound: whether RocksDB has the queue's largest offset, which is deleted with the queue; None where
                 queues are files. The topic's other queues prove nothing there: of those in RocksDB a broker of 5.3
                 deletes only those in use since its start (``DefaultMessageStore#deleteTopics``).
         """
         if is_deleted(topic, self.known_topics):
             return finding_kinds.TOPIC_DELETED
-        if is_claimed or topic in SYSTEM_TOPICS:
+        if has_consumer_offset or topic in SYSTEM_TOPICS:
             return finding_kinds.QUEUE_MISSING
         if lite_parts(topic) is not None:
             return finding_kinds.TOPIC_DELETED

@@ -27,7 +27,7 @@ JSON_FILES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CommittedOffset:
     """Queue offset up to which a consumer group or a delay level has read, by a config file.
 
     Attributes:
@@ -222,25 +222,25 @@ _OFFSET_CHECKS: Final[Mapping[str, Callable[[Mapping[str, object]], None]]] = {
 }
 
 
-def parse_consumer_claims(text: str) -> Iterator[Claim]:
+def parse_consumer_offsets(text: str) -> Iterator[CommittedOffset]:
     """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
     for name, offset in _table(text, "lmqOffsetTable").items():
         topic, separator, group = name.partition("@")
         if separator and _is_long(offset):
-            yield Claim(topic, 0, offset, group)
+            yield CommittedOffset(topic, 0, offset, group)
     for name, queues in _table(text).items():
         topic, separator, group = name.partition("@")
         if separator and isinstance(queues, Mapping):
             for queue_id, offset in queues.items():
                 if _QUEUE_ID.fullmatch(queue_id) and _is_long(offset):
-                    yield Claim(topic, int(queue_id), offset, group)
+                    yield CommittedOffset(topic, int(queue_id), offset, group)
 
 
-def parse_delay_claims(text: str) -> Iterator[Claim]:
+def parse_delay_offsets(text: str) -> Iterator[CommittedOffset]:
     """Parse the offsets in a ``delayOffset.json``: level 1 is queue 0."""
     for level, offset in _table(text).items():
         if _QUEUE_ID.fullmatch(level) and int(level) > 0 and _is_long(offset):
-            yield Claim(SCHEDULE_TOPIC, int(level) - 1, offset, None)
+            yield CommittedOffset(SCHEDULE_TOPIC, int(level) - 1, offset, None)
 
 
 def _is_long(value: object) -> TypeGuard[int]:

@@ -28,7 +28,7 @@ MAX_DELAY_MS: Final = 366 * 86_400_000
 MAX_LEVELS: Final = 1000
 
 
-def told_delay_levels(store: StoreFiles, segments: Sequence[Segment], default: tuple[int, ...]) -> tuple[int, ...]:
+def infer_delay_levels(store: StoreFiles, segments: Sequence[Segment], default: tuple[int, ...]) -> tuple[int, ...]:
     """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others.
 
     The queues are files, or a RocksDB; one that cannot be opened is passed over.

@@ -167,7 +167,7 @@ def precede_older_units(units: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def classify_ext_units(view: FileView, status: NDArray[np.int8], addresses: ExtAddresses) -> None:
     """Set the status of units whose ext address is bad, or leads to wrong values."""
-    in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.claims
+    in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.has_record
     wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.expected[:, unit_kernel.STORE_TIMESTAMP]
     of_ext = in_place & addresses.is_address & ~addresses.is_bad
     is_wrong = of_ext & ((status == Status.TAGS_CODE) | wrong_time)

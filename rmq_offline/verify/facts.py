@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import MAX_RECORD_BYTES
-from rmq_formats.scan.queue_witness import LogBounds
+from rmq_formats.scan.queue_merge import LogBounds
 
 Longs = NDArray[np.int64]
 

@@ -48,19 +48,19 @@ class IndexCheck:
     """Check of one IndexFile."""
 
     def __init__(
-        self, file: IndexInput, keys: KeySource, facts: LogFacts, findings: FindingList, excused: FindingList
+        self, file: IndexInput, keys: KeySource, facts: LogFacts, findings: FindingList, race_findings: FindingList
     ) -> None:
         """Create the check of one file.
 
         Args:
-            excused: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that are none if a broker wrote on meanwhile.
         """
         self.file = file
         self.keys = keys
         self.facts = facts
         self.findings = findings
-        self.excused = excused
-        self.if_last = excused if file.is_last else findings  # brokers write only to the last file
+        self.race_findings = race_findings
+        self.if_last = race_findings if file.is_last else findings  # brokers write only to the last file
 
     def run(self) -> IndexSpan:
         """Check the file. Raises StoreError where it cannot be read."""
@@ -78,7 +78,7 @@ class IndexCheck:
         capacity = file.entries - 1
         used = min(max(file.data_end - 1 - file.entries_at, 0) // INDEX_ENTRY_BYTES, capacity)
         claimed = min(header.index_count - 1, capacity)
-        walk = EntryWalk(file, self.keys, self.facts, self.findings, self.excused, header.begin_timestamp_ms)
+        walk = EntryWalk(file, self.keys, self.facts, self.findings, self.race_findings, header.begin_timestamp_ms)
         walk.walk(min(claimed, used) + 1)
         self._resolve_count(walk, claimed, used)
         walk.report_faults()

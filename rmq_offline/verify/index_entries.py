@@ -94,20 +94,20 @@ class EntryWalk:
         keys: KeySource,
         facts: LogFacts,
         findings: FindingList,
-        excused: FindingList,
+        race_findings: FindingList,
         header_begin_ms: int,
     ) -> None:
         """Start a walk at entry 1.
 
         Args:
-            excused: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that are none if a broker wrote on meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """
         self.file = file
         self.keys = keys
         self.facts = facts
         self.findings = findings
-        self.excused = excused
+        self.race_findings = race_findings
         self.number = 1
         self.key: int | None = None
         self.key_begin = -1
@@ -270,7 +270,7 @@ class EntryWalk:
                 self._last_old_offset = int(offsets[at].max())
             for kind, mask, target in (
                 (finding_kinds.INDEX_ENTRY_LOST, lost, self.findings),
-                (finding_kinds.INDEX_ENTRY_BEYOND, beyond, self.excused),
+                (finding_kinds.INDEX_ENTRY_BEYOND, beyond, self.race_findings),
             ):
                 if mask.any():
                     first, count = int(np.argmax(mask)), int(np.count_nonzero(mask))

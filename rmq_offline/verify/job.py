@@ -18,10 +18,10 @@ from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage.segments import Segment, opened
 from rmq_formats.storage.store_files import StoreFiles, no_store_error, open_store
 from rmq_formats.storage.store_variants import Variant
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.runner import OnProgress, Runner, counted_progress
 from rmq_offline.tasks.segment_ends import find_ends
 from rmq_offline.tasks.store_sizes import StoreSizes
-from rmq_offline.tasks.together import JobSteps, TaskBatch, run_alone
 from rmq_offline.tasks.waves import partition_count, rescan_misaligned_splits
 from rmq_offline.tasks.workspace import WorkArea, temporary_area
 from rmq_offline.verify import checkpoint_and_config, finding_kinds
@@ -33,7 +33,6 @@ from rmq_offline.verify.phases import queues as job_queues
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
 from rmq_offline.verify.phases.log_end import bound_by_log_end, is_log_missing
-from rmq_offline.verify.phases.own_logs import list_own_logs
 from rmq_offline.verify.phases.plan import (
     LINK_TO_NOWHERE,
     VerifyOptions,
@@ -46,6 +45,7 @@ from rmq_offline.verify.phases.plan import (
     with_delay_levels,
 )
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, list_queues
+from rmq_offline.verify.phases.queue_logs import list_queue_logs
 from rmq_offline.verify.phases.queues import PartResult, check_queues
 from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, inspect_database
 from rmq_offline.verify.phases.scan import ScanOptions, SplitCheck, check_split
@@ -172,7 +172,7 @@ class _Verification:
         self.work = work
         self.on_progress = on_progress
         self.findings = FindingList()
-        self.excused = FindingList()
+        self.race_findings = FindingList()
         self.phases: dict[str, float] = {}
         self._begin = self._last = time.perf_counter()
 
@@ -185,7 +185,7 @@ class _Verification:
         parts, indexes = ([], []) if self._is_log_missing(plan) else (yield from self._compare(plan, checks))
         self._record_phase_time("compare")
         if not self._has_grown(plan):
-            self.findings.merge(self.excused)
+            self.findings.merge(self.race_findings)
         return VerifyReport(
             store=self.store.root,
             messages=sum(check.message_count for check in checks),
@@ -200,7 +200,7 @@ class _Verification:
             findings=sort_findings(self.findings.kept),
             counts=dict(self.findings.counts),
             faulty_queues=self.findings.queues,
-            layouts=tuple(variant.value for variant in self.store.layouts.places),
+            layouts=tuple(variant.value for variant in self.store.layouts.evidence),
         ).without_secrets()
 
     def _record_phase_time(self, phase: str) -> None:
@@ -226,7 +226,7 @@ class _Verification:
         for finding in check_segments(all_segments, sizes.commitlog_file_bytes):
             # A broker allocates a next file.
             is_being_made = finding.kind in _BEING_MADE and finding.path == all_segments[-1].path
-            (self.excused if is_being_made else self.findings).add(finding)
+            (self.race_findings if is_being_made else self.findings).add(finding)
         database = inspect_database(self.store, self.findings)
         if self.options.delay_levels_ms is None:
             delays = database.delays or sample_file_delays(self.store, segments)
@@ -262,7 +262,7 @@ class _Verification:
         """Report each layout that is not verified, with the reason."""
         for variant, kind, reason in NOT_CHECKED:
             if variant in self.store.layouts and (variant is not Variant.TIERED or self.options.tier is None):
-                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.places[variant]))
+                self.findings.add(Finding(kind, f"not checked, because {reason}", self.store.layouts.evidence[variant]))
         light = sorted({topic for check in checks for topic in check.light_topics})
         if (
             light
@@ -313,7 +313,7 @@ class _Verification:
         all_segments = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
         lost = list(job_scan.read_damages(self.work, checks))
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
-        end = job_scan.find_log_end(checks)
+        end = job_scan.checked_log_end(checks)
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(all_segments)]
         holes = (state for state in job_scan.merge_segment_states(checks) if not state.data_bytes)
         gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in holes]
@@ -359,11 +359,13 @@ class _Verification:
         facts = self._facts(plan, checks)
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
-        small_files = SmallFilesCheck(self.store, self.findings, self.excused)
+        small_files = SmallFilesCheck(self.store, self.findings, self.race_findings)
         has_files = Variant.ROCKSDB_QUEUES not in self.store.layouts or self.store.layouts.has_queue_files
-        claims = small_files.check(plan.queues, checks)
-        logs = list_own_logs(self.store, self.options.tier, self.findings)
-        job_queues.write_queue_inputs(self.work, plan.queues, claims, plan.database, logs, has_files=has_files)
+        committed_offsets = small_files.check(plan.queues, checks)
+        logs = list_queue_logs(self.store, self.options.tier, self.findings)
+        job_queues.write_queue_inputs(
+            self.work, plan.queues, committed_offsets, plan.database, logs, has_files=has_files
+        )
         small_files.check_controller(plan.segments, facts)
         index_tasks = self._index_tasks()
         partitions = range(len(plan.queues) if has_files or plan.database is not None or logs else 0)
@@ -375,10 +377,10 @@ class _Verification:
         results = yield TaskBatch(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
         for result in results:
             self.findings.merge(result.findings)
-            self.excused.merge(result.excused)
+            self.race_findings.merge(result.race_findings)
         indexes = [result for result in results if isinstance(result, IndexResult)]
         last_offset = max((check.last_physical_offset for check in checks), default=-1)
-        for finding in job_index.check_index_files(indexes, SpilledKeys(self.work), last_offset, self.excused):
+        for finding in job_index.check_index_files(indexes, SpilledKeys(self.work), last_offset, self.race_findings):
             if finding.kind != finding_kinds.INDEX_MISSING or self.options.has_index:
                 self.findings.add(finding)
         path = paths.checkpoint_file(self.store.root)
@@ -386,7 +388,9 @@ class _Verification:
         for finding in checkpoint_and_config.check_index_timestamp(
             read_checkpoint_bytes(self.store.storage, path)[0], path, ends_ms
         ):
-            self.excused.add(finding)  # a broker that has just begun a file flushes the one before it after a while
+            self.race_findings.add(
+                finding
+            )  # a broker that has just begun a file flushes the one before it after a while
         return [result for result in results if isinstance(result, PartResult)], indexes
 
     def _index_tasks(self) -> list[IndexFileTask]:
@@ -405,7 +409,7 @@ class _Verification:
 
     def _has_grown(self, plan: _Plan) -> bool:
         """Return whether a broker has written to the log since the plan was made."""
-        if not self.excused.counts:
+        if not self.race_findings.counts:
             return False
         findings = FindingList()
         segments = find_segments(self.store, findings)

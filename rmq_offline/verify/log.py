@@ -18,7 +18,7 @@ from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.range_reader import RangeReader
 from rmq_formats.storage.segments import Storage
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.entries import EntryCheck, EntrySpan
+from rmq_offline.verify.dledger_entries import EntryCheck, EntrySpan
 from rmq_offline.verify.findings import Finding, FindingList, Kind
 from rmq_offline.verify.timestamps import TimeCheck
 

@@ -14,7 +14,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.scan.derived_images import Rows
-from rmq_formats.scan.queue_witness import MergedQueue, merge_queue
+from rmq_formats.scan.queue_merge import MergedQueue, merge_queue
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.ext import ExtAddresses, ExtTable, classify_ext_units, precede_older_units
 from rmq_offline.verify.facts import LogFacts
@@ -95,7 +95,7 @@ class QueueCheck:
         rows: Rows,
         facts: LogFacts,
         findings: FindingList,
-        excused: FindingList,
+        race_findings: FindingList,
         ext: ExtTable | None = None,
         *,
         is_known: bool = True,
@@ -105,7 +105,7 @@ class QueueCheck:
 
         Args:
             rows: its records, in log order.
-            excused: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that are none if a broker wrote on meanwhile.
             is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
                 that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
             log_file_bytes: size of the log's files; 0 where that is of no use.
@@ -115,7 +115,7 @@ class QueueCheck:
         self.expected = self.state.expected()
         self.facts = facts
         self.findings = findings
-        self.excused = excused
+        self.race_findings = race_findings
         self.ext = ext
         self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
         self.end_offset = self.expected.last + 1
@@ -284,7 +284,7 @@ class QueueCheck:
             is_at_end = bool(present) and numbers[0] > max(present)
             if is_at_end:
                 kind = self._kind_at_end(kind, missing_rows[-1])
-            (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, missing_rows))
+            (self.race_findings if is_at_end else self.findings).add(self._range_finding(kind, detail, missing_rows))
 
     def _kind_at_end(self, kind: Kind, last_row: NDArray[np.int64]) -> Kind:
         """Return the kind of finding about messages after the queue's last unit, up to its last message."""
@@ -332,15 +332,17 @@ class QueueCheck:
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
-        is_claimed = bool(view.claims[begin])
+        has_consumer_offset = bool(view.has_record[begin])
         queue_offset = int(view.offsets[begin])
         expected_row, actual_row = view.expected[begin], view.actual[begin]
-        expected = _unit_text(expected_row) if is_claimed else ("pre-blank" if status is Status.PRE_BLANK else "none")
-        physical = expected_row if is_claimed else actual_row
+        expected = (
+            _unit_text(expected_row) if has_consumer_offset else ("pre-blank" if status is Status.PRE_BLANK else "none")
+        )
+        physical = expected_row if has_consumer_offset else actual_row
         finding = self.name.finding(
             kind, f"queue offsets {queue_offset} to {int(view.offsets[end - 1])}" if end - begin > 1 else "one unit",
             path=path, physical_offset=int(physical[unit_kernel.PHYSICAL_OFFSET]),
-            size=int(expected_row[unit_kernel.SIZE]) if is_claimed else None, queue_offset=queue_offset,
+            size=int(expected_row[unit_kernel.SIZE]) if has_consumer_offset else None, queue_offset=queue_offset,
             expected=expected, actual=_unit_text(actual_row), count=end - begin,
         )  # fmt: skip
         if status is Status.LOST:
@@ -350,7 +352,7 @@ class QueueCheck:
         if is_at_end and (not actual_row[unit_kernel.SIZE] or self._late_kind is finding_kinds.TOPIC_DELETED):
             finding = replace(finding, kind=self._kind_at_end(kind, view.expected[end - 1]))
         excusable = status is Status.BEYOND or (is_at_end and not view.actual[begin:end, 1:].any())
-        (self.excused if excusable else self.findings).add(finding)
+        (self.race_findings if excusable else self.findings).add(finding)
 
     def _add_record_findings(self) -> None:
         """Report records without a unit, and queue offsets that no record has."""

@@ -7,9 +7,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from rmq_formats.read.stores import BrokerStore, find_stores, none_done
+from rmq_formats.read.stores import BrokerStore, all_stores_failed_error, find_stores
+from rmq_offline.tasks.job_steps import JobSteps, run_together
 from rmq_offline.tasks.runner import Runner
-from rmq_offline.tasks.together import JobSteps, run_together
 from rmq_offline.verify.job import verify_steps
 from rmq_offline.verify.phases.plan import VerifyOptions, refuse_inside_store
 from rmq_offline.verify.report import VerifyReport, findings_table
@@ -112,7 +112,7 @@ def run_on_stores(
     report = BrokersReport(job, names, stores, outcomes, round(time.perf_counter() - begin, 3))
     if not report.reports:
         _, reason = report.failed[0]
-        raise none_done(job, stores, reason)
+        raise all_stores_failed_error(job, stores, reason)
     return report
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.scan.queue_witness import are_lost_units
+from rmq_formats.scan.queue_merge import are_lost_units
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.facts import LogFacts, Longs
 from rmq_offline.verify.findings import Kind
@@ -85,7 +85,7 @@ class Expected:
         """Place of the last message; -1 in a queue without messages."""
         return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
 
-    def claimed(self, physical_offsets: Longs) -> Longs:
+    def queue_offsets_of(self, physical_offsets: Longs) -> Longs:
         """Return the place of the record at each of these offsets; -1 where none of the queue is."""
         at = np.searchsorted(self.physical_offsets, physical_offsets)
         at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
@@ -101,15 +101,15 @@ class FileView:
     Attributes:
         offsets: queue offsets.
         actual: int64[n, ROW_COLUMNS], as the file has them; ConsumeQueueExt addresses resolved to tags codes.
-        expected: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
-        claims: which places a record of the log claims.
+        expected: int64[n, ROW_COLUMNS]; rows that no record has_record are zeros.
+        has_record: which places a record of the log has_record.
         is_last_file: no file of the queue is after this one.
     """
 
     offsets: Longs
     actual: Longs
     expected: Longs
-    claims: Mask
+    has_record: Mask
     is_last_file: bool
 
 
@@ -134,10 +134,10 @@ def view_file(expected: Expected, actual: Longs, *, last: bool) -> FileView:
     offsets = actual[:, unit_kernel.QUEUE_OFFSET]
     rows = select_rows(expected.rows, int(offsets[0]), int(offsets[-1]) + 1)
     expected_units = np.zeros_like(actual)
-    claims = np.zeros(len(actual), dtype=bool)
+    has_record = np.zeros(len(actual), dtype=bool)
     places = rows[:, unit_kernel.QUEUE_OFFSET] - offsets[0]
-    expected_units[places], claims[places] = rows, True
-    return FileView(offsets, actual, expected_units, claims, last)
+    expected_units[places], has_record[places] = rows, True
+    return FileView(offsets, actual, expected_units, has_record, last)
 
 
 def select_rows(rows: Longs, begin: int, end: int) -> Longs:
@@ -164,7 +164,7 @@ class UnitClassifier:
         size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
         is_zero = (physical == 0) & (size == 0) & (tags == 0)
         is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
-        same_place = view.claims & (physical == view.expected[:, unit_kernel.PHYSICAL_OFFSET])
+        same_place = view.has_record & (physical == view.expected[:, unit_kernel.PHYSICAL_OFFSET])
         same_size = size == view.expected[:, unit_kernel.SIZE]
         same_tags = tags == view.expected[:, unit_kernel.TAGS_CODE]
         status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
@@ -174,27 +174,27 @@ class UnitClassifier:
         used = int(np.flatnonzero(~is_zero)[-1]) + 1 if not is_zero.all() else 0
         zero_status = np.full(len(physical), Status.ZERO, dtype=np.int8)
         if view.is_last_file:
-            zero_status[used:] = np.where(view.claims, Status.MISSING, Status.FINE)[used:]
-        front = ~view.claims & (view.offsets < self._expected.first)
-        behind = ~view.claims & (view.offsets > self._expected.last) & ~front
+            zero_status[used:] = np.where(view.has_record, Status.MISSING, Status.FINE)[used:]
+        front = ~view.has_record & (view.offsets < self._expected.first)
+        behind = ~view.has_record & (view.offsets > self._expected.last) & ~front
         zero_status[behind] = Status.FINE
         if len(self._expected.rows):
             zero_status[front] = Status.PRE_BLANK
         status[is_zero] = zero_status[is_zero]
         self._classify_front(view, status, front, is_zero, is_filler)
         is_lost_place = (
-            ~view.claims & ~front & (view.offsets < self._expected.end)
+            ~view.has_record & ~front & (view.offsets < self._expected.end)
         )  # by fillers, for messages that are lost
         status[is_lost_place & is_filler] = Status.FINE
-        status[~view.claims & are_lost_units(view.actual, self._facts.end)] = Status.FINE
-        messages = np.flatnonzero(view.claims & (status == Status.FINE))
+        status[~view.has_record & are_lost_units(view.actual, self._facts.end)] = Status.FINE
+        messages = np.flatnonzero(view.has_record & (status == Status.FINE))
         first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
-        status[view.claims & is_filler] = Status.MISSING
-        status[:first_message][(view.claims & is_filler)[:first_message]] = Status.MINIMUM
+        status[view.has_record & is_filler] = Status.MISSING
+        status[:first_message][(view.has_record & is_filler)[:first_message]] = Status.MINIMUM
         rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
         if len(rest):
             self._classify_rest(view, status, rest, front, behind)
-        self._past_front = self._past_front or bool((view.claims & (status == Status.FINE)).any())
+        self._past_front = self._past_front or bool((view.has_record & (status == Status.FINE)).any())
         return status
 
     def _classify_front(
@@ -216,7 +216,7 @@ class UnitClassifier:
         """Classify units that are neither the expected one nor empty, by what they name."""
         rows = view.actual[rest]
         physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
-        free = ~view.claims[rest]
+        free = ~view.has_record[rest]
         statuses = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
         is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
         statuses[is_beyond] = Status.BEYOND
@@ -226,12 +226,12 @@ class UnitClassifier:
         alike = (physical == 0) * 1 + is_filler_size + (rows[:, unit_kernel.TAGS_CODE] == 0)
         statuses[front[rest] & (alike >= 2)] = Status.PRE_BLANK
         statuses[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
-        claimed = self._expected.claimed(physical)
-        has_record = claimed >= 0
+        queue_offsets_of = self._expected.queue_offsets_of(physical)
+        has_record = queue_offsets_of >= 0
         statuses[has_record] = Status.DISPLACED
-        inside = has_record & (claimed >= view.offsets[0]) & (claimed <= view.offsets[-1])
-        file_rows = np.where(inside, claimed - view.offsets[0], 0)
-        statuses[inside & (status[file_rows] == Status.FINE) & view.claims[file_rows]] = Status.DUPLICATE
+        inside = has_record & (queue_offsets_of >= view.offsets[0]) & (queue_offsets_of <= view.offsets[-1])
+        file_rows = np.where(inside, queue_offsets_of - view.offsets[0], 0)
+        statuses[inside & (status[file_rows] == Status.FINE) & view.has_record[file_rows]] = Status.DUPLICATE
         status[rest] = statuses
 
     @staticmethod

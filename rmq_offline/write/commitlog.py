@@ -20,7 +20,7 @@ from rmq_formats.arrow.encode import EncodeOptions
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
-from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
+from rmq_formats.errors import OptionError, StoreError, os_errors_as_store_errors
 from rmq_formats.kernels.encode import rows
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
@@ -29,14 +29,14 @@ from rmq_formats.storage.store_lock import store_lock
 from rmq_offline.rebuild.job import check_rebuild, rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.known_files import refuse_unknown
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.publish import publish
 from rmq_offline.tasks.runner import ProcessRunner, Runner
 from rmq_offline.write import objects
 from rmq_offline.write.job import WriteJob, begin_job, check_target, end_killed_write
 from rmq_offline.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
+from rmq_offline.write.log_writer import AppendPosition, LogWriter
 from rmq_offline.write.piece import WrittenTask
-from rmq_offline.write.place import LogEnd, LogWriter
 from rmq_offline.write.topics import TOPICS, add_topics, queue_counts, read_topics, with_topics
 
 _MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
@@ -64,7 +64,7 @@ class WriteOptions:
     crc_way: int = rows.CRC_AS_GIVEN
     keep_offsets: bool = False
     dispatch: RebuildOptions | None = None
-    leftover: Leftover = Leftover.REFUSE
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) 
 
 def _commit_files(write: LogWrite, job: WriteJob, tasks: Sequence[WrittenTask], runner: Runner) -> None:
     root = Path(job.root)
-    with told_as_store_errors(root), store_lock(job.root):
+    with os_errors_as_store_errors(root), store_lock(job.root):
         job.check_own()
         _write_new_log(write, tasks, job.work / "new" / "commitlog")
         names = ["commitlog", *_dispatch(write, job, runner)]
@@ -167,8 +167,8 @@ def _commit_files(write: LogWrite, job: WriteJob, tasks: Sequence[WrittenTask], 
 def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[WrittenTask], runner: Runner) -> None:
     """Lay the new log out on this machine's disk, and have its files replace the objects."""
     options, area = write.options, job.area
-    with told_as_store_errors(job.root):
-        with area.lease("write") as still_alone, tempfile.TemporaryDirectory(prefix="rmq-write-") as temporary:
+    with os_errors_as_store_errors(job.root):
+        with area.lease("write") as check_lease, tempfile.TemporaryDirectory(prefix="rmq-write-") as temporary:
             job.check_own()
             pieces, new = Path(temporary) / "pieces", Path(temporary) / "new"
             pieces.mkdir()
@@ -184,14 +184,14 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
             retired = [f"commitlog/{Path(segment.path).name}" for segment in old]
             if options.overwrite:
                 refuse_write(job.root, overwrite=True)
-            still_alone()
+            check_lease()
             dispatch = None if options.dispatch is None else replace(options.dispatch, written_queues=written)
             objects.publish_objects(area, new, retired, dispatch, overwrite=options.overwrite)
         objects.dispatch_objects(job.root, runner)
         job.abort()
 
 
-def end_killed(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
+def end_killed(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
     """Complete a write that was killed while it was published; False if there is none, or it was set aside.
 
     Raises:
@@ -247,11 +247,11 @@ def _copy_last(storage: Storage, last: Segment, end: int, target: Path) -> None:
         file.truncate(last.size_bytes)
 
 
-def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
+def _aligned_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> AppendPosition:
     """Return the begin of a log whose records retain their offsets: the start of a file."""
     first = min((piece.first_key for task in tasks for piece in task.pieces if piece.is_sorted), default=0)
     begin = first // file_bytes * file_bytes
-    return LogEnd(begin, begin)
+    return AppendPosition(begin, begin)
 
 
 def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:

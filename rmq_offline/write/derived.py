@@ -20,7 +20,7 @@ from rmq_formats.arrow.encode import UnitRows, check_topic, key_table
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import IndexBound, IndexHeader
 from rmq_formats.codecs.layout import INDEX_HEADER_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.errors import OptionError, StoreError, StoreSizeError, told_as_store_errors
+from rmq_formats.errors import OptionError, StoreError, StoreSizeError, os_errors_as_store_errors
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import place_by_offset
@@ -34,7 +34,7 @@ from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.tasks import IndexTask, ScanResult
 from rmq_offline.tasks import spill
 from rmq_offline.tasks.known_files import refuse_unknown
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.workspace import LocalArea
 from rmq_offline.verify import finding_kinds
@@ -58,7 +58,7 @@ class DerivedWrite:
     options: RebuildOptions
     overwrite: bool
     job: WriteJob
-    leftover: Leftover = Leftover.REFUSE
+    leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
 
     @property
     def directory(self) -> str:
@@ -67,7 +67,7 @@ class DerivedWrite:
 
 
 def begin_derived(
-    root: str, options: RebuildOptions, *, overwrite: bool, leftover: Leftover = Leftover.REFUSE
+    root: str, options: RebuildOptions, *, overwrite: bool, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE
 ) -> DerivedWrite:
     """Begin a write: check all that can be checked, and create its work directory.
 
@@ -136,7 +136,7 @@ def _write_units(rows: Table, table: UnitRows, directory: Path) -> str:
     names = table.queue_names()
     for topic, _ in names:
         check_topic(topic)
-    with told_as_store_errors(directory):
+    with os_errors_as_store_errors(directory):
         spill.write_units(path, rows, names, PARTITIONS)
     return str(path)
 
@@ -150,7 +150,7 @@ def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[s
     pieces = []
     for rows in _pieces(map(key_table, batches)):
         path = write.job.pieces / f"{uuid.uuid4().hex}.keys"
-        with told_as_store_errors(path):
+        with os_errors_as_store_errors(path):
             rows.tofile(path)  # not np.save: see ``write_longs``
         pieces.append(str(path))
     return pieces
@@ -180,7 +180,7 @@ def commit_derived(write: DerivedWrite, pieces: Sequence[str]) -> int:
     """
     area = LocalArea(write.job.root)
     make = _make_queues if write.options.consumequeue else _make_index
-    with store_lock(write.job.root), told_as_store_errors(write.job.root):
+    with store_lock(write.job.root), os_errors_as_store_errors(write.job.root):
         write.job.check_own()
         area.finish_publishing(write.leftover)
         area.clear([write.directory])

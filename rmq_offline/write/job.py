@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from rmq_formats.arrow.encode import EncodeOptions
 from rmq_formats.codecs import paths
-from rmq_formats.errors import StoreError, told_as_store_errors
+from rmq_formats.errors import StoreError, os_errors_as_store_errors
 from rmq_formats.storage.segments import WRITE_DIRECTORY
 from rmq_formats.storage.store_lock import store_lock
-from rmq_offline.tasks.origin import Leftover
-from rmq_offline.tasks.publish import WRITTEN, clear_work, finish_publishing, is_publishing, write_forced
+from rmq_offline.tasks.origin import LeftoverPolicy
+from rmq_offline.tasks.publish import WRITTEN, clear_work, finish_publishing, is_publishing, write_fsynced
 from rmq_offline.write.piece import WrittenTask, write_pieces
 
 NOTE: Final = "write.json"
@@ -98,7 +98,7 @@ def check_target(root: str) -> None:
             pass
 
 
-def begin_job(root: str, leftover: Leftover = Leftover.REFUSE) -> WriteJob:
+def begin_job(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> WriteJob:
     """Create the directory of a write, after ending what other writes have begun.
 
     Raises:
@@ -106,19 +106,19 @@ def begin_job(root: str, leftover: Leftover = Leftover.REFUSE) -> WriteJob:
         StoreError: it cannot be written to, or has a foreign publication.
     """
     job = WriteJob(root, uuid.uuid4().hex, int(time.time() * 1000))
-    with told_as_store_errors(root):
+    with os_errors_as_store_errors(root):
         Path(root).mkdir(parents=True, exist_ok=True)
         with store_lock(root):
             finish_publishing(job.work, Path(root), WRITTEN, leftover)
             clear_work(job.work, [job.pieces.name, "new"])
-            write_forced(job.work / NOTE, json.dumps({"number": job.number}).encode())
+            write_fsynced(job.work / NOTE, json.dumps({"number": job.number}).encode())
     return job
 
 
-def end_killed_write(root: str, leftover: Leftover = Leftover.REFUSE) -> bool:
+def end_killed_write(root: str, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
     """Complete the publication of a write that was killed in it; False if there is none. Raises as ``begin_job``."""
     work = Path(root) / WRITE_DIRECTORY
     if not is_publishing(work):
         return False
-    with told_as_store_errors(root), store_lock(root):
+    with os_errors_as_store_errors(root), store_lock(root):
         return finish_publishing(work, Path(root), WRITTEN, leftover)

@@ -20,7 +20,7 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments, open_storage, opened
 from rmq_formats.storage.store_files import open_store
-from rmq_offline.write.place import LogEnd
+from rmq_offline.write.log_writer import AppendPosition
 
 _NO_DELAYS = (0,)  # the tags codes computed are not used
 _BLOCK_UNITS: Final = 4096  # units at a queue's end that are read at once
@@ -67,14 +67,14 @@ def log_file_bytes(segments: list[Segment], file_bytes: int | None) -> int:
     return segments[0].size_bytes if segments else file_bytes or COMMITLOG_FILE_BYTES
 
 
-def log_end(root: str, segments: list[Segment], file_bytes: int) -> LogEnd:
+def log_end(root: str, segments: list[Segment], file_bytes: int) -> AppendPosition:
     """Find the end of a store's log, where the next record goes.
 
     Raises:
         StoreError: bytes behind the last sound record, which a recovery has to deal with first.
     """
     if not segments:
-        return LogEnd(0, 0)
+        return AppendPosition(0, 0)
     storage, _ = open_storage(root)
     end = frozen_end(storage, segments)
     torn = torn_bytes(storage, segments, end)
@@ -83,7 +83,7 @@ def log_end(root: str, segments: list[Segment], file_bytes: int) -> LogEnd:
             f"{segments[-1].path}: {torn} bytes after the last sound record, which ends at {end}; "
             "let the broker recover the store, or run rmq repair"
         )
-    return LogEnd(end, -(-end // file_bytes) * file_bytes)
+    return AppendPosition(end, -(-end // file_bytes) * file_bytes)
 
 
 def queue_ends(root: str, segments: list[Segment], log_end_offset: int, workers: int) -> QueueEnds:

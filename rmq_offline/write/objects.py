@@ -27,7 +27,7 @@ from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.tasks.object_workspace import MANIFEST, ObjectArea, check_name
-from rmq_offline.tasks.origin import Leftover, check_origin, sealed
+from rmq_offline.tasks.origin import LeftoverPolicy, check_origin, sealed
 from rmq_offline.tasks.runner import Runner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.waves import write_text
@@ -174,7 +174,7 @@ def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
     area.delete(area.path(PUBLISHING))
 
 
-def end_killed_object_write(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
+def end_killed_object_write(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
     """Complete a write that was killed while it was published; False if there is none.
 
     Raises:
@@ -190,7 +190,7 @@ def end_killed_object_write(root: str, runner: Runner, leftover: Leftover = Left
     return dispatch_objects(root, runner, leftover) or is_publishing
 
 
-def dispatch_objects(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
+def dispatch_objects(root: str, runner: Runner, leftover: LeftoverPolicy = LeftoverPolicy.REFUSE) -> bool:
     """Rebuild queues and Index if that is what is left of a write, and remove what it has left; False if it is not.
 
     The rebuild takes the store's lease itself.
@@ -232,11 +232,11 @@ def _check_log_file(name: object) -> None:
 
 
 def _read_note(
-    area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: Leftover
+    area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: LeftoverPolicy
 ) -> dict[str, Any]:
     """Read a note, and check its names and its origin. Raises StoreError."""
     path = area.path(name)
-    if leftover is Leftover.START_ANEW:
+    if leftover is LeftoverPolicy.START_ANEW:
         raise StoreError(
             f"{path}: of an interrupted write, which may have all that there is of the log. Give --resume to complete "
             f"it, or move {area.target}/{WRITE_DIRECTORY} away"

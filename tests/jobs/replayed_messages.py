@@ -11,8 +11,8 @@ from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
 from rmq_formats.read.query import Query
 from rmq_lakehouse.live.source import ClusterSource
-from rmq_offline.replay.choice import USER_TOPICS
-from rmq_offline.replay.outgoing import ORIGIN
+from rmq_offline.replay.batch_messages import ORIGIN
+from rmq_offline.replay.selection import USER_TOPICS
 from tests.spark.live.scenarios import make_topic
 
 Queue = tuple[str, int]

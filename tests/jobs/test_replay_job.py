@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs import replay
 from rmq_formats.errors import ClusterError, OptionError, RmqError
 from rmq_offline.replay import run
-from rmq_offline.replay.outgoing import ORIGIN
+from rmq_offline.replay.batch_messages import ORIGIN
 from rmq_offline.replay.run import ReplayCheckpoint
 from tests.jobs.replayed_messages import (
     QUEUES,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmq_formats.arrow.encode import EncodeOptions, RowEncoder
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.record import MessageToStore, encode_record
-from rmq_formats.kernels.encode import place
+from rmq_formats.kernels.encode import offsets
 from rmq_formats.kernels.encode import rows as kernel
 from tests.kernels.guarded_memory import guarded
 from tests.support.stores.record_strategies import messages_of
@@ -66,12 +66,12 @@ def test_records_are_those_of_the_codec(stored: list[tuple[MessageToStore, int]]
     (encoded,) = encoder.encode(batch_of(stored))
     ends = np.cumsum(encoded.rows[:, kernel.SIZE])
     addresses = encoded.records.ctypes.data + ends - encoded.rows[:, kernel.SIZE]
-    places = np.empty((len(stored), place.PLACE_COLUMNS), dtype=np.int64)
+    places = np.empty((len(stored), offsets.PLACE_COLUMNS), dtype=np.int64)
     queue_ends = np.zeros(len(stored), dtype=np.int64)
     at = np.array([begin, 1 << 60], dtype=np.int64)
-    assert place.lay_out(encoded.rows, queue_ends, False, 1 << 60, at, places) == place.PLACED
+    assert offsets.lay_out(encoded.rows, queue_ends, False, 1 << 60, at, places) == offsets.PLACED
     out = np.zeros(int(ends[-1]), dtype=np.uint8)
-    place.place_records(encoded.rows, addresses, places, 0, len(stored), out)
+    offsets.place_records(encoded.rows, addresses, places, 0, len(stored), out)
     expected, counts = b"", dict.fromkeys(((m.topic, m.queue_id) for m, _ in stored), 0)
     for message, time_ms in stored:
         counts_here = message.sys_flag & 0xC in {0, 0x8}

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_core.client import Message
-from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.client import ClusterConnection
 from tests.interop.test_namesrv_against_java import wait_for
 from tests.spark.live.scenarios import fresh, make_topic, send
 
@@ -26,7 +26,7 @@ class ClusterExporter:
     def send(self, begin: int, end: int) -> None:
         """Send messages whose bodies are numbers, and wait until the queues have them: Java acknowledges before."""
         send(self.namesrv, [Message(self.topic, b"%03d" % number) for number in range(begin, end)])
-        with ClusterLink(self.namesrv, None) as link:
+        with ClusterConnection(self.namesrv, None) as link:
             queues = link.queues(self.topic)
             wait_for(lambda: sum(high for _, high in link.bounds(queues).values()) == end)
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.errors import OptionError
-from rmq_lakehouse.changes import MergeRows, key_columns
+from rmq_lakehouse.change_data import MergeRows, key_columns
 from rmq_lakehouse.spec import TypedTopic, load_spec
 from tests.lakehouse.exported_stores import Exporter
 from tests.lakehouse.small_stores import FILE_BYTES, HOST

@@ -18,7 +18,7 @@ from rmq_formats.errors import ClusterError, OptionError, StoreError
 from rmq_lakehouse.cluster.queues import PendingQueueMessages
 from rmq_lakehouse.delta.table import DeltaTransaction
 from rmq_lakehouse.exports import ExportCounts, ExportLoop
-from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.client import ClusterConnection
 from tests.interop.test_namesrv_against_java import wait_for
 from tests.lakehouse.cluster_scenarios import *  # noqa: F403 # tests that Java's cluster passes too
 from tests.lakehouse.cluster_scenarios import ClusterExporter
@@ -233,7 +233,7 @@ def test_two_brokers_land_in_one_commit(spark: SparkSession, tmp_path: Path) -> 
         second_broker(tmp_path, running.namesrv),
     ):
         exporter = ClusterExporter(spark, running.namesrv, tmp_path / "a", tmp_path)
-        with ClusterLink(running.namesrv, None) as link:
+        with ClusterConnection(running.namesrv, None) as link:
             wait_for(lambda: {queue.broker for queue in link.queues(exporter.topic)} == {"broker-a", "broker-b"})
         exporter.send(0, 16)  # to all queues in turn
         report, code = exporter.run()

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.versions import arrow_schema
 from rmq_lakehouse.decode.columns import select_columns
-from rmq_lakehouse.decode.json_schema import UnknownSchemaError, json_columns
 from rmq_lakehouse.decode.spark import parse_json_columns
+from rmq_lakehouse.decode.spark_ddl import UnknownSchemaError, json_columns
 
 PLAIN = ["boolean", "Byte", "TINYINT", "short", "smallint", "INT", "integer", "long", "bigint", "real", "float",
          "double", "string", "binary", "date", "timestamp", "timestamp_ltz", "timestamp_ntz", "dec", "numeric(5)",

@@ -211,7 +211,7 @@ def test_the_cheapest_way_is_taken(small: Path) -> None:
     plan = plan_for(small, keyed)
     assert plan.access_path is AccessPath.INDEX
     assert plan.scanned_bytes < FILE_BYTES
-    assert "the key is at 1 places" in str(plan)
+    assert "the Index has 1 entries for the key" in str(plan)
     assert [row["uniq_key"] for row in rows_of(small, plan, keyed)] == ["u50"]
     assert plan_for(small, Query(key="key-50")).access_path is AccessPath.SCAN
     by_id = Query(msg_id=decode_message_id(all_rows(small)[7]["msg_id"]), topics=rare)
@@ -450,7 +450,7 @@ def test_a_message_id_of_another_host_or_of_no_record_finds_nothing(small: Path)
 
 
 def test_places_are_cut_into_tasks(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PLACES_PER_TASK", 5)
+    monkeypatch.setattr(planning, "POINTS_PER_TASK", 5)
     query = Query(topics=frozenset(["Topic1"]), key="shared-3")
     plan = plan_for(small, query)
     assert sum(isinstance(task, PointReadTask) for task in plan.tasks) > 2

@@ -18,9 +18,9 @@ from rmq_offline.rebuild.changes import QueueChange, compare_views
 from rmq_offline.rebuild.job import rebuild_store
 from rmq_offline.rebuild.options import RebuildOptions
 from rmq_offline.rebuild.publication import Terms, terms_from_arguments
-from rmq_offline.rebuild.queue_views import QueueName, QueueView, RecordHeads, Units, opened_tree, view
+from rmq_offline.rebuild.queue_views import QueueIdentity, QueueView, RecordHeads, Units, opened_tree, view
 from rmq_offline.rebuild.report import RebuildReport
-from rmq_offline.tasks.former_files import FormerFiles
+from rmq_offline.tasks.quarantine import FormerFiles
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.store_sizes import StoreSizes
 from tests.conftest import MIXED_DELAY_LEVELS
@@ -171,7 +171,7 @@ def viewed(store: Path, topic: str, units: dict[int, bytes], file_bytes: int = 4
     segments = list_segments(LocalStorage(), str(store / "commitlog"))
     heads = RecordHeads(segments, segments[-1].start_offset + 100, is_local=True)
     with opened_tree(str(store)) as queues:
-        return view(QueueName(topic, 0), queues.units(QueueName(topic, 0)), heads)
+        return view(QueueIdentity(topic, 0), queues.units(QueueIdentity(topic, 0)), heads)
 
 
 def test_a_queue_of_expired_messages_retains_its_end(store: Path) -> None:
@@ -208,7 +208,7 @@ def a_view(least: int, largest: int, messages: dict[int, int], size: int = 100) 
 
 
 def changed(old: QueueView | None, new: QueueView | None) -> QueueChange | None:
-    return compare_views(QueueName("T", 0), old, new)
+    return compare_views(QueueIdentity("T", 0), old, new)
 
 
 def test_the_same_messages_at_the_same_offsets_are_no_change() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.errors import StoreLayoutError
-from rmq_offline.repair import entries
+from rmq_offline.repair import dledger_entries
 from rmq_offline.repair.job import repair_store
 from rmq_offline.repair.report import RepairReport
 from rmq_offline.tasks.runner import ProcessRunner
@@ -30,7 +30,7 @@ Variant = Callable[[str], Path]
 
 @pytest.fixture(autouse=True)
 def _no_flush_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "sync_file_system", lambda _directory: None)
+    monkeypatch.setattr(dledger_entries, "sync_file_system", lambda _directory: None)
 
 
 def repair(store: Path) -> RepairReport:

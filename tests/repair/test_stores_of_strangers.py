@@ -18,7 +18,7 @@ from rmq_offline.repair import journal
 from rmq_offline.repair.job import repair_store
 from rmq_offline.replay.run import ReplayCheckpoint
 from rmq_offline.tasks import origin
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.derived import begin_derived, commit_derived
 from tests.support.processes.dying_processes import run_and_die
@@ -28,19 +28,19 @@ from tests.support.stores.store_files import tree
 from tests.support.stores.verified_stores import FILE_BYTES, REBUILT, SIZES, patch, sound_store
 from tests.support.stores.written_stores import rows, write
 
-Action = Callable[[Path, Leftover], Any]
-WORDS = [Leftover.REFUSE, Leftover.RESUME]
+Action = Callable[[Path, LeftoverPolicy], Any]
+WORDS = [LeftoverPolicy.REFUSE, LeftoverPolicy.RESUME]
 
 
-def rebuild(store: Path, leftover: Leftover) -> None:
+def rebuild(store: Path, leftover: LeftoverPolicy) -> None:
     rebuild_store(str(store), None, REBUILT, ProcessRunner(1), leftover=leftover)
 
 
-def repair(store: Path, leftover: Leftover, *, apply: bool = True) -> None:
+def repair(store: Path, leftover: LeftoverPolicy, *, apply: bool = True) -> None:
     repair_store(str(store), SIZES, ProcessRunner(1), apply=apply, leftover=leftover)
 
 
-def append(store: Path, leftover: Leftover) -> None:
+def append(store: Path, leftover: LeftoverPolicy) -> None:
     write(store, [[rows(topic=["New"], body=[b"x"])]], file_bytes=FILE_BYTES, dispatch=REBUILT, leftover=leftover)
 
 
@@ -207,7 +207,7 @@ def test_a_log_file_with_another_name_elsewhere_is_not_written_into(store: Path,
     os.link(path, tmp_path / "home" / "backup")
     before = inventory(tmp_path / "home")
     with suppress(StoreError):
-        ACTIONS[action](store, Leftover.RESUME)
+        ACTIONS[action](store, LeftoverPolicy.RESUME)
     assert inventory(tmp_path / "home") == before
 
 
@@ -219,26 +219,26 @@ def test_a_note_that_nobody_signed_needs_a_word(store: Path) -> None:
     (store / ".rmq-rebuild" / "publish.json").write_text(json.dumps(value))
     before = tree(store / "index")
     with pytest.raises(StoreError, match=r"an interrupted publication of index does not say who left it"):
-        rebuild(store, Leftover.REFUSE)
+        rebuild(store, LeftoverPolicy.REFUSE)
     assert tree(store / "index") == before
-    rebuild(store, Leftover.RESUME)
+    rebuild(store, LeftoverPolicy.RESUME)
     assert len(tree(store / "index")) == len(before)
     assert not (store / ".rmq-rebuild").exists()
 
 
 def test_started_anew_a_note_is_set_aside_and_nothing_of_it_done(store: Path) -> None:
     note(".rmq-rebuild", {"../../home": 1})(store)
-    rebuild(store, Leftover.START_ANEW)
+    rebuild(store, LeftoverPolicy.START_ANEW)
     assert sorted(path.name for path in store.glob(".rmq-rebuild*")) == [".rmq-rebuild.aside-1"]
     assert (store / ".rmq-rebuild.aside-1" / "publish.json").exists()
 
 
 def killed_rebuild(store: Path) -> None:
     """Kill a rebuild when its note is there."""
-    count = run_and_die(lambda: rebuild(Path(shutil.copytree(store, f"{store}-counted")), Leftover.REFUSE))
+    count = run_and_die(lambda: rebuild(Path(shutil.copytree(store, f"{store}-counted")), LeftoverPolicy.REFUSE))
     assert count is not None
     for at in range(count, 0, -1):
-        run_and_die(lambda: rebuild(store, Leftover.REFUSE), at)
+        run_and_die(lambda: rebuild(store, LeftoverPolicy.REFUSE), at)
         if (store / ".rmq-rebuild" / "publish.json").exists():
             shutil.rmtree(f"{store}-counted")
             return
@@ -251,7 +251,7 @@ def test_a_note_of_another_place_or_time_needs_a_word(
     killed_rebuild(store)
     copy = Path(shutil.copytree(store, tmp_path / "copy"))
     with pytest.raises(StoreError, match="was written for another directory"):
-        rebuild(copy, Leftover.REFUSE)
+        rebuild(copy, LeftoverPolicy.REFUSE)
     for name, value, message in (
         ("boot_id", lambda: "another", "before this machine's last start"),
         ("_machine", lambda: "another", "on another machine"),
@@ -262,8 +262,8 @@ def test_a_note_of_another_place_or_time_needs_a_word(
         with monkeypatch.context() as patched:
             patched.setattr(origin, name, value)
             with pytest.raises(StoreError, match=message):
-                rebuild(store, Leftover.REFUSE)
-    rebuild(store, Leftover.REFUSE)
+                rebuild(store, LeftoverPolicy.REFUSE)
+    rebuild(store, LeftoverPolicy.REFUSE)
     assert not (store / ".rmq-rebuild").exists()
 
 
@@ -274,7 +274,7 @@ def test_a_changed_note_has_no_seal(store: Path) -> None:
     value["new"]["consumequeue"] = 1
     path.write_text(json.dumps(value))
     with pytest.raises(StoreError, match="has no seal of this user's key"):
-        rebuild(store, Leftover.REFUSE)
+        rebuild(store, LeftoverPolicy.REFUSE)
 
 
 def test_a_plan_that_nobody_signed_needs_a_word(store: Path) -> None:
@@ -286,9 +286,9 @@ def test_a_plan_that_nobody_signed_needs_a_word(store: Path) -> None:
     before = tree(store / "commitlog")
     for apply in (False, True):
         with pytest.raises(StoreError, match=r"plan.json: the plan of an interrupted repair .* does not say who left"):
-            repair(store, Leftover.REFUSE, apply=apply)
+            repair(store, LeftoverPolicy.REFUSE, apply=apply)
     assert tree(store / "commitlog") == before
-    repair(store, Leftover.RESUME)
+    repair(store, LeftoverPolicy.RESUME)
     assert tree(store / "commitlog") != before
     assert "seal" not in json.loads((store / "quarantine" / "0001" / "manifest.json").read_text())
 
@@ -297,18 +297,20 @@ def stop_before_the_change(store: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(journal, "change", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            repair(store, Leftover.REFUSE)
+            repair(store, LeftoverPolicy.REFUSE)
 
 
 def test_a_plan_set_aside_is_made_again(store: Path) -> None:
     stop_before_the_change(store)
-    repair(store, Leftover.START_ANEW)
+    repair(store, LeftoverPolicy.START_ANEW)
     assert (store / "quarantine" / "0001" / "plan.json.aside-1").exists()
     assert (store / "quarantine" / "0002" / "manifest.json").exists()
 
 
 def sink(store: Path) -> None:
-    begun = begin_derived(str(store), replace(REBUILT, consumequeue=False), overwrite=True, leftover=Leftover.RESUME)
+    begun = begin_derived(
+        str(store), replace(REBUILT, consumequeue=False), overwrite=True, leftover=LeftoverPolicy.RESUME
+    )
     commit_derived(begun, [])
 
 

@@ -15,8 +15,8 @@ from rmq_formats.codecs.topics import SYSTEM_TOPICS, TEMPLATE_TOPIC
 from rmq_formats.errors import OptionError
 from rmq_formats.read.query import Query
 from rmq_formats.sql92 import compile_expression
-from rmq_offline.replay.choice import USER_TOPICS, Choice, build_choice, filter_rows
-from rmq_offline.replay.outgoing import COLUMNS, ORIGIN, Origin, encode_rows
+from rmq_offline.replay.batch_messages import COLUMNS, ORIGIN, Origin, encode_rows
+from rmq_offline.replay.selection import USER_TOPICS, ReplaySelection, build_selection, filter_rows
 
 _SQL = (
     "a > 3 AND b = 'x'", "a BETWEEN 2 AND 7 OR c IS NULL", "NOT (b IN ('x', 'a > 3'))", "b CONTAINS 'y' AND a <> 5",
@@ -33,7 +33,7 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
     schema = pa.schema([("row", pa.int64()), COMMITLOG.field("properties")])
     columns = {"row": range(len(rows)), "properties": [list(row.items()) for row in rows]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema)
-    (matching,) = filter_rows(iter([batch]), Choice(Query(), sql))
+    (matching,) = filter_rows(iter([batch]), ReplaySelection(Query(), sql))
     holds = compile_expression(sql)
     assert matching["row"].to_pylist() == [number for number, row in enumerate(rows) if holds(row)]
 
@@ -45,7 +45,7 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
      *((topic, False) for topic in sorted(SYSTEM_TOPICS))],
 )  # fmt: skip
 def test_without_topics_it_is_all_that_are_users_own(topic: str, is_wanted: bool) -> None:
-    query = build_choice(Query(), None, None).query
+    query = build_selection(Query(), None, None).query
     assert query.topic_pattern == USER_TOPICS
     assert query.wants_topic(topic) is is_wanted
 
@@ -58,7 +58,7 @@ def test_system_topics_are_those_of_the_broker() -> None:
 
 def test_an_expression_that_is_none_is_told() -> None:
     with pytest.raises(OptionError, match="--sql 'a >': "):
-        build_choice(Query(), "a >", None)
+        build_selection(Query(), "a >", None)
 
 
 def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties: str) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
+from rmq_offline.tasks.job_steps import run_alone
 from rmq_offline.tasks.object_workspace import ObjectArea
-from rmq_offline.tasks.origin import Leftover
+from rmq_offline.tasks.origin import LeftoverPolicy
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.together import run_alone
 from rmq_offline.write.commitlog import end_killed
 from tests.scale.conftest import Bucket
 
-WORDS = [Leftover.REFUSE, Leftover.RESUME]
+WORDS = [LeftoverPolicy.REFUSE, LeftoverPolicy.RESUME]
 OUT = ["../other/file", "other", "/other", "consumequeue/../../other/file", "config", "", ".", "commitlog/x", "lock"]
 SIZES = {
     "commitlog_file_bytes": 4096, "consumequeue_file_bytes": 400, "consumequeue_ext_file_bytes": 0, "index_slots": 50,
@@ -89,11 +89,11 @@ def test_a_write_follows_no_planted_name(bucket: Bucket) -> None:
         planted(bucket, objects)
         before = parts(bucket)
         with pytest.raises(StoreError):
-            end_killed(uri, ProcessRunner(1), Leftover.RESUME)
+            end_killed(uri, ProcessRunner(1), LeftoverPolicy.RESUME)
         assert parts(bucket) == before, name
         ObjectArea(uri, ".rmq-write").clear([])
     planted(bucket, write_note())
-    for word in (Leftover.REFUSE, Leftover.START_ANEW):
+    for word in (LeftoverPolicy.REFUSE, LeftoverPolicy.START_ANEW):
         with pytest.raises(StoreError):
             end_killed(uri, ProcessRunner(1), word)
 
@@ -120,6 +120,6 @@ def test_a_note_that_nobody_signed_needs_a_word(bucket: Bucket, objects: dict[st
 
 def test_a_rebuild_s_note_started_anew_is_deleted(bucket: Bucket) -> None:
     uri = planted(bucket, rebuild_note(["../other"], []))
-    run_alone(ObjectArea(uri).finish_publishing(Leftover.START_ANEW), ProcessRunner(1))
+    run_alone(ObjectArea(uri).finish_publishing(LeftoverPolicy.START_ANEW), ProcessRunner(1))
     assert bucket.tree("other")["file"] == bucket.tree("store")["consumequeue/T/0/0"] == b"the only copy"
     assert not ObjectArea(uri).exists("publish.json")

@@ -91,7 +91,7 @@ def test_what_was_there_is_replaced_and_the_rest_left_alone(bucket: Bucket, tmp_
 
 
 class Waves(ProcessRunner):
-    """Notes the number of tasks of each wave."""
+    """LeaseObjectStore the number of tasks of each wave."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -155,10 +155,10 @@ def test_killed_before_any_change_it_is_old_or_told_to_be_unfinished(bucket: Buc
 def test_of_two_rebuilds_into_one_target_one_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     store, out = small_store(tmp_path / "store", 40), put_old(bucket, tmp_path / "old")
     before = bucket.tree("out")
-    with ObjectArea(out).lock(str(store)) as still_alone:
+    with ObjectArea(out).lock(str(store)) as check_lease:
         with pytest.raises(StoreLockedError, match="another rebuild writes there"):
             rebuild_store(str(store), out, SMALL, Splits(2))
-        still_alone()
+        check_lease()
     assert bucket.tree("out") == before
     rebuild(store, tmp_path / "local")
     rebuild_store(str(store), out, SMALL, Splits(2))

@@ -31,11 +31,11 @@ def test_a_handle_lists_its_store_once(tmp_path: Path) -> None:
     storage = CountedStorage()
     store = StoreFiles(storage, str(tmp_path))
     assert [segment.start_offset for segment in store.segments] == [0]
-    assert not store.layouts.places
+    assert not store.layouts.evidence
     listed = len(storage.listed)
     add_segment(tmp_path, 4096)
     assert len(store.segments) == 1
-    assert not store.layouts.places
+    assert not store.layouts.evidence
     assert len(storage.listed) == listed
 
 

@@ -21,7 +21,7 @@ from tests.support.stores.rebuilt_stores import rebuild, small_store
 
 
 class Directory:
-    """Notes that are files, and may fail."""
+    """LeaseObjectStore that are files, and may fail."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,7 +118,7 @@ def test_one_of_another_machine_lives_while_it_beats(notes: Directory, monkeypat
 
 
 class Turns:
-    """Notes of several threads, whose steps come in an order of their own, one at a time."""
+    """LeaseObjectStore of several threads, whose steps come in an order of their own, one at a time."""
 
     def __init__(self, seed: int, threads: int) -> None:
         self.texts: dict[str, str] = {}

@@ -3,8 +3,8 @@
 import pytest
 
 from rmq_formats.errors import StoreError
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch, run_alone, run_together
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.tasks.together import JobSteps, TaskBatch, run_alone, run_together
 
 
 def halve(number: int) -> int:

@@ -11,7 +11,7 @@ from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYT
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import LocalStorage, opened
 from rmq_offline.tasks.runner import ProcessRunner
-from rmq_offline.verify.entries import mended_terms
+from rmq_offline.verify.dledger_entries import repaired_terms
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.job import verify_store
 from rmq_offline.verify.log import LogCheck
@@ -180,6 +180,6 @@ def test_terms_that_do_not_fit_are_told_from_those_that_do() -> None:
         ([9, 0, 0, 1], [0, 0, 0, 1]),
         ([0, 1, 2, 3], [0, 1, 2, 3]),
     ):
-        assert mended_terms(np.array(terms, dtype=np.int64)).tolist() == mended
+        assert repaired_terms(np.array(terms, dtype=np.int64)).tolist() == mended
     noise = np.arange(200, 0, -1)
-    assert len(set(mended_terms(noise).tolist())) == 1
+    assert len(set(repaired_terms(noise).tolist())) == 1

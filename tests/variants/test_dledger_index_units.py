@@ -12,7 +12,7 @@ from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.variants.dledger import ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import StoreError
 from rmq_formats.storage.segments import LocalStorage
-from rmq_offline.verify.entries import BLOCK_BYTES, EntryUnits
+from rmq_offline.verify.dledger_entries import BLOCK_BYTES, EntryUnits
 
 PER_FILE = BLOCK_BYTES // INDEX_UNIT_BYTES + 100  # one file is more than a block
 FILES = (0, 1, 3)  # the third is missing

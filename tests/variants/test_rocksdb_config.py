@@ -16,7 +16,7 @@ from rmq_formats.read.lag import group_queues
 from rmq_formats.storage.rocksdb import Pairs, make_rocksdb, opened_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_files import open_store
-from rmq_lakehouse.metadata.sources import GroupsSource, TopicsSource
+from rmq_lakehouse.broker_state.sources import GroupsSource, TopicsSource
 from rmq_offline.rebuild.options import options_from_arguments
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.verify.job import verify_store

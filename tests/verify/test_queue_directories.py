@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rmq_formats.storage.segments import Entry, LocalStorage
 from rmq_formats.storage.store_files import StoreFiles
+from rmq_offline.tasks.job_steps import run_alone
 from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.tasks.spill import queue_partition
-from rmq_offline.tasks.together import run_alone
 from rmq_offline.tasks.waves import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import FindingList

@@ -139,7 +139,7 @@ class Collector(Dispatcher):
         writer.batches = self.batches
         while begin < len(units):
             numbers[tables.RUN_WRITTEN] = 0
-            begin = int(live_dispatch.place_units(units, begin, len(units), writer.targets, numbers))
+            begin = int(live_dispatch.write_units(units, begin, len(units), writer.targets, numbers))
             writer.note_written(int(numbers[tables.RUN_WRITTEN]))
             if begin < len(units):
                 if most_met is not None and writer.met >= most_met:

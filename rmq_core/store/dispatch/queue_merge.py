@@ -3,7 +3,7 @@
 After a crash of the original, or where a queue is lost, the units after some record are to be compared. To throw them
 away and to dispatch the records again would bring back the messages of deleted topics, whose records are in the log
 still, and take away those of the topics that were made in their place: what a queue says of its records is kept, as
-``rmq rebuild`` keeps it (``rmq_formats.scan.queue_witness``).
+``rmq rebuild`` keeps it (``rmq_formats.scan.queue_merge``).
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.dispatch import UNIT_QUEUE
-from rmq_formats.scan.queue_witness import LogBounds, are_lost_units, merge_queue
+from rmq_formats.scan.queue_merge import LogBounds, are_lost_units, merge_queue
 
 Rows = NDArray[np.int64]
 _PHYSICAL: Final = unit_kernel.PHYSICAL_OFFSET

@@ -27,7 +27,7 @@ assert UNIT_VALUE_DTYPE.itemsize == UNIT_VALUE_BYTES
 _SEPARATOR: Final = b"\x01"
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
-_PLACE: Final = Struct(">qq")
+_BOUND: Final = Struct(">qq")
 _OFFSET_BYTES: Final = _LONG.size
 _QUEUE_BYTES: Final = 1 + _INT.size + 1  # behind the topic, with both separators
 
@@ -41,14 +41,14 @@ class QueueBound:
 
     def encode(self) -> bytes:
         """Return the value's bytes."""
-        return _PLACE.pack(self.physical_offset, self.queue_offset)
+        return _BOUND.pack(self.physical_offset, self.queue_offset)
 
     @classmethod
     def decode(cls, value: bytes) -> "QueueBound":
         """Decode a value. Raises DecodeError."""
-        if len(value) != _PLACE.size:
-            raise DecodeError("a value of RocksDB that is no bound", expected=_PLACE.size, actual=len(value))
-        return cls(*_PLACE.unpack(value))
+        if len(value) != _BOUND.size:
+            raise DecodeError("a value of RocksDB that is no bound", expected=_BOUND.size, actual=len(value))
+        return cls(*_BOUND.unpack(value))
 
 
 def _topic_bytes(topic: str) -> bytes:

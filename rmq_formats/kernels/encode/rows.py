@@ -2,7 +2,7 @@
 
 A *text* is a pair of an address and a length in bytes; a negative length stands for null. Addresses are those
 of Arrow's buffers, which the caller keeps alive. What depends on a record's place (physical offset, queue offset,
-the sum of ``__CRC32#``) is left to ``rmq_formats.kernels.encode.place``.
+the sum of ``__CRC32#``) is left to ``rmq_formats.kernels.encode.offsets``.
 """
 
 from typing import Any, Final

@@ -63,7 +63,7 @@ def choose_queues(store: StoreFiles, *, wants_light: bool = False) -> QueueChoic
     if path is None or not store.layouts.has_queue_files:
         return QueueChoice(path)
     log_end = log_bounds(store.storage, store.segments)[1]
-    files_end = min(dispatched_end(store, log_end), log_end)
+    files_end = min(dispatched_end_of_files(store, log_end), log_end)
     # nothing else tells of light queues where they have no files; see ``store_variants.detect_layouts``
     may_have_light = Variant.LIGHT_QUEUES in store.layouts or Variant.ROCKSDB_CONFIG in store.layouts
     asks_for_light = wants_light and may_have_light
@@ -151,7 +151,7 @@ def queue_file_topics(store: StoreFiles) -> list[str]:
     return named_topics(store) if choice.database is None else []
 
 
-def dispatched_end(store: StoreFiles, enough: int) -> int:
+def dispatched_end_of_files(store: StoreFiles, enough: int) -> int:
     """Find the physical offset up to which all records are dispatched to files: the end of the last one in a queue.
 
     Args:

@@ -34,7 +34,7 @@ from rmq_formats.storage.queue_logs import QueueLog, broker_directory, compacted
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 from rmq_formats.storage.store_files import StoreFiles
 
-_PLACE: Final = head_struct("magic", "queue_offset", "physical_offset")
+_HEAD: Final = head_struct("magic", "queue_offset", "physical_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +195,10 @@ def _is_record(storage: Storage, segments: Sequence[Segment], place: int, queue_
     for segment in segments:
         if segment.start_offset <= place < segment.end_offset:
             with opened(storage, segment.path) as file:
-                head = read_range(file, place - segment.start_offset, _PLACE.size)
-            if len(head) < _PLACE.size:
+                head = read_range(file, place - segment.start_offset, _HEAD.size)
+            if len(head) < _HEAD.size:
                 return False
-            magic, recorded_offset, physical_offset = _PLACE.unpack(head)
+            magic, recorded_offset, physical_offset = _HEAD.unpack(head)
             return magic in RECORD_VERSIONS and (recorded_offset, physical_offset) == (queue_offset, place)
     return False
 

@@ -191,20 +191,22 @@ def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPlaces:
+class UnitRecords:
     """Records that units name.
 
     Attributes:
-        places: their physical offsets, ascending.
+        physical_offsets: of the records, ascending.
         dispatched: one past the last record that the database knows of any topic.
     """
 
-    places: list[int]
+    physical_offsets: list[int]
     size_bytes: int
     dispatched: int
 
 
-def stored_places(storage: Storage, path: str, query: Query, topics: frozenset[str], most: int) -> StoredPlaces | str:
+def find_unit_records(
+    storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
+) -> UnitRecords | str:
     """Look up the places of the messages of some topics within a query's queue offsets, or return why not.
 
     Args:
@@ -214,12 +216,14 @@ def stored_places(storage: Storage, path: str, query: Query, topics: frozenset[s
         The places; or, in words, that there are too many of them, or why the database cannot be read.
     """
     try:
-        return _stored_places(storage, path, query, topics, most)
+        return _find_unit_records(storage, path, query, topics, most)
     except (FormatError, StoreError) as error:
         return str(error)
 
 
-def _stored_places(storage: Storage, path: str, query: Query, topics: frozenset[str], most: int) -> StoredPlaces | str:
+def _find_unit_records(
+    storage: Storage, path: str, query: Query, topics: frozenset[str], most: int
+) -> UnitRecords | str:
     offset_arrays = [np.empty(0, dtype=np.int64)]
     size_bytes = count = 0
     with opened_queues(storage, path) as database:
@@ -236,4 +240,4 @@ def _stored_places(storage: Storage, path: str, query: Query, topics: frozenset[
                     if count > most:
                         return f"more than {most} records by their places cost more than scanning the log"
         dispatched = database.checkpoint()
-    return StoredPlaces(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)
+    return UnitRecords(np.unique(np.concatenate(offset_arrays)).tolist(), size_bytes, dispatched)

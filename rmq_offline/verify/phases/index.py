@@ -51,7 +51,7 @@ class IndexResult:
     task: IndexFileTask
     span: IndexSpan | None
     findings: FindingList
-    excused: FindingList
+    race_findings: FindingList
 
 
 def write_key_table(work: WorkArea, checks: Sequence[SplitCheck]) -> None:
@@ -153,7 +153,7 @@ class _PaddedReader:
 
 def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> IndexResult:
     """Task: compare one IndexFile. Raises SpillError, OSError: the work directory cannot be read."""
-    findings, excused = FindingList(), FindingList()
+    findings, race_findings = FindingList(), FindingList()
     keys, facts = SpilledKeys(work), read_facts(work)
     span = None
     try:
@@ -171,12 +171,12 @@ def check_index(task: IndexFileTask, sizes: StoreSizes, work: WorkArea) -> Index
                 is_last=task.is_last,
                 previous_end=previous_end,
             )
-            span = IndexCheck(index, keys, facts, findings, excused).run()
+            span = IndexCheck(index, keys, facts, findings, race_findings).run()
     except SpillError:  # no fault of the IndexFile itself
         raise
     except (StoreError, OSError) as error:
         findings.add(Finding(finding_kinds.INDEX_UNREADABLE, str(error), task.path))
-    return IndexResult(task, span, findings, excused)
+    return IndexResult(task, span, findings, race_findings)
 
 
 def _previous_end(task: IndexFileTask) -> IndexBound:
@@ -194,7 +194,7 @@ def _previous_end(task: IndexFileTask) -> IndexBound:
 
 
 def check_index_files(
-    results: Sequence[IndexResult], keys: SpilledKeys, last_message_offset: int, excused: FindingList
+    results: Sequence[IndexResult], keys: SpilledKeys, last_message_offset: int, race_findings: FindingList
 ) -> Iterator[Finding]:
     """Check all IndexFiles together: keys missing between files, before the first, after the last.
 
@@ -202,7 +202,7 @@ def check_index_files(
         results: of all files, in order.
         keys: of the log.
         last_message_offset: physical offset of the log's last record; -1 in an empty log.
-        excused: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that are none if a broker wrote on meanwhile.
     """
     spans = [result.span for result in results if result.span is not None and result.span.key_begin >= 0]
     if not results:
@@ -219,7 +219,7 @@ def check_index_files(
         end = max(end, span.key_end)
     if end < keys.count:
         path = results[-1].task.path
-        excused.add(_missing(finding_kinds.INDEX_ENTRY_MISSING, keys, end, keys.count, path))
+        race_findings.add(_missing(finding_kinds.INDEX_ENTRY_MISSING, keys, end, keys.count, path))
     yield from _fill_findings(results, end == keys.count, keys, last_message_offset)
 
 

@@ -15,9 +15,9 @@ from rmq_formats.codecs.index import MAX_INT
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import Variant
+from rmq_offline.tasks.job_steps import JobSteps, TaskBatch
 from rmq_offline.tasks.requests import REQUESTS_AT_ONCE, request_all
 from rmq_offline.tasks.spill import partition_of
-from rmq_offline.tasks.together import JobSteps, TaskBatch
 from rmq_offline.tasks.waves import MAX_PARTITIONS
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.findings import Finding, FindingList

@@ -33,7 +33,7 @@ class PartitionState:
         known_topics: of ``config/topics.json``; None without one.
         batch_topics: topics whose queues are BatchConsumeQueues.
         findings: what is wrong.
-        excused: findings that are none if a broker wrote on meanwhile.
+        race_findings: findings that are none if a broker wrote on meanwhile.
         queue_count: queues compared.
     """
 
@@ -44,7 +44,7 @@ class PartitionState:
     batch_topics: frozenset[str]
     absent_queues: AbsentQueues
     findings: FindingList
-    excused: FindingList
+    race_findings: FindingList
     queue_count: int = 0
 
     @property
@@ -64,12 +64,12 @@ class QueueRecords:
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], in log order.
-        is_claimed: whether a group has committed an offset above 0 in the queue.
+        has_consumer_offset: whether a group has committed an offset above 0 in the queue.
     """
 
     name: QueueName
     rows: NDArray[np.int64]
-    is_claimed: bool
+    has_consumer_offset: bool
 
 
 class QueueLayout(Protocol):
@@ -89,7 +89,7 @@ class QueueLayout(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFiles:
+class FileQueueLayout:
     """ConsumeQueue files.
 
     Attributes:
@@ -115,14 +115,14 @@ class QueueFiles:
                 detail = f"{len(rows)} messages of the log"
                 partition.findings.add(name.finding(finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows)))
                 return int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1
-            kind = partition.absent_queues.classify(name.topic, rows, is_claimed=queue.is_claimed)
+            kind = partition.absent_queues.classify(name.topic, rows, has_consumer_offset=queue.has_consumer_offset)
             if kind in _DELETED:
                 detail = f"{len(rows)} messages of the log, and no files"
                 partition.findings.add(name.finding(kind, detail, count=len(rows)))
                 return None
         partition.queue_count += 1
         check = QueueCheck(
-            name, rows, partition.facts, partition.findings, partition.excused,
+            name, rows, partition.facts, partition.findings, partition.race_findings,
             partition.stored.ext(name),
             is_known=not is_deleted(name.topic, partition.known_topics),
             log_file_bytes=partition.sizes.commitlog_file_bytes,
@@ -132,7 +132,7 @@ class QueueFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchQueueFiles:
+class BatchQueueLayout:
     """BatchConsumeQueue files.
 
     Attributes:
@@ -160,7 +160,7 @@ class BatchQueueFiles:
         units = batch_queues.units_of(rows, self.inner_batches() if len(rows) else rows)
         is_known = not is_deleted(name.topic, partition.known_topics)
         check = BatchQueueCheck(
-            name, units, partition.facts, partition.findings, partition.excused, is_known=is_known
+            name, units, partition.facts, partition.findings, partition.race_findings, is_known=is_known
         )  # fmt: skip
         check.check(files, file_bytes)
         return check.end_offset

@@ -19,21 +19,21 @@ from rmq_offline.tasks.waves import write_text
 from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_offline.verify import finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues
-from rmq_offline.verify.checkpoint_and_config import Claim
+from rmq_offline.verify.checkpoint_and_config import CommittedOffset
+from rmq_offline.verify.committed_offsets import check_committed_offset, check_offset_without_queue
 from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import FindingList
-from rmq_offline.verify.offset_claims import check_claim, check_queueless_claim
-from rmq_offline.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_offline.verify.phases.queue_layouts import (
     NO_ROWS,
-    BatchQueueFiles,
+    BatchQueueLayout,
+    FileQueueLayout,
     PartitionState,
-    QueueFiles,
     QueueLayout,
     QueueRecords,
 )
-from rmq_offline.verify.phases.rocksdb_queues import DatabaseQueues, DatabaseReference, reopen_database
+from rmq_offline.verify.phases.queue_logs import QueueLogInput, check_queue_log
+from rmq_offline.verify.phases.rocksdb_queues import DatabaseReference, RocksDbQueueLayout, reopen_database
 from rmq_offline.verify.queue import QueueName
 
 
@@ -43,19 +43,19 @@ class PartResult:
 
     Attributes:
         findings: what is wrong.
-        excused: findings that are none if a broker wrote on meanwhile.
+        race_findings: findings that are none if a broker wrote on meanwhile.
         queue_count: queues compared.
         unit_count: messages that should be in them.
     """
 
     findings: FindingList
-    excused: FindingList
+    race_findings: FindingList
     queue_count: int
     unit_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class QueueClaims:
+class TopicsAndOffsets:
     """Topics and committed offsets of a store's queues, by its config files.
 
     Attributes:
@@ -66,7 +66,7 @@ class QueueClaims:
 
     known_topics: frozenset[str] | None
     batch_topics: frozenset[str]
-    offsets: Mapping[str, Sequence[Claim]]
+    offsets: Mapping[str, Sequence[CommittedOffset]]
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
@@ -86,9 +86,9 @@ def read_facts(work: WorkArea) -> LogFacts:
 def write_queue_inputs(
     work: WorkArea,
     directories: QueuesByPartition,
-    claims: QueueClaims,
+    committed_offsets: TopicsAndOffsets,
     database: DatabaseReference | None = None,
-    logs: Sequence[OwnLog] = (),
+    logs: Sequence[QueueLogInput] = (),
     *,
     has_files: bool = True,
 ) -> None:
@@ -97,7 +97,7 @@ def write_queue_inputs(
     Args:
         work: the work directory.
         directories: the queues that have a directory.
-        claims: topics and offsets by the config files.
+        committed_offsets: topics and offsets by the config files.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
         has_files: whether there are ConsumeQueue files, too.
         logs: those of single queues.
@@ -105,15 +105,17 @@ def write_queue_inputs(
     facts = {
         "database": None if database is None else [database.path, database.dispatched],
         "has_files": has_files,
-        "known_topics": None if claims.known_topics is None else sorted(claims.known_topics),
-        "batch_topics": sorted(claims.batch_topics),
+        "known_topics": None if committed_offsets.known_topics is None else sorted(committed_offsets.known_topics),
+        "batch_topics": sorted(committed_offsets.batch_topics),
     }
     write_text(work, "topics.json", json.dumps(facts))
     parts: list[list[Any]] = [[] for _ in range(len(directories))]
-    for path, file_claims in claims.offsets.items():
-        for claim in file_claims:
-            partition = spill.queue_partition(claim.topic, claim.queue_id, len(directories))
-            parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
+    for path, file_claims in committed_offsets.offsets.items():
+        for committed in file_claims:
+            partition = spill.queue_partition(committed.topic, committed.queue_id, len(directories))
+            parts[partition].append(
+                [path, committed.topic, committed.queue_id, committed.queue_offset, committed.group]
+            )
     own_logs: list[list[Any]] = [[] for _ in range(len(directories))]
     for log in logs:
         own_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
@@ -137,13 +139,15 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     inputs = json.loads(work.read_text(f"queues-{partition:06d}.json"))
     for topic, queue_id in inputs["directories"]:
         queues.setdefault((topic, queue_id), [])
-    logs: dict[tuple[str, int], list[OwnLog]] = {}
+    logs: dict[tuple[str, int], list[QueueLogInput]] = {}
     for item in inputs["logs"]:
-        log = OwnLog(*item)
+        log = QueueLogInput(*item)
         logs.setdefault((log.topic, log.queue_id), []).append(log)
-    claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
+    committed_offsets: dict[tuple[str, int], list[tuple[str, CommittedOffset]]] = {}
     for path, topic, queue_id, queue_offset, group in inputs["claims"]:
-        claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
+        committed_offsets.setdefault((topic, queue_id), []).append(
+            (path, CommittedOffset(topic, queue_id, queue_offset, group))
+        )
     topics = json.loads(work.read_text("topics.json"))
     state = _open_state(root, sizes, work, topics)
     unit_count, names = 0, frozenset(queues)
@@ -151,17 +155,17 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         for name in sorted(queues):
             records = np.concatenate([NO_ROWS, *queues.pop(name)])
             unit_count += len(records)
-            _check_queue(QueueName(*name), records, claims.get(name, ()), state, layouts)
+            _check_queue(QueueName(*name), records, committed_offsets.get(name, ()), state, layouts)
             for log in logs.pop(name, ()):
-                check_own_log(log, records, state.findings, state.excused)
-    for name in sorted(claims.keys() - names):
-        for path, claim in claims[name]:
-            finding = check_queueless_claim(claim, path, state.known_topics)
+                check_queue_log(log, records, state.findings, state.race_findings)
+    for name in sorted(committed_offsets.keys() - names):
+        for path, committed in committed_offsets[name]:
+            finding = check_offset_without_queue(committed, path, state.known_topics)
             if finding is not None:
-                state.excused.add(finding)
+                state.race_findings.add(finding)
     for log in (log for queue_logs in logs.values() for log in queue_logs):
-        check_own_log(log, NO_ROWS, state.findings, state.excused)
-    return PartResult(state.findings, state.excused, state.queue_count, unit_count)
+        check_queue_log(log, NO_ROWS, state.findings, state.race_findings)
+    return PartResult(state.findings, state.race_findings, state.queue_count, unit_count)
 
 
 def _open_state(root: str, sizes: StoreSizes, work: WorkArea, topics: Mapping[str, Any]) -> PartitionState:
@@ -186,25 +190,25 @@ def queue_layouts(
     inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
     reference = None if topics["database"] is None else DatabaseReference(*topics["database"])
     with reopen_database(partition.store.storage, reference, partition.findings) as database:
-        layouts: list[QueueLayout] = [BatchQueueFiles(partition, inner_batches)]
+        layouts: list[QueueLayout] = [BatchQueueLayout(partition, inner_batches)]
         if reference is not None and database is not None:
-            layouts.append(DatabaseQueues(partition, database, reference.dispatched))
+            layouts.append(RocksDbQueueLayout(partition, database, reference.dispatched))
         if topics["has_files"]:
-            layouts.append(QueueFiles(partition, has_light_queues=database is None))
+            layouts.append(FileQueueLayout(partition, has_light_queues=database is None))
         yield layouts
 
 
 def _check_queue(
     name: QueueName,
     rows: NDArray[np.int64],
-    claims: Sequence[tuple[str, Claim]],
+    committed_offsets: Sequence[tuple[str, CommittedOffset]],
     partition: PartitionState,
     layouts: Sequence[QueueLayout],
 ) -> None:
     if not is_named_topic(name.topic):
         _report_light_name(name, rows, partition.findings)
         return
-    queue = QueueRecords(name, rows, any(claim.queue_offset > 0 for _, claim in claims))
+    queue = QueueRecords(name, rows, any(committed.queue_offset > 0 for _, committed in committed_offsets))
     end_offset: int | None = None
     for layout in layouts:
         if layout.has(name):
@@ -212,9 +216,9 @@ def _check_queue(
     if end_offset is None:
         return
     least_offset = int(rows[:, unit_kernel.QUEUE_OFFSET].min()) if len(rows) else end_offset
-    for path, claim in claims:
-        for finding in check_claim(claim, path, least_offset, end_offset):
-            partition.excused.add(finding)
+    for path, committed in committed_offsets:
+        for finding in check_committed_offset(committed, path, least_offset, end_offset):
+            partition.race_findings.add(finding)
 
 
 def _report_light_name(name: QueueName, rows: NDArray[np.int64], findings: FindingList) -> None:

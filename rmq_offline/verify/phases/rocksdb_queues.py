@@ -85,7 +85,7 @@ def reopen_database(
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseQueues:
+class RocksDbQueueLayout:
     """ConsumeQueue in RocksDB.
 
     Attributes:
@@ -102,7 +102,7 @@ class DatabaseQueues:
     def check(self, queue: QueueRecords) -> int | None:
         partition, name, rows, database = self.partition, queue.name, queue.rows, self.database
         partition.queue_count += 1
-        check = RocksDbQueueCheck(name, rows, partition.facts, partition.findings, partition.excused)
+        check = RocksDbQueueCheck(name, rows, partition.facts, partition.findings, partition.race_findings)
         try:
             offsets, units = database.all_units(name.topic, name.queue_id)
             last = database.bound(name.topic, name.queue_id)
@@ -111,8 +111,10 @@ class DatabaseQueues:
             partition.findings.add(name.finding(kind, error.reason, path=database.path))
             return check.end_offset
         if not len(offsets) and len(rows) and int(rows[-1, unit_kernel.PHYSICAL_OFFSET]) < self.dispatched:
-            is_claimed, has_bound = queue.is_claimed, last is not None
-            kind = partition.absent_queues.classify(name.topic, rows, is_claimed=is_claimed, has_bound=has_bound)
+            has_consumer_offset, has_bound = queue.has_consumer_offset, last is not None
+            kind = partition.absent_queues.classify(
+                name.topic, rows, has_consumer_offset=has_consumer_offset, has_bound=has_bound
+            )
             if kind is not finding_kinds.QUEUE_MISSING:
                 detail = f"{len(rows)} messages of the log, and no units"
                 partition.findings.add(name.finding(kind, detail, count=len(rows)))

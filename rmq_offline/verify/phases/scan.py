@@ -19,7 +19,7 @@ from rmq_offline.tasks import batch_queues, spill
 from rmq_offline.tasks.store_sizes import StoreSizes
 from rmq_offline.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.entries import EntrySpan, check_entry_boundary
+from rmq_offline.verify.dledger_entries import EntrySpan, check_entry_boundary
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.log import LogCheck
 from rmq_offline.verify.timestamps import Moment, check_boundary, pack_moments, unpack_moments
@@ -314,7 +314,7 @@ def find_last_timestamp_ms(checks: Sequence[SplitCheck]) -> int | None:
     return next((tail[-1].timestamp_ms for tail in tails if tail), None)
 
 
-def find_log_end(checks: Sequence[SplitCheck]) -> int:
+def checked_log_end(checks: Sequence[SplitCheck]) -> int:
     """Return one past the last byte of the log that was checked; of a file that has ended, one past the file."""
     for check in reversed(checks):
         if check.split.data_end > 0:

@@ -17,7 +17,7 @@ from rmq_offline.verify.facts import LogFacts
 from rmq_offline.verify.findings import Finding, FindingList
 from rmq_offline.verify.phases import scan as job_scan
 from rmq_offline.verify.phases.queue_directories import QueuesByPartition
-from rmq_offline.verify.phases.queues import QueueClaims
+from rmq_offline.verify.phases.queues import TopicsAndOffsets
 from rmq_offline.verify.phases.scan import SplitCheck
 from rmq_offline.verify.variants.controller_files import check_broker_identity, check_epochs
 from rmq_offline.verify.variants.dledger_files import check_dledger_files
@@ -41,14 +41,14 @@ class SmallFilesCheck:
     Args:
         store: the store's files.
         findings: added to.
-        excused: added to: findings that are none if a broker wrote on meanwhile.
+        race_findings: added to: findings that are none if a broker wrote on meanwhile.
     """
 
-    def __init__(self, store: StoreFiles, findings: FindingList, excused: FindingList) -> None:
+    def __init__(self, store: StoreFiles, findings: FindingList, race_findings: FindingList) -> None:
         self.store = store
-        self.findings, self.excused = findings, excused
+        self.findings, self.race_findings = findings, race_findings
 
-    def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> QueueClaims:
+    def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> TopicsAndOffsets:
         """Check the small files; return their topics and committed offsets.
 
         Args:
@@ -73,13 +73,13 @@ class SmallFilesCheck:
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
         plain, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
         groups = {
-            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")))
+            f"{config}/{name}": list(checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")))
             for name in (plain, light)
         }
-        if stored.claims is not None:
-            groups = {stored.offsets_path or f"{config}/{plain}": list(stored.claims)}
-        delays = checkpoint_and_config.parse_delay_claims(texts.get("delayOffset.json", "{}"))
-        return QueueClaims(
+        if stored.committed_offsets is not None:
+            groups = {stored.offsets_path or f"{config}/{plain}": list(stored.committed_offsets)}
+        delays = checkpoint_and_config.parse_delay_offsets(texts.get("delayOffset.json", "{}"))
+        return TopicsAndOffsets(
             known_topics=topic_names,
             batch_topics=self.store.layouts.batch_topics.union(
                 stored.batch_topics, *(check.batch_topics for check in checks)
@@ -109,17 +109,17 @@ class SmallFilesCheck:
             size_bytes,
             path,
             latest_ms,
-            job_scan.find_log_end(checks),
+            job_scan.checked_log_end(checks),
             has_sixth=Variant.FROM_5_4 in self.store.layouts,
         ):
-            (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
+            (self.race_findings if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 
     def _check_dledger(self, checks: Sequence[SplitCheck]) -> None:
         """Check DLedger's own files; later entries in the files are no fault if a broker wrote on meanwhile."""
         spans = [check.entries for check in checks if check.entries is not None]
         for directory in self.store.dledger_directories:
             for finding in check_dledger_files(self.store.storage, directory, spans):
-                self.excused.add(finding)
+                self.race_findings.add(finding)
 
     def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
         """Check the files of the controller mode.
@@ -133,7 +133,7 @@ class SmallFilesCheck:
         for finding in check_broker_identity(self.store):
             self.findings.add(finding)
         for finding in check_epochs(self.store, segments, facts):
-            (self.excused if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
+            (self.race_findings if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
         """Return whether there is a config without ``topics.json``, and the topics are not elsewhere."""

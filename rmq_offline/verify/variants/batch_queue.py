@@ -25,7 +25,7 @@ class BatchQueueCheck:
         expected: its units by the log, BATCH_UNIT_DTYPE[n], in log order.
         facts: of the log.
         findings: added to.
-        excused: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that are none if a broker wrote on meanwhile.
         is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker that
             was killed dispatches the end of the log.
 
@@ -35,10 +35,10 @@ class BatchQueueCheck:
 
     def __init__(
         self, name: QueueName, expected: NDArray[np.void], facts: LogFacts, findings: FindingList,
-        excused: FindingList, *, is_known: bool = True,
+        race_findings: FindingList, *, is_known: bool = True,
     ) -> None:  # fmt: skip
         self.name, self.expected, self.facts = name, expected, facts
-        self.findings, self.excused = findings, excused
+        self.findings, self.race_findings = findings, race_findings
         self.end_offset = _end(expected)
         self._seen = np.zeros(len(expected), dtype=bool)
         self._last_seen = -1
@@ -105,7 +105,7 @@ class BatchQueueCheck:
             kind = self._classify(units[row], place if is_known else None)
             if kind is not None:
                 expected = None if not is_known else _format_unit(self.expected[place])
-                (self.excused if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
+                (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
                     self.name.finding(
                         kind, f"unit at byte {row * BATCH_UNIT_BYTES}", path=file.path,
                         physical_offset=int(offsets[row]), queue_offset=int(units[row]["base_offset"]),
@@ -165,7 +165,7 @@ class BatchQueueCheck:
                 physical_offset=int(first["physical_offset"]), queue_offset=int(first["base_offset"]),
                 expected=_format_unit(first), count=len(run),
             )  # fmt: skip
-            (self.excused if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
+            (self.race_findings if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
 
     def _find_former(self) -> NDArray[np.bool_]:
         """Return which records are of a former life: before the queue's first unit, and not below its offset."""

@@ -8,7 +8,7 @@ from rmq_formats.codecs.variants import dledger
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Storage, list_segments, opened
 from rmq_offline.verify import variant_kinds
-from rmq_offline.verify.entries import EntrySpan
+from rmq_offline.verify.dledger_entries import EntrySpan
 from rmq_offline.verify.findings import Finding, Kind
 
 _MAX_TEXT_BYTES: Final = 4096  # each of the files has two short lines

@@ -1,6 +1,6 @@
 """Checks the log of one queue, in tiered storage or of a compacted topic: its records, its units, and the CommitLog.
 
-Records there are those of the CommitLog with another place. Each must be sound and of its queue, each must have its
+Records there are those of the CommitLog with another offset. Each must be sound and of its queue, each must have its
 unit, and where the CommitLog still has the message, both must tell the same of it. The bodies need no comparison: each
 of the two has its own checksum.
 """
@@ -36,7 +36,7 @@ class LogRecords:
     """The sound records of a queue's log, int64[n] each, in the order of the log.
 
     Attributes:
-        places: of the records, in the log.
+        log_offsets: of the records, in the log.
         sizes: in bytes.
         queue_offsets: as the records have them.
         tags_codes: of their TAGS.
@@ -44,16 +44,16 @@ class LogRecords:
         lost: int64[m, 2], begin and end of ranges that are unreadable or in no file, ascending.
     """
 
-    places: Longs
+    log_offsets: Longs
     sizes: Longs
     queue_offsets: Longs
     tags_codes: Longs
     timestamps_ms: Longs
     lost: Longs
 
-    def is_lost(self, places: Longs) -> NDArray[np.bool_]:
-        """Return which places are in an unreadable range."""
-        return are_in_ranges(self.lost[:, 0], self.lost[:, 1], places)
+    def is_lost(self, log_offsets: Longs) -> NDArray[np.bool_]:
+        """Return which offsets of the log are in an unreadable range."""
+        return are_in_ranges(self.lost[:, 0], self.lost[:, 1], log_offsets)
 
 
 class QueueLogCheck:
@@ -64,14 +64,14 @@ class QueueLogCheck:
         storage: where the files are.
         log: the files.
         findings: added to.
-        excused: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that are none if a broker wrote on meanwhile.
     """
 
     def __init__(
-        self, name: QueueName, storage: Storage, log: QueueLog, findings: FindingList, excused: FindingList
+        self, name: QueueName, storage: Storage, log: QueueLog, findings: FindingList, race_findings: FindingList
     ) -> None:
         self.name, self.storage, self.log = name, storage, log
-        self.findings, self.excused = findings, excused
+        self.findings, self.race_findings = findings, race_findings
 
     def check(self, local: Longs) -> int:
         """Check the log; return the queue offset one past its last message.
@@ -104,7 +104,7 @@ class QueueLogCheck:
         units, _ = dispatcher.drain()
         self._report_foreign(units, dispatcher.queue_names())
         return LogRecords(
-            places=units[:, kernel.UNIT_PHYSICAL_OFFSET].copy(),
+            log_offsets=units[:, kernel.UNIT_PHYSICAL_OFFSET].copy(),
             sizes=units[:, kernel.UNIT_SIZE].copy(),
             queue_offsets=units[:, kernel.UNIT_QUEUE_OFFSET].copy(),
             tags_codes=units[:, kernel.UNIT_TAGS_CODE].copy(),
@@ -144,29 +144,31 @@ class QueueLogCheck:
         queue = (self.name.topic, self.name.queue_id)
         foreign = [number for number, name in enumerate(names) if name != queue]
         for row in np.flatnonzero(np.isin(units[:, kernel.UNIT_QUEUE], foreign)).tolist():
-            place = int(units[row, kernel.UNIT_PHYSICAL_OFFSET])
+            log_offset = int(units[row, kernel.UNIT_PHYSICAL_OFFSET])
             topic, queue_id = names[int(units[row, kernel.UNIT_QUEUE])]
             self._add(
-                variant_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(place), physical_offset=place,
-                expected=f"{queue[0]}/{queue[1]}", actual=f"{topic}/{queue_id}",
+                variant_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(log_offset),
+                physical_offset=log_offset, expected=f"{queue[0]}/{queue[1]}", actual=f"{topic}/{queue_id}",
             )  # fmt: skip
 
-    def _path(self, place: int) -> str | None:
+    def _path(self, log_offset: int) -> str | None:
         segments = self.log.segments
-        return next((segment.path for segment in segments if segment.start_offset <= place < segment.end_offset), None)
+        return next(
+            (segment.path for segment in segments if segment.start_offset <= log_offset < segment.end_offset), None
+        )
 
     def _check_order(self, records: LogRecords) -> None:
         steps = np.diff(records.queue_offsets)
         bad = steps < 1
         if not self.log.is_padded:
-            middles = records.places[1:] - 1  # the last byte before a record: lost, if something before it is
+            middles = records.log_offsets[1:] - 1  # the last byte before a record: lost, if something before it is
             bad |= (steps > 1) & ~records.is_lost(middles)
         for row in np.flatnonzero(bad).tolist():
             before, after = records.queue_offsets[row : row + 2].tolist()
-            place = int(records.places[row + 1])
+            log_offset = int(records.log_offsets[row + 1])
             self._add(
-                variant_kinds.QUEUE_LOG_ORDER, "the record does not follow the one before it", self._path(place),
-                physical_offset=place, queue_offset=after, actual=str(after),
+                variant_kinds.QUEUE_LOG_ORDER, "the record does not follow the one before it", self._path(log_offset),
+                physical_offset=log_offset, queue_offset=after, actual=str(after),
                 expected=f"more than {before}" if self.log.is_padded else str(before + 1),
             )  # fmt: skip
 
@@ -181,17 +183,17 @@ class QueueLogCheck:
         sorted_offsets = records.queue_offsets[order]
         at = np.minimum(np.searchsorted(sorted_offsets, offsets), max(len(sorted_offsets) - 1, 0))
         is_known = sorted_offsets[at] == offsets if len(sorted_offsets) else np.zeros(len(offsets), dtype=bool)
-        places = units["physical_offset"].astype(np.int64)
-        for row in np.flatnonzero(~is_known & ((places >= first) | (places < 0))).tolist():
-            place = int(places[row])
-            is_lost = bool(records.is_lost(places[row : row + 1])[0])
+        log_offsets = units["physical_offset"].astype(np.int64)
+        for row in np.flatnonzero(~is_known & ((log_offsets >= first) | (log_offsets < 0))).tolist():
+            log_offset = int(log_offsets[row])
+            is_lost = bool(records.is_lost(log_offsets[row : row + 1])[0])
             kind = variant_kinds.QUEUE_LOG_UNIT_LOST if is_lost else variant_kinds.QUEUE_LOG_UNIT
             detail = "a unit of a message in a damaged stretch" if is_lost else "no such message is there"
-            detail = f"{detail}, but the log ends at {end}" if place >= end else detail
-            self._add(kind, detail, None, physical_offset=place, queue_offset=int(offsets[row]))
+            detail = f"{detail}, but the log ends at {end}" if log_offset >= end else detail
+            self._add(kind, detail, None, physical_offset=log_offset, queue_offset=int(offsets[row]))
         rows = order[at[is_known]] if len(sorted_offsets) else np.zeros(0, dtype=np.int64)
         matched = units[is_known]
-        wrong = (matched["physical_offset"] != records.places[rows]) | (matched["size"] != records.sizes[rows])
+        wrong = (matched["physical_offset"] != records.log_offsets[rows]) | (matched["size"] != records.sizes[rows])
         codes = matched["tags_code"].astype(np.int64)
         wrong |= (codes != records.tags_codes[rows]) & (codes > EXT_MAX_ADDRESS)
         for row in np.flatnonzero(wrong).tolist():
@@ -199,23 +201,23 @@ class QueueLogCheck:
         self._report_missing(records, ~np.isin(records.queue_offsets, offsets))
 
     def _report_unit(self, records: LogRecords, row: int, unit: tuple[int, int, int]) -> None:
-        expected = (records.places[row], records.sizes[row], records.tags_codes[row])
-        texts = [f"offset {place}, size {size}, tags code {code}" for place, size, code in (expected, unit)]
+        expected = (records.log_offsets[row], records.sizes[row], records.tags_codes[row])
+        texts = [f"offset {log_offset}, size {size}, tags code {code}" for log_offset, size, code in (expected, unit)]
         self._add(
             variant_kinds.QUEUE_LOG_UNIT, "the unit is not that of its message", None,
-            physical_offset=int(records.places[row]), queue_offset=int(records.queue_offsets[row]),
+            physical_offset=int(records.log_offsets[row]), queue_offset=int(records.queue_offsets[row]),
             expected=texts[0], actual=texts[1],
         )  # fmt: skip
 
     def _report_missing(self, records: LogRecords, missing: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(missing)
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else ():
-            place = int(records.places[run[0]])
+            log_offset = int(records.log_offsets[run[0]])
             finding = self.name.finding(
-                variant_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit", path=self._path(place),
-                physical_offset=place, queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
+                variant_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit", path=self._path(log_offset),
+                physical_offset=log_offset, queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
             )  # fmt: skip
-            (self.excused if run[-1] == len(records.places) - 1 else self.findings).add(finding)
+            (self.race_findings if run[-1] == len(records.log_offsets) - 1 else self.findings).add(finding)
 
     def _read_units(self) -> tuple[Longs, NDArray[np.void]]:
         """Read the units of tiered storage, with their queue offsets."""
@@ -242,12 +244,12 @@ class QueueLogCheck:
     def _check_compacted_units(self, records: LogRecords) -> None:
         """Compare the units of a compacted log file by file: each file's units are those of the file's records."""
         expected = batch_units(
-            records.places, records.sizes, records.tags_codes, records.timestamps_ms, records.queue_offsets,
-            np.ones(len(records.places), dtype=np.int64),
+            records.log_offsets, records.sizes, records.tags_codes, records.timestamps_ms, records.queue_offsets,
+            np.ones(len(records.log_offsets), dtype=np.int64),
         )  # fmt: skip
         starts = {segment.start_offset: segment for segment in self.log.units}
         for segment in self.log.segments:
-            in_segment = (records.places >= segment.start_offset) & (records.places < segment.end_offset)
+            in_segment = (records.log_offsets >= segment.start_offset) & (records.log_offsets < segment.end_offset)
             units_file = starts.pop(segment.start_offset, None)
             if units_file is None:
                 self._report_missing(records, in_segment)
@@ -261,32 +263,32 @@ class QueueLogCheck:
         if not is_end(behind):
             detail = f"no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it"
             self._add(variant_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
-        places = units["physical_offset"].astype(np.int64)
-        at = np.searchsorted(records.places[rows], places)
+        log_offsets = units["physical_offset"].astype(np.int64)
+        at = np.searchsorted(records.log_offsets[rows], log_offsets)
         has_record = at < len(rows)
-        has_record[has_record] = records.places[rows[at[has_record]]] == places[has_record]
+        has_record[has_record] = records.log_offsets[rows[at[has_record]]] == log_offsets[has_record]
         right = np.zeros(len(units), dtype=bool)
         right[has_record] = units[has_record] == expected[rows[at[has_record]]]
         for row in np.flatnonzero(~right).tolist():
             is_there = bool(has_record[row])
             record = int(rows[at[row]]) if is_there else 0
-            is_lost = not is_there and bool(records.is_lost(places[row : row + 1])[0])
+            is_lost = not is_there and bool(records.is_lost(log_offsets[row : row + 1])[0])
             kind = variant_kinds.QUEUE_LOG_UNIT_LOST if is_lost else variant_kinds.QUEUE_LOG_UNIT
             detail = "the unit is not that of its message" if is_there else "no message is there"
             self._add(
                 kind, f"unit at byte {row * BATCH_UNIT_BYTES}: {detail}", units_file.path,
-                physical_offset=int(places[row]), queue_offset=int(units[row]["base_offset"]),
+                physical_offset=int(log_offsets[row]), queue_offset=int(units[row]["base_offset"]),
                 expected=str(expected[record].tolist()) if is_there else None, actual=str(units[row].tolist()),
             )  # fmt: skip
-        missing = np.zeros(len(records.places), dtype=bool)
-        missing[rows] = ~np.isin(records.places[rows], places)
+        missing = np.zeros(len(records.log_offsets), dtype=bool)
+        missing[rows] = ~np.isin(records.log_offsets[rows], log_offsets)
         self._report_missing(records, missing)
 
     # --- the CommitLog --------------------------------------------------------------------------
 
     def _compare(self, records: LogRecords, local: Longs) -> None:
         """Compare the messages that both the queue's log and the CommitLog have."""
-        if not len(local) or not len(records.places):
+        if not len(local) or not len(records.log_offsets):
             return
         offsets, first = np.unique(local[:, unit_kernel.QUEUE_OFFSET], return_index=True)
         _, at, local_at = np.intersect1d(records.queue_offsets, offsets, return_indices=True)
@@ -295,7 +297,7 @@ class QueueLogCheck:
         wrong |= records.tags_codes[at] != rows[:, unit_kernel.TAGS_CODE]
         wrong |= records.timestamps_ms[at] != rows[:, unit_kernel.STORE_TIMESTAMP]
         for row in np.flatnonzero(wrong).tolist():
-            place = int(records.places[at[row]])
+            log_offset = int(records.log_offsets[at[row]])
             texts = [
                 f"size {size}, tags code {code}, stored {timestamp}"
                 for size, code, timestamp in (
@@ -309,7 +311,7 @@ class QueueLogCheck:
             ]
             self._add(
                 variant_kinds.QUEUE_LOG_DIFFERS, "the CommitLog has another message of this queue offset",
-                self._path(place), physical_offset=place, queue_offset=int(records.queue_offsets[at[row]]),
+                self._path(log_offset), physical_offset=log_offset, queue_offset=int(records.queue_offsets[at[row]]),
                 expected=texts[0], actual=texts[1],
             )  # fmt: skip
         if not self.log.is_padded and int(records.queue_offsets.max()) + 1 < int(offsets[0]):

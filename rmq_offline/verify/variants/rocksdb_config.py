@@ -9,7 +9,7 @@ from rmq_formats.read import broker_config
 from rmq_formats.storage.store_files import StoreFiles
 from rmq_formats.storage.store_variants import Variant
 from rmq_offline.verify import finding_kinds
-from rmq_offline.verify.checkpoint_and_config import Claim
+from rmq_offline.verify.checkpoint_and_config import CommittedOffset
 from rmq_offline.verify.findings import Finding, FindingList
 
 _Table = TypeVar("_Table")
@@ -22,13 +22,13 @@ class RocksDbConfig:
     Attributes:
         known_topics: topics that the broker knows; None where that is not known.
         batch_topics: topics whose queues are BatchConsumeQueues.
-        claims: offsets of consumer groups; None where they are in no RocksDB.
+        committed_offsets: offsets of consumer groups; None where they are in no RocksDB.
         offsets_path: where they are.
     """
 
     known_topics: frozenset[str] | None = None
     batch_topics: frozenset[str] = frozenset()
-    claims: list[Claim] | None = None
+    committed_offsets: list[CommittedOffset] | None = None
     offsets_path: str | None = None
 
 
@@ -41,7 +41,7 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
     """
     if Variant.ROCKSDB_CONFIG not in store.layouts:
         return RocksDbConfig()
-    place = store.layouts.places[Variant.ROCKSDB_CONFIG]
+    place = store.layouts.evidence[Variant.ROCKSDB_CONFIG]
 
     def read(table: Callable[[StoreFiles], _Table | None]) -> _Table | None:
         try:
@@ -57,14 +57,14 @@ def read_rocksdb_config(store: StoreFiles, findings: FindingList) -> RocksDbConf
     is_whole = broker_config.lists_all_topics(store)
     topics = read(broker_config.stored_topics)
     if topics is None and not is_whole:  # the others are in the same database
-        return RocksDbConfig(claims=[], offsets_path=place)
+        return RocksDbConfig(committed_offsets=[], offsets_path=place)
     read(broker_config.stored_groups)
     offsets = read(broker_config.stored_offsets) or {}
     return RocksDbConfig(
         known_topics=frozenset(topics) if topics is not None and is_whole else None,
         batch_topics=frozenset(name for name, item in (topics or {}).items() if item.has_batch_queues),
-        claims=[
-            Claim(topic, queue_id, offset, group)
+        committed_offsets=[
+            CommittedOffset(topic, queue_id, offset, group)
             for (topic, group), queues in offsets.items()
             for queue_id, offset in queues.items()
         ],

@@ -58,7 +58,7 @@ class RocksDbQueueCheck:
     """
 
     def __init__(
-        self, name: QueueName, rows: Longs, facts: LogFacts, findings: FindingList, excused: FindingList
+        self, name: QueueName, rows: Longs, facts: LogFacts, findings: FindingList, race_findings: FindingList
     ) -> None:
         """Create the check of one queue.
 
@@ -67,10 +67,10 @@ class RocksDbQueueCheck:
             rows: its records, int64[n, ROW_COLUMNS], in log order.
             facts: of the log.
             findings: added to.
-            excused: takes findings that are none if a broker wrote on meanwhile.
+            race_findings: takes findings that are none if a broker wrote on meanwhile.
         """
         self.name, self.facts = name, facts
-        self.findings, self.excused = findings, excused
+        self.findings, self.race_findings = findings, race_findings
         self._records = sort_in_log_order(rows)
         self._set_placement(place_last(self._records))
 
@@ -109,7 +109,7 @@ class RocksDbQueueCheck:
         records = self._records
         if not len(records) or not len(physical):
             return 0
-        records = self._with_standing_offsets(stored, physical)
+        records = self._with_existing_offsets(stored, physical)
         at = np.minimum(np.searchsorted(records[:, unit_kernel.PHYSICAL_OFFSET], physical), len(records) - 1)
         is_own = (records[at, unit_kernel.PHYSICAL_OFFSET] == physical) & (
             records[at, unit_kernel.QUEUE_OFFSET] == stored.offsets
@@ -128,7 +128,7 @@ class RocksDbQueueCheck:
         self._retain_former_codes(stored, physical)
         return int(is_former.sum())
 
-    def _with_standing_offsets(self, stored: StoredQueue, physical: Longs) -> Longs:
+    def _with_existing_offsets(self, stored: StoredQueue, physical: Longs) -> Longs:
         """Return the records with the queue offsets of their units, where the queue comes from files with closed gaps.
 
         All units then stand one after the other, in the order of the log, and none after its record's queue offset.
@@ -201,7 +201,7 @@ class RocksDbQueueCheck:
                 expected=_row_text(self._rows[places[begin]]) if is_expected[begin] else "none",
                 actual=_text(unit["physical_offset"], unit["size"], unit["tags_code"], unit["store_timestamp"]),
             )  # fmt: skip
-            (self.excused if kind is finding_kinds.UNIT_BEYOND else self.findings).add(finding)
+            (self.race_findings if kind is finding_kinds.UNIT_BEYOND else self.findings).add(finding)
 
     def _add_missing(self, stored: StoredQueue, has_unit: NDArray[np.bool_]) -> None:
         """Report records without a unit: those that were not flushed yet a broker dispatches when it starts."""

@@ -12,7 +12,7 @@ from rmq_core.client.producer.packet import Packer
 from rmq_formats.arrow.messages import encode_messages, encode_property_maps
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.options.values import EARLIEST
-from rmq_lakehouse.live.client import ClusterLink
+from rmq_lakehouse.live.client import ClusterConnection
 from rmq_lakehouse.live.options import (
     ClusterQueue,
     ClusterQueueName,
@@ -109,7 +109,7 @@ def test_a_stream_s_offset_is_a_start() -> None:
 def test_a_name_server_that_says_nothing_is_told_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with ClusterLink(address, None) as link, pytest.raises(ClusterError, match=f"{address}: no answer"):
+        with ClusterConnection(address, None) as link, pytest.raises(ClusterError, match=f"{address}: no answer"):
             link.topics()
 
 

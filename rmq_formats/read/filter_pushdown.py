@@ -12,7 +12,7 @@ from rmq_formats.errors import DecodeError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Query, QueueBounds
 
 
-def narrow_query(query: Query, conditions: Iterable[Condition]) -> Query:
+def push_down_conditions(query: Query, conditions: Iterable[Condition]) -> Query:
     """Return the query with more conditions, as far as a read can use them."""
     offsets = (MIN_LONG, MAX_LONG)
     for condition in conditions:

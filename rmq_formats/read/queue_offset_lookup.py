@@ -58,7 +58,7 @@ class _ReadQueue:
     dispatched_up_to: int | None = None
 
 
-class QueuePlaces:
+class QueueOffsetLookup:
     """Places of records in their queues, for records that begin in a range of the log."""
 
     def __init__(self, store: StoreFiles, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
@@ -76,7 +76,9 @@ class QueuePlaces:
         self._numbers: dict[Queue, int] = {}
         self._keys = self._places = _NO_LONGS
 
-    def look_up(self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs, queue_offsets: Longs) -> Longs:
+    def find_queue_offsets(
+        self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs, queue_offsets: Longs
+    ) -> Longs:
         """Find the places of records in their queues, int64[n]: as consumers count, or UNQUEUED or UNDISPATCHED.
 
         Args:

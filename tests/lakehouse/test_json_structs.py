@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_lakehouse.decode import structs
+from rmq_lakehouse.decode import json_structs
 from rmq_lakehouse.decode.bodies import decoded, without_header
 from rmq_lakehouse.decode.json_body import decoder
-from rmq_lakehouse.decode.structs import StructDecoder, decoded_by_structs
+from rmq_lakehouse.decode.json_structs import StructDecoder, decoded_by_structs
 from rmq_lakehouse.decode.times import TimeUnits
 
 KINDS = [
@@ -206,7 +206,7 @@ def test_only_what_is_not_certain_goes_to_json_body(monkeypatch: pytest.MonkeyPa
         counts.append(len(bodies))
         return decoded(bodies, *more)
 
-    monkeypatch.setattr(structs, "decoded", count)
+    monkeypatch.setattr(json_structs, "decoded", count)
     check_equal(columns, sound * 3)
     assert counts == []
     check_equal(columns, [*sound, *doubtful, *sound])

@@ -75,7 +75,7 @@ class QueueBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class EncodedBatches:
     """The encoded messages of a batch of rows.
 
     Attributes:
@@ -90,7 +90,7 @@ class Outgoing:
     refused: int
 
 
-def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing:
+def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> EncodedBatches:
     """Encode rows.
 
     Args:
@@ -110,7 +110,7 @@ def encode_rows(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgo
         rows, properties = rows.filter(sendable), properties.filter(sendable)
     messages = encode_messages(rows["body"], properties, np.asarray(rows["flag"]))
     batches = list(_batches(rows, messages, batch_bytes))
-    return Outgoing(batches, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
+    return EncodedBatches(batches, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
 
 
 def _batches(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[QueueBatch]:

@@ -20,7 +20,7 @@ USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReplaySelection:
     """The messages to send.
 
     Attributes:
@@ -39,7 +39,7 @@ class Choice:
         return (*needed, "msg_id", "uniq_key") if self.ids is not None else tuple(needed)
 
 
-def build_choice(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
+def build_selection(query: Query, sql: str | None, ids: frozenset[str] | None) -> ReplaySelection:
     """Build a choice; without topics or queues it covers all user topics.
 
     Raises:
@@ -52,7 +52,7 @@ def build_choice(query: Query, sql: str | None, ids: frozenset[str] | None) -> C
             raise OptionError(f"--sql {sql!r}: {error}") from error
     if not query.reads_queues:
         query = replace(query, topic_pattern=USER_TOPICS)
-    return Choice(query, sql, ids)
+    return ReplaySelection(query, sql, ids)
 
 
 def limit_to_backlog(store: str, group: str, query: Query) -> Query:
@@ -87,7 +87,7 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     }
 
 
-def filter_rows(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
+def filter_rows(batches: Iterator[pa.RecordBatch], choice: ReplaySelection) -> Iterator[pa.RecordBatch]:
     """Filter batches by the choice's expression and ids; a batch may become empty."""
     for batch in batches:
         rows = batch

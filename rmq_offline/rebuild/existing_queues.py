@@ -23,10 +23,10 @@ from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.log_end import dispatched_end
 from rmq_formats.scan.derived_images import Rows
 from rmq_formats.storage.store_files import StoreFiles, open_store
+from rmq_offline.rebuild.existing_ext import assign_ext_addresses, set_values
 from rmq_offline.rebuild.options import RebuildOptions
-from rmq_offline.rebuild.standing_ext import assign_ext_addresses, set_values
 from rmq_offline.tasks import spill
-from rmq_offline.tasks.together import JobSteps
+from rmq_offline.tasks.job_steps import JobSteps
 from rmq_offline.tasks.waves import Area, write_text
 from rmq_offline.verify import checkpoint_and_config, finding_kinds
 from rmq_offline.verify.absent_queues import AbsentQueues, is_deleted
@@ -51,7 +51,7 @@ _NO_EXT: Final = frozenset({
 })  # fmt: skip
 
 
-def list_standing(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
+def list_existing_queues(store: StoreFiles, options: RebuildOptions, least: int) -> JobSteps[QueuesByPartition | None]:
     """List the queues that have files in a store, in steps that yield their tasks; None where the log is all.
 
     Args:
@@ -69,8 +69,8 @@ def list_standing(store: StoreFiles, options: RebuildOptions, least: int) -> Job
     return queues.by_partition(least)
 
 
-def write_standing(area: Area, files: StoreFiles, store: str, queues: QueuesByPartition | None) -> None:
-    """Write the queues of each partition for the partition's task, with the claims of config files."""
+def write_existing_queues(area: Area, files: StoreFiles, store: str, queues: QueuesByPartition | None) -> None:
+    """Write the queues of each partition for the partition's task, with the committed_offsets of config files."""
     if queues is None:
         return
     topics = stored_topics(files)
@@ -93,9 +93,9 @@ def _claimed_queues(store: StoreFiles) -> Iterator[Queue]:
     """Yield the queues with a consumer offset above 0."""
     texts = read_config_texts(store.storage, paths.config_dir(store.root), FindingList())
     for name in (checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS):
-        for claim in checkpoint_and_config.parse_consumer_claims(texts.get(name, "{}")):
-            if claim.queue_offset > 0:
-                yield claim.topic, claim.queue_id
+        for committed in checkpoint_and_config.parse_consumer_offsets(texts.get(name, "{}")):
+            if committed.queue_offset > 0:
+                yield committed.topic, committed.queue_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class CarriedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingQueue:
+class RetainedQueue:
     """Queue as merged from its files and its records.
 
     Attributes:
@@ -130,7 +130,7 @@ class StandingQueue:
     ext_files: Sequence[CarriedFile] | None = None
 
 
-class StandingQueues:
+class ExistingQueues:
     """The queues of one partition that stand in the store."""
 
     def __init__(self, area: Area, partition: int, options: RebuildOptions, facts: LogFacts) -> None:
@@ -153,7 +153,7 @@ class StandingQueues:
         """Return whether the store's queues are a witness of this rebuild."""
         return area.exists(_note_name(partition))
 
-    def merge(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+    def merge(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         """Merge the files of a queue with its records; None if the log alone decides.
 
         Args:
@@ -196,13 +196,13 @@ class StandingQueues:
             carried = list(self._carried(name, "consumequeue", files, check.state.end * UNIT_BYTES))
             if ext is not None:
                 carried += self._carried_ext(name, stored)
-            return StandingQueue(carried, check.state, record_findings)
+            return RetainedQueue(carried, check.state, record_findings)
         state, ext_files = check.state, None
         if ext is not None and _NO_EXT.isdisjoint(findings.counts):
-            state, ext_files = self._with_standing_ext(name, stored, files, state, ext.units)
-        return StandingQueue(None, state, record_findings, ext_files)
+            state, ext_files = self._with_existing_ext(name, stored, files, state, ext.units)
+        return RetainedQueue(None, state, record_findings, ext_files)
 
-    def _with_standing_ext(
+    def _with_existing_ext(
         self, name: QueueName, stored: StoredFiles, files: Sequence[QueueFile], state: QueueState, ext_units: Rows
     ) -> tuple[QueueState, Sequence[CarriedFile] | None]:
         """Carry the queue's ext files over, with the addresses in its units, if each address leads to an ext unit."""
@@ -220,7 +220,7 @@ class StandingQueues:
             set_values(file.start_offset, file.image, values)
         return replace(state, rows=rows), ext_files
 
-    def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> StandingQueue | None:
+    def merge_batches(self, queue: Queue, units: NDArray[np.void]) -> RetainedQueue | None:
         """Carry a batch queue over where nothing is wrong in it; None where it is to be made of the log.
 
         Args:
@@ -235,32 +235,32 @@ class StandingQueues:
             name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
         )  # fmt: skip
         if not files:
-            return None if len(units) else StandingQueue(None, None, findings)
+            return None if len(units) else RetainedQueue(None, None, findings)
         is_known = not is_deleted(name.topic, self.known_topics)
         check = BatchQueueCheck(name, units, self.facts, findings, findings, is_known=is_known)
         check.check(files, file_bytes)
         if any(finding.kind.severity is not Severity.INFO for finding in findings.kept):
             return None
-        return StandingQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
+        return RetainedQueue(list(self._carried(name, "batchconsumequeue", files)), None, FindingList())
 
     @functools.cached_property
     def _dispatched_end(self) -> int:
         """Physical offset up to which a broker has dispatched the log; it dispatches the rest when it starts."""
         return dispatched_end(self.store, self.store.segments)
 
-    def _without_files(self, queue: Queue, rows: Rows) -> StandingQueue | None:
+    def _without_files(self, queue: Queue, rows: Rows) -> RetainedQueue | None:
         if not len(rows):
-            return StandingQueue(None, None, FindingList())
-        kind = self._absent.classify(queue[0], rows, is_claimed=queue in self._claimed)
+            return RetainedQueue(None, None, FindingList())
+        kind = self._absent.classify(queue[0], rows, has_consumer_offset=queue in self._claimed)
         if kind is finding_kinds.QUEUE_MISSING:
             return None
         findings = FindingList()
         undispatched = rows[rows[:, unit_kernel.PHYSICAL_OFFSET] >= self._dispatched_end]
         if kind is finding_kinds.QUEUE_ABSENT and len(undispatched):
-            return StandingQueue(None, build_state_from_log(undispatched, self.facts), findings)
+            return RetainedQueue(None, build_state_from_log(undispatched, self.facts), findings)
         if kind.severity is not Severity.INFO:
             findings.add(QueueName(*queue).finding(kind, f"{len(rows)} messages of the log, left out", count=len(rows)))
-        return StandingQueue(None, None, findings)
+        return RetainedQueue(None, None, findings)
 
     def _carried(
         self, name: QueueName, tree: str, files: Sequence[QueueFile], end_bytes: int = MAX_LONG

@@ -20,7 +20,7 @@ _RECOVERED_FILES: Final = 3  # Source: CommitLog#recoverNormally
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Truncation:
     """End of a log that a recovery cut.
 
     Attributes:
@@ -31,7 +31,7 @@ class Cut:
     last_timestamp_ms: int
 
 
-def find_cut(store: StoreFiles, segments: Sequence[Segment]) -> Cut | None:
+def find_truncation(store: StoreFiles, segments: Sequence[Segment]) -> Truncation | None:
     """Find a break of the log's last files, at which the clock steps back, and in which no unit names a record.
 
     A unit would name a record that was damaged there, since later records are dispatched.
@@ -58,14 +58,14 @@ def find_cut(store: StoreFiles, segments: Sequence[Segment]) -> Cut | None:
                 is_cut = (begins - segment.head_bytes > ends[:-1]) & (times_ms[1:] < times_ms[:-1])
                 for row in np.flatnonzero(is_cut).tolist():
                     if not _are_named(store, int(ends[row]), int(begins[row])):
-                        return Cut(int(ends[row]), int(times_ms[row]))
+                        return Truncation(int(ends[row]), int(times_ms[row]))
                 previous_end, previous_ms = int(ends[-1]), int(times_ms[-1])
                 if batch.blank_at is not None:
                     previous_end = segment.end_offset
     return None
 
 
-def find_cut_before_end_mark(store: StoreFiles, segment: Segment) -> Cut | None:
+def find_truncation_before_end_mark(store: StoreFiles, segment: Segment) -> Truncation | None:
     """Find the end of a log in whose last file half a leftover follows, then the end mark.
 
     A broker writes an end mark where the next record goes into the next file, and a recovery deletes the files after
@@ -91,7 +91,7 @@ def find_cut_before_end_mark(store: StoreFiles, segment: Segment) -> Cut | None:
                 last_ms = int(FrameRows(batch.data, sound[-1:]).store_timestamps_ms[0])
             elif batch.blank_at is not None and batch.damages and batch.damages[-1].physical_offset == end:
                 is_leftover = end > segment.start_offset and not _are_named(store, end, batch.blank_at)
-                return Cut(end, last_ms) if is_leftover else None
+                return Truncation(end, last_ms) if is_leftover else None
     return None
 
 

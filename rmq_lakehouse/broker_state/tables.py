@@ -11,8 +11,8 @@ from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig
 from rmq_formats.read import lag
 from rmq_formats.read.broker_config import stored_groups, stored_topics
 from rmq_formats.storage.store_files import open_store
-from rmq_lakehouse.metadata.options import MetadataOptions
-from rmq_lakehouse.metadata.sources import Table
+from rmq_lakehouse.broker_state.options import MetadataOptions
+from rmq_lakehouse.broker_state.sources import Table
 
 if TYPE_CHECKING:
     from rmq_lakehouse.live.administration import ClusterTables, Master

@@ -37,7 +37,7 @@ from rmq_offline.repair.filler import Fill, LogRange
 from rmq_offline.repair.scan import PaddedFile
 from rmq_offline.tasks.publish import sync_directory, sync_file_system
 from rmq_offline.verify import finding_kinds, variant_kinds
-from rmq_offline.verify.entries import EntryUnits, index_directory, mended_terms
+from rmq_offline.verify.dledger_entries import EntryUnits, index_directory, repaired_terms
 
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
 _WORD: Final = 4
@@ -230,7 +230,7 @@ def _check_heads(
     agrees &= units["size"] == sizes + ENTRY_HEAD_BYTES
     if not (bases == first).any() and not agrees.any():
         _refuse(log, segment, int(places[0]), f"not entry {first}, which would follow")
-    terms = mended_terms(heads[:, kernel.HEAD_TERM])
+    terms = repaired_terms(heads[:, kernel.HEAD_TERM])
     around = np.concatenate([[log.last_term if log.last_term >= 0 else -1], terms, [-1]])
     is_between = (around[:-2] == terms) & (around[2:] == terms)
     is_witnessed = agrees & (units["term"] == terms)

@@ -21,7 +21,7 @@ from rmq_formats.read.broker_config import lists_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import Include, Queue
-from rmq_formats.read.queue_places import QueuePlaces
+from rmq_formats.read.queue_offset_lookup import QueueOffsetLookup
 from rmq_formats.read.queues import ConsumeQueue
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.queue_choice import open_queue
@@ -119,7 +119,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
         StoreLayoutError: a classic store.
     """
     store, layouts = source.files, source.files.layouts
-    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(layouts.places):
+    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(layouts.evidence):
         raise StoreLayoutError(f"{store.root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
     in_rocksdb = Variant.ROCKSDB_CONFIG in layouts
 
@@ -162,7 +162,7 @@ def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
     findings, report, changes = _make(source, new, options, runner, prepare)
     batch = Path(paths.batch_consumequeue_dir(str(new)))
     _refuse_batch_queues(store.root, sorted(path.name for path in batch.iterdir()) if batch.exists() else [])
-    queues_change = _FILES_TO_ROCKSDB if _has_witnesses(store, options) else _TO_ROCKSDB
+    queues_change = _FILES_TO_ROCKSDB if _retains_units(store, options) else _TO_ROCKSDB
     return _done(new, report, (*changes, queues_change, _CONFIG_TO_ROCKSDB), findings)
 
 
@@ -181,14 +181,14 @@ def _make(
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(store.storage, segments, new, source.sizes.commitlog_file_bytes)
     changes = _FROM_DLEDGER if Variant.DLEDGER in store.layouts else _copy_rest(store, new)
-    old = store.root if _has_witnesses(store, options) else str(new)
+    old = store.root if _retains_units(store, options) else str(new)
     report = rebuild_store(old, str(new), options, runner)
     if finding_kinds.QUEUE_OFFSET_REPEATED.code in report.finding_counts:
         refuse_other_messages(store, str(new))
     return tuple(finding_kinds.make_damage_finding(damage) for damage in damages), report, changes
 
 
-def _has_witnesses(store: StoreFiles, options: RebuildOptions) -> bool:
+def _retains_units(store: StoreFiles, options: RebuildOptions) -> bool:
     """Return whether the new RocksDB gets the units of the queue files, since records stay at their offsets."""
     return options.queue_database and store.storage.is_local and Variant.DLEDGER not in store.layouts
 
@@ -237,7 +237,7 @@ def refuse_other_messages(store: StoreFiles, new: str) -> None:
         StoreLayoutError: a queue would have more or fewer messages.
         StoreError: a store cannot be read.
     """
-    if QueuePlaces(store, 0, 0).has_no_queues:
+    if QueueOffsetLookup(store, 0, 0).has_no_queues:
         return
     before, after = _live_messages(store.root), _live_messages(new)
     for topic, queue_id in sorted(before | after):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rmq_formats.codecs.layout import LOST_UNIT_SIZE, PRE_BLANK_SIZE
 from rmq_formats.kernels import units as kernel
 from rmq_formats.scan.derived_images import place_units
-from rmq_formats.scan.queue_witness import LogBounds, MergedQueue, merge_queue
+from rmq_formats.scan.queue_merge import LogBounds, MergedQueue, merge_queue
 
 SIZE = 100
 Longs = NDArray[np.int64]

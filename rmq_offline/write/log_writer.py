@@ -21,7 +21,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import MAGIC_BLANK
 from rmq_formats.codecs.record_layout import SIZE_AND_MAGIC
 from rmq_formats.errors import StoreError
-from rmq_formats.kernels.encode import place as kernel
+from rmq_formats.kernels.encode import offsets as kernel
 from rmq_formats.kernels.encode.rows import ORDER_KEY, QUEUE, SIZE
 from rmq_offline.tasks.publish import start_sync
 from rmq_offline.write.piece import Piece, Table, WrittenTask
@@ -31,7 +31,7 @@ _CHUNKS_AHEAD: Final = 4  # chunks in flight for each worker, so that none waits
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class AppendPosition:
     """End of a log, where the next record goes.
 
     Attributes:
@@ -62,7 +62,7 @@ def in_order(pieces: Sequence[Piece]) -> list[Piece] | None:
 class LogWriter:
     """Appends records of pieces to the end of a log."""
 
-    def __init__(self, directory: Path, end: LogEnd, file_bytes: int, *, keep_offsets: bool) -> None:
+    def __init__(self, directory: Path, end: AppendPosition, file_bytes: int, *, keep_offsets: bool) -> None:
         """Create a writer at the end of a log.
 
         Args:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, GROUPS, TIMERS, TOPICS
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.schemas import get_source_options, table_options, with_options
-from rmq_lakehouse.metadata.options import (
+from rmq_lakehouse.broker_state.options import (
     GROUPS_OPTIONS,
     OFFSETS_OPTIONS,
     TIMERS_OPTIONS,
@@ -130,7 +130,7 @@ class _MetadataSource(DataSource):
         return with_options(schemas.project(schemas.of_arrow(self.columns), columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from rmq_lakehouse.metadata.tables import TABLES  # noqa: PLC0415 # kernels
+        from rmq_lakehouse.broker_state.tables import TABLES  # noqa: PLC0415 # kernels
 
         options = self._options(table_options(schema, self._given))
         return MetadataReader(TABLES[self.name()], schemas.of_arrow(self.columns), options, schema)

@@ -32,7 +32,7 @@ _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLog:
+class QueueLogInput:
     """The log of a queue, for the task that checks it.
 
     Attributes:
@@ -54,7 +54,7 @@ class OwnLog:
         return [self.topic, self.queue_id, self.root, self.is_tiered, dict(self.sizes)]
 
 
-def list_own_logs(store: StoreFiles, tier: str | None, findings: FindingList) -> list[OwnLog]:
+def list_queue_logs(store: StoreFiles, tier: str | None, findings: FindingList) -> list[QueueLogInput]:
     """List the logs of single queues, and check what is beside them.
 
     Args:
@@ -62,9 +62,9 @@ def list_own_logs(store: StoreFiles, tier: str | None, findings: FindingList) ->
         tier: ``tieredStoreFilePath``; None where it is not to be looked at.
         findings: added to.
     """
-    logs: list[OwnLog] = []
+    logs: list[QueueLogInput] = []
     try:
-        logs += [OwnLog(*queue, store.root, False, {}) for queue in compacted_queues(store)]
+        logs += [QueueLogInput(*queue, store.root, False, {}) for queue in compacted_queues(store)]
     except StoreError as error:
         findings.add(Finding(variant_kinds.QUEUE_LOG_RECORD, str(error), f"{store.root}/{COMPACTION}"))
     if tier is not None:
@@ -72,7 +72,7 @@ def list_own_logs(store: StoreFiles, tier: str | None, findings: FindingList) ->
     return logs
 
 
-def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> Iterator[OwnLog]:
+def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> Iterator[QueueLogInput]:
     sizes = _segment_sizes(store, findings)
     try:
         tier_storage, place = open_storage(tier)
@@ -83,7 +83,7 @@ def _list_tiered_logs(store: StoreFiles, tier: str, findings: FindingList) -> It
         return
     broker = directory.rpartition("/")[2]
     for topic, queue_id in queues:
-        yield OwnLog(topic, queue_id, directory, True, sizes.pop((broker, topic, queue_id), {}))
+        yield QueueLogInput(topic, queue_id, directory, True, sizes.pop((broker, topic, queue_id), {}))
     for (name, topic, queue_id), segments in sorted(sizes.items()):
         if name == broker and segments and topic != tiered.INDEX_TOPIC:
             detail = f"{len(segments)} segments of the metadata, and none is there"
@@ -132,14 +132,16 @@ def _read_text(storage: Storage, path: str, limit: int) -> str:
     return storage.read_bytes(path).decode("utf-8", "replace")
 
 
-def check_own_log(own_log: OwnLog, local: NDArray[np.int64], findings: FindingList, excused: FindingList) -> None:
+def check_queue_log(
+    own_log: QueueLogInput, local: NDArray[np.int64], findings: FindingList, race_findings: FindingList
+) -> None:
     """Check the log of a queue.
 
     Args:
         own_log: the queue and its log.
         local: the queue's records in the CommitLog, int64[n, ROW_COLUMNS] of ``kernels.units``.
         findings: added to.
-        excused: takes findings that are none if a broker wrote on meanwhile.
+        race_findings: takes findings that are none if a broker wrote on meanwhile.
     """
     store = open_store(own_log.root)
     name = QueueName(own_log.topic, own_log.queue_id)
@@ -153,7 +155,7 @@ def check_own_log(own_log: OwnLog, local: NDArray[np.int64], findings: FindingLi
         return
     for finding in check_metadata_segments(name, log, {int(base): size for base, size in own_log.sizes.items()}):
         findings.add(finding)
-    end_offset = QueueLogCheck(name, store.storage, log, findings, excused).check(local)
+    end_offset = QueueLogCheck(name, store.storage, log, findings, race_findings).check(local)
     if not own_log.is_tiered:
         _check_position(store, name, end_offset, findings)
 

@@ -31,26 +31,26 @@ Units = tuple[NDArray[np.int64], NDArray[np.void]]
 _NOTE = "spill/database.txt"
 
 
-def standing_database(store: StoreFiles, options: RebuildOptions) -> str | None:
+def existing_database_path(store: StoreFiles, options: RebuildOptions) -> str | None:
     """Return the directory of the database that stands in a store whose queues are rebuilt as one; None without any."""
     if not options.consumequeue or options.from_log_alone or not options.queue_database:
         return None
     return store.layouts.queue_database
 
 
-def write_standing_database(area: Area, path: str | None) -> None:
+def write_existing_database_path(area: Area, path: str | None) -> None:
     """Write the directory of the database for the tasks."""
     if path is not None:
         write_text(area, _NOTE, path)
 
 
-def noted_database(area: Area) -> str | None:
-    """Read what ``write_standing_database`` wrote."""
+def read_existing_database_path(area: Area) -> str | None:
+    """Read what ``write_existing_database_path`` wrote."""
     return area.read_text(_NOTE) if area.exists(_NOTE) else None
 
 
 @contextmanager
-def opened_witness(path: str | None) -> Iterator[QueueDatabase | None]:
+def open_existing_database(path: str | None) -> Iterator[QueueDatabase | None]:
     """Open the database that stands in the store; None where there is none, or none that can be read."""
     with ExitStack() as stack:
         database = None
@@ -60,7 +60,7 @@ def opened_witness(path: str | None) -> Iterator[QueueDatabase | None]:
         yield database
 
 
-def with_standing_light_queues(
+def with_existing_light_queues(
     options: RebuildOptions, topics: Collection[str], database: str | None
 ) -> RebuildOptions:  # fmt: skip
     """Add the existing light queues to the live topics: deleting a topic removes no message from another queue.
@@ -72,7 +72,7 @@ def with_standing_light_queues(
     """
     if options.live_topics is None:
         return options
-    with opened_witness(database) as witness:
+    with open_existing_database(database) as witness:
         names = {*topics, *(topic for topic, _ in list_database_queues(witness))}
     light = {name for name in names if name.startswith(LIGHT_QUEUE_PREFIX)}
     return replace(options, live_topics=options.live_topics | light)

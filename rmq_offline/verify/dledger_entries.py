@@ -131,7 +131,7 @@ class EntryCheck:
         places = frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
         base = self._first_index(heads[:, kernel.HEAD_INDEX])
         indexes = base + np.arange(len(frames))
-        terms = mended_terms(heads[:, kernel.HEAD_TERM])
+        terms = repaired_terms(heads[:, kernel.HEAD_TERM])
         self._add_faults(heads, places, frames, indexes, terms)
         self._join(EntrySpan(base, base + len(frames) - 1, int(terms[0]), int(terms[-1]), False, int(places[0])))
         units = np.empty(len(frames), dtype=INDEX_UNIT_DTYPE)
@@ -220,7 +220,7 @@ def _format_unit(unit: np.void) -> str:
     return f"pos {unit['pos']}, size {unit['size']}, index {unit['index']}, term {unit['term']}"
 
 
-def mended_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
+def repaired_terms(terms: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the terms without those that do not fit between their neighbours: terms never fall."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(terms)) + 1])
     if len(starts) == 1:

@@ -1,6 +1,6 @@
 """Assigns encoded records their offsets by running sums of sizes and of queue offsets, then copies them there.
 
-`rmq_offline.write.place` drives it.
+`rmq_offline.write.log_writer` drives it.
 """
 
 from typing import Any, Final
