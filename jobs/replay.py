@@ -130,7 +130,7 @@ def _refuse_batch_topics(store: str, choice: ReplaySelection) -> None:
     batch_topics = sorted(filter(choice.query.wants_topic, variants.batch_topics))
     if batch_topics:
         raise StoreLayoutError(
-            f"{variants.evidence[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches (BatchConsumeQueue), "
+            f"{variants.evidence[Variant.BATCH_QUEUES]}: topic {batch_topics[0]} has inner batches, "
             "which rmq does not split; choose other topics with --topics"
         )
 
