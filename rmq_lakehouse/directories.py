@@ -75,7 +75,7 @@ def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named:
 
 def table_around(directory: Path) -> Path | None:
     """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
-    for above in directory.absolute().parents:
+    for above in directory.resolve().parents:
         metadata_names = (path.name for path in (above / METADATA).glob("*.json*"))
         if (above / DELTA_LOG).is_dir() or any(map(_METADATA_FILE.fullmatch, metadata_names)):
             return above
@@ -83,21 +83,31 @@ def table_around(directory: Path) -> Path | None:
 
 
 def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
-    """Describe a table whose files a VACUUM of the Delta table in this directory would delete; None without one.
+    """Describe a table, or a link, through which a VACUUM of the table in this directory deletes files of others.
 
-    A VACUUM passes over names that begin with ``_`` or ``.``.
+    The result is None without one. Spark's VACUUM passes over names that begin with ``_`` or ``.``; delta-rs does so
+    in the table's own directory only. Both follow links.
 
     Args:
-        ignored: names in this directory that are passed over as well.
+        ignored: names in this directory that are not looked into.
     """
     for path, names, files in os.walk(directory):
         current_directory = Path(path)
-        if current_directory != directory and DELTA_LOG in names:
+        if current_directory == directory:
+            names[:] = [name for name in names if name not in ignored and name != DELTA_LOG]
+        if DELTA_LOG in names:
             return f"a Delta table ({current_directory / DELTA_LOG})"
         if current_directory.name == METADATA and any(map(_METADATA_FILE.fullmatch, files)):
             return f"an Iceberg table ({current_directory})"
-        hidden = ignored if current_directory == directory else ()
-        names[:] = [name for name in names if not name.startswith(("_", ".")) and name not in hidden]
+    return linked_directory(directory)
+
+
+def linked_directory(directory: Path) -> str | None:
+    """Describe a link to a directory, below a directory; None without one. Recursive deletions follow such links."""
+    for path, names, _ in os.walk(directory):
+        for link in (Path(path, name) for name in names):
+            if link.is_symlink():
+                return f"a link to another directory ({link})"
     return None
 
 
@@ -116,5 +126,5 @@ def check_new_table(name: str, around: Path | None, other: str | None) -> None:
 def check_vacuum(name: str, other: str | None) -> None:
     """Refuse a VACUUM that would delete files of another table, given its description. Raises StoreError."""
     if other is not None:
-        reason = f"its directory has {other}; --vacuum deletes nothing there: move that table to another directory"
+        reason = f"its directory has {other}; --vacuum deletes nothing there: move that out of the directory"
         raise StoreError(f"{name}: {reason}")

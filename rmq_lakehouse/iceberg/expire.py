@@ -7,6 +7,7 @@ newest one until a moment ago. pyiceberg expires snapshots and keeps their files
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import pyarrow.fs as pafs
@@ -15,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from rmq_formats.errors import StoreError
-from rmq_lakehouse.directories import DELTA_LOG, other_iceberg_table, other_table
+from rmq_lakehouse.directories import DELTA_LOG, linked_directory, other_iceberg_table, other_table
 from rmq_lakehouse.iceberg.catalog import files_of, metadata_files
 
 _DIRECTORIES: Final = ("data", "metadata")  # below the table's own: what else is there may be another table's
@@ -63,10 +64,12 @@ def check_directory(table: Table) -> None:
     if other_description is None:
         named = {_name(file_path) for file_path in metadata_files(table)}
         other_description = other_iceberg_table(files, paths, str(table.metadata.table_uuid), named)
+    if other_description is None and isinstance(files, pafs.LocalFileSystem):
+        other_description = linked_directory(Path(path))
     if other_description is not None:
         raise StoreError(
             f"{'.'.join(table.name())}: its directory {path} has {other_description}; --vacuum deletes nothing there: "
-            "move that table's files to a directory of their own"
+            "move that out of the directory"
         )
 
 

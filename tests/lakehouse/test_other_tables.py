@@ -1,6 +1,7 @@
 """Directories with the metadata of another table: no table is made in them, and no vacuum deletes from them."""
 
 import gzip
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,11 @@ def test_a_table_within_another_one_is_refused(tmp_path: Path) -> None:
 def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "topic=a").mkdir()
-    (tmp_path / "_hidden" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "_hidden").mkdir()
     assert table_within(tmp_path) is None
+    (tmp_path / "_hidden" / "old" / "_delta_log").mkdir(parents=True)
+    assert table_within(tmp_path) == f"a Delta table ({tmp_path}/_hidden/old/_delta_log)"
+    shutil.rmtree(tmp_path / "_hidden")
     (tmp_path / "topic=a" / "dead" / "_delta_log").mkdir(parents=True)
     assert table_within(tmp_path) == f"a Delta table ({tmp_path}/topic=a/dead/_delta_log)"
     (tmp_path / "topic=a" / "dead" / "_delta_log").rmdir()
@@ -138,6 +142,28 @@ def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_pa
     (tmp_path / "metadata" / "00000-x.metadata.json").write_text("{}")
     assert table_within(tmp_path) == f"an Iceberg table ({tmp_path}/metadata)"
     assert table_within(tmp_path, ignored=("metadata",)) is None
+
+
+def test_no_vacuum_follows_a_link_out_of_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = IcebergLocation(str(tmp_path / "orders"), {})
+    make(place)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept.parquet").write_bytes(b"")
+    link = tmp_path / "orders" / "data" / "link"
+    link.symlink_to(other)
+    assert table_within(tmp_path / "orders") == f"an Iceberg table ({tmp_path}/orders/metadata)"
+    assert table_within(tmp_path / "orders", ignored=("metadata",)) == f"a link to another directory ({link})"
+    with pytest.raises(StoreError, match="has a link to another directory .*; --vacuum deletes nothing there"):
+        vacuum(monkeypatch, place)
+    assert (other / "kept.parquet").exists()
+
+
+def test_a_table_is_within_another_one_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "lake" / "x").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "lake" / "x")
+    assert table_around(tmp_path / "link" / "sub") == tmp_path / "lake"
 
 
 @pytest.mark.long
