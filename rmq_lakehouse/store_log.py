@@ -58,7 +58,7 @@ class StoreLog:
         for segment in self.segments:
             if segment.start_offset < end <= segment.end_offset:
                 begin = max(segment.start_offset, end - _FINGERPRINT_BYTES)
-                return json.dumps(dict(zip(_FINGERPRINT, (end, begin, self._crc32(segment, begin, end)), strict=True)))
+                return json.dumps(dict(zip(_FINGERPRINT, (end, begin, self._crc32(begin, end)), strict=True)))
         return None
 
     def reread_if_shorter(self, end: int) -> "StoreLog":
@@ -75,14 +75,19 @@ class StoreLog:
             end, begin, crc32 = (int(json.loads(fingerprint)[name]) for name in _FINGERPRINT)
         except (ValueError, TypeError, KeyError):  # another program's metadata
             return None
-        for segment in self.segments:
-            if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _FINGERPRINT_BYTES:
-                return None if self._crc32(segment, begin, end) == crc32 else (begin, end)
-        return None
+        if not 0 < end - begin <= _FINGERPRINT_BYTES or self.missing(begin, end):
+            return None
+        return None if self._crc32(begin, end) == crc32 else (begin, end)
 
-    def _crc32(self, segment: Segment, begin: int, end: int) -> int:
-        with opened(self.files.storage, segment.path) as file:
-            return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
+    def _crc32(self, begin: int, end: int) -> int:
+        """Compute the checksum of a range, whose segments may have another size than when it was noted."""
+        crc32 = 0
+        for segment in self.segments:
+            first, last = max(begin, segment.start_offset), min(end, segment.end_offset)
+            if first < last:
+                with opened(self.files.storage, segment.path) as file:
+                    crc32 = zlib.crc32(read_range(file, first - segment.start_offset, last - first), crc32)
+        return crc32
 
     def known_topics(self) -> frozenset[str]:
         """List the topics of the store's queues and configuration; the log may contain others."""

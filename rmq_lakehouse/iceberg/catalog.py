@@ -82,8 +82,17 @@ class IcebergLocation:
                 table = self.catalog().load_table(self.identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        local_path(table.metadata.location, self.table)
+        self._check_place(local_path(table.metadata.location, self.table))
         return table
+
+    def _check_place(self, path: Path | None) -> None:
+        """Refuse a table beside another catalog file than ours: this one was copied. Raises StoreError."""
+        if self.directory is None or path is None or path.parent.resolve() == self.directory.parent.resolve():
+            return
+        raise StoreError(
+            f"{self.table}: {self._file} has the table's files in {path}, as it was copied from there; give --table "
+            f"{path}, or a new --table in a directory without {CATALOG_FILE}"
+        )
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Create the table, unless another writer was faster.

@@ -11,13 +11,15 @@ FILE_BYTES = 4096
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
 
 
-def write(store: Path, bodies: Sequence[tuple[str, bytes]], first_ms: int = 1_700_000_000_000) -> list[int]:
+def write(
+    store: Path, bodies: Sequence[tuple[str, bytes]], first_ms: int = 1_700_000_000_000, file_bytes: int = FILE_BYTES
+) -> list[int]:
     """Write a log of (topic, body); the same beginning gives the same bytes. The physical offsets."""
     messages = [
         MessageToStore(topic=topic, queue_id=0, body=body, born_timestamp_ms=first_ms, born_host=HOST, store_host=HOST)
         for topic, body in bodies
     ]
-    return write_commitlog(store, messages, FILE_BYTES, first_ms)
+    return write_commitlog(store, messages, file_bytes, first_ms)
 
 
 def plain(count: int) -> list[tuple[str, bytes]]:

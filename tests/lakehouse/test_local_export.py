@@ -336,3 +336,14 @@ def test_without_delta_rs_an_export_is_left_to_the_job(local: LocalExporter, mon
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(NeedsSparkError, match="delta-rs is not installed"):
         local.run()
+
+
+def test_a_store_made_anew_with_segments_of_another_size_is_refused(local: LocalExporter) -> None:
+    write(local.store, plain(30))
+    local.run()
+    before = local.offsets()
+    shutil.rmtree(local.store)
+    write(local.store, [("Even", b"another") for _ in range(60)], file_bytes=1536)
+    with pytest.raises(StoreError, match="or it is another store.s"):
+        local.run()
+    assert local.offsets() == before

@@ -144,6 +144,15 @@ def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_pa
     assert table_within(tmp_path, ignored=("metadata",)) is None
 
 
+def test_a_copied_directory_of_tables_leaves_the_tables_that_it_was_copied_from(tmp_path: Path) -> None:
+    make(IcebergLocation(str(tmp_path / "lake" / "orders"), {}))
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    with pytest.raises(StoreError, match=f"has the table's files in {tmp_path}/lake/orders, as it was copied from"):
+        IcebergLocation(str(tmp_path / "copy" / "orders"), {}).load()
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    assert IcebergLocation(str(tmp_path / "link" / "orders"), {}).load() is not None
+
+
 def test_no_vacuum_follows_a_link_out_of_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = IcebergLocation(str(tmp_path / "orders"), {})
     make(place)
