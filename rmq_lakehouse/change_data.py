@@ -2,24 +2,66 @@
 
 A merge gets deletions as rows with a negative physical offset. So a row has the table's columns only, and Delta's MERGE
 can add new columns by them.
+
+Example: an event changes the key of a row from 1 to 2. The merge gets two rows with the event's offset: one deletes the
+row of key 1, the other is the row of key 2. Their keys differ, so neither replaces the other.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    FloatType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from rmq_formats.errors import OptionError
+from rmq_formats.spark.versions import arrow_schema
+from rmq_lakehouse.decode.json_body import decoder
+from rmq_lakehouse.decode.mismatch import Mismatch, shown
+from rmq_lakehouse.decode.times import TimeUnits
 from rmq_lakehouse.evolution import quoted
+from rmq_lakehouse.java import java_class
 from rmq_lakehouse.spec import TypedTopic
 
 DELETED = "__rmq_deleted"
+TOMBSTONE_KEY = "__rmq_tombstone_key"
+TOMBSTONE_REASON = "__rmq_tombstone_reason"
+_KEYS = "__rmq_keys"
 _ROW = "__rmq_row"
+_BODY = "__rmq_body"
 Path = tuple[str, ...]
-_BEFORE = {"after": "before"}  # members of an envelope: where the first is null, the other has the key
+_AFTER, _BEFORE = "after", "before"  # members of an envelope: where the first is null, the other has the key
+_CATALYST: Final = "org.apache.spark.sql.catalyst"
+_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of Spark's errors with their stack
+_JSON_LITERAL: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false", re.ASCII)
+_DAY: Final = r"\d{4}-\d{2}-\d{2}"
+_FULL_DATE: Final = re.compile(_DAY, re.ASCII)
+_FULL_TIME: Final = re.compile(rf"{_DAY}[T ]\d{{2}}:\d{{2}}(:\d{{2}}(\.\d{{1,6}})?)?( ?[A-Z+-]\S*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +70,13 @@ class KeyColumn:
 
     Attributes:
         paths: into a row; the first that is not null has the value.
+        after_path: path of the member ``after`` of an envelope; None if the key is in no envelope.
     """
 
     name: str
     paths: tuple[Path, ...]
     kind: DataType
+    after_path: Path | None = None
 
     def sql(self, alias: str = "") -> str:
         """Write the value of a row as SQL has it; ``alias`` is that of the rows."""
@@ -56,9 +100,11 @@ def _key_column(topic: str, name: str, columns: StructType) -> KeyColumn:
     kind = _type_at(columns, path)
     if kind is None or isinstance(kind, StructType | ArrayType | MapType):
         raise OptionError(f"topic {topic!r}: key {name!r} is not a primitive column of the schema")
-    before_path = (_BEFORE.get(path[0], ""), *path[1:])
-    is_envelope = len(path) > 1 and _type_at(columns, before_path) == kind
-    return KeyColumn(name, (path, before_path) if is_envelope else (path,), kind)
+    for position, member in enumerate(path[:-1]):
+        before_path = (*path[:position], _BEFORE, *path[position + 1 :])
+        if member == _AFTER and _type_at(columns, before_path) == kind:
+            return KeyColumn(name, (path, before_path), kind, path[: position + 1])
+    return KeyColumn(name, (path,), kind)
 
 
 def _type_at(kind: DataType, path: Path) -> DataType | None:
@@ -70,31 +116,176 @@ def _type_at(kind: DataType, path: Path) -> DataType | None:
 
 
 def check_condition(spark: SparkSession, topic: TypedTopic, columns: StructType) -> None:
-    """Refuse a ``delete_when`` that is no condition over the columns. Raises OptionError."""
-    if not topic.delete_when:
+    """Refuse a ``delete_when`` that is no condition over the columns of one message. Raises OptionError."""
+    condition = topic.delete_when
+    if not condition:
         return
     try:
-        schema = spark.createDataFrame([], columns).select(F.expr(topic.delete_when).alias(DELETED)).schema
+        with _silence_query_logs():
+            kind = spark.createDataFrame([], columns).select(F.expr(condition).alias(DELETED)).schema[0].dataType
+            bodies = spark.createDataFrame([], StructType([StructField(_BODY, columns)]))
+            frame: Any = with_deletions(bodies, F.col(_BODY), columns, condition)
+            problem = _find_problem(spark, kind, frame._jdf.queryExecution().analyzed())
     except PySparkException as error:
-        message = str(error).strip().splitlines()[0]
-        raise OptionError(f"topic {topic.topic!r}: delete_when {topic.delete_when!r}: {message}") from error
-    if not isinstance(schema[DELETED].dataType, BooleanType):
-        raise OptionError(f"topic {topic.topic!r}: delete_when {topic.delete_when!r}: is not a condition")
+        problem = str(error).strip().splitlines()[0].rstrip("; ")
+    if problem:
+        advice = "Give a condition over the columns of one message"
+        raise OptionError(f"topic {topic.topic!r}: delete_when {condition!r}: {problem}. {advice}")
+
+
+def _find_problem(spark: SparkSession, kind: DataType, plan: Any) -> str:
+    """Return why an analyzed condition cannot be ``delete_when``; an empty text if it can."""
+    patterns = java_class(spark._jvm, f"{_CATALYST}.trees.TreePattern")
+    if not isinstance(kind, BooleanType):
+        return "is not a condition"
+    if not plan.deterministic():
+        return "is not deterministic"
+    if plan.containsPattern(patterns.CURRENT_LIKE()):
+        return "depends on the time or the user of the run"
+    return "depends on other messages" if plan.containsPattern(patterns.WINDOW()) else ""
+
+
+@contextmanager
+def _silence_query_logs() -> Iterator[None]:
+    """Keep Spark from logging errors of queries with their stacks for the duration of the context."""
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    former = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, former, strict=True):
+            logger.disabled = disabled
 
 
 def with_deletions(frame: DataFrame, value: Column, columns: StructType, condition: str) -> DataFrame:
-    """Add a column ``DELETED``: whether a decoded body meets a condition over its columns; a null is not met."""
+    """Add a column ``DELETED``: whether a decoded body meets a condition over its columns.
+
+    A condition that is null is not met. ``DELETED`` is null where the condition cannot be evaluated.
+    """
     if not condition:
         return frame.withColumn(DELETED, F.lit(False))
     row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
     row = frame.select(row_struct, *(value[field.name].alias(field.name) for field in columns))
-    return row.select(f"{_ROW}.*", F.coalesce(F.expr(condition), F.lit(False)).alias(DELETED))
+    is_met = _null_on_error(frame.sparkSession, F.coalesce(F.expr(condition), F.lit(False)))
+    return row.select(_ROW, is_met.alias(DELETED)).select(f"{_ROW}.*", DELETED)
 
 
-def tombstone_key(key: KeyColumn) -> Column:
-    """Return the key that the message's KEYS are, null if they are none of its type."""
-    text = F.when(F.size("keys") > 0, F.array_join("keys", " "))
-    return text.try_cast(key.kind)
+def _null_on_error(spark: SparkSession, value: Column) -> Column:
+    """Return an expression that is null in rows where a value cannot be computed, as in a division by zero.
+
+    Spark's ``TryEval`` catches the error of a row. Spark may compute a term that occurs twice, such as that of
+    ``a / b > 1 AND a / b < 5``, before ``TryEval``. Spark does not do so within a lambda.
+    """
+    jvm: Any = spark._jvm
+    classic = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
+    java_value: Any = value
+    attempt = java_class(jvm, f"{_CATALYST}.expressions.TryEval")(classic.expression(java_value._jc))
+    return F.transform(F.array(F.lit(0)), lambda _: ClassicColumn(classic.column(attempt)))[0]
+
+
+def condition_reason(condition: str) -> Column:
+    """Return the reason for a dead letter whose ``delete_when`` cannot be evaluated; null for other rows."""
+    return F.when(F.col(DELETED).isNull(), F.lit(f"delete_when cannot be evaluated: {shown(condition)}"))
+
+
+def select_keys(messages: DataFrame) -> DataFrame:
+    """Replace the column ``properties`` of messages: of those with an empty body the property KEYS as it was sent.
+
+    The column ``keys`` does not do: KEYS are split there.
+    """
+    keys = F.when(is_empty_body(), F.nullif(F.col("properties")["KEYS"], F.lit("")))
+    return messages.withColumn(_KEYS, keys).drop("properties")
+
+
+def is_empty_body() -> Column:
+    """Return the condition that a message has an empty body."""
+    return F.coalesce(F.octet_length("body"), F.lit(0)) == 0
+
+
+def with_tombstone_keys(messages: DataFrame, key: KeyColumn) -> DataFrame:
+    """Add the columns ``TOMBSTONE_KEY`` and ``TOMBSTONE_REASON`` to messages of ``select_keys``.
+
+    Python checks KEYS in batches, and only where there are some. Spark casts what is right.
+    """
+    import pandas as pd  # noqa: PLC0415 # a second to load
+
+    zone = str(messages.sparkSession.conf.get("spark.sql.session.timeZone"))
+    find_reason = key_text_checker(key, zone)
+
+    def find_reasons(texts: pd.Series) -> pd.Series:
+        reasons = pd.Series(None, index=texts.index, dtype=object)
+        sent = texts.dropna()
+        reasons[sent.index] = pd.Series([find_reason(text) for text in sent], index=sent.index, dtype=object)
+        return reasons
+
+    keys = F.col(_KEYS)
+    absent = F.when(keys.isNull(), F.lit(f"column {key.name}: a tombstone without KEYS, wanted {_wanted(key.kind)}"))
+    checked = messages.withColumn(TOMBSTONE_REASON, F.pandas_udf(find_reasons, StringType())(keys))
+    return checked.withColumn(
+        TOMBSTONE_KEY, F.when(F.col(TOMBSTONE_REASON).isNull(), _cast_key(keys, key.kind))
+    ).withColumn(TOMBSTONE_REASON, F.coalesce(absent, TOMBSTONE_REASON))
+
+
+def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:
+    """Return a function that returns the reason why KEYS are no value of a key; None if they are one.
+
+    KEYS are decoded as a JSON value of the column. Times have to be in full: JSON takes ``2024`` for its first day.
+
+    Args:
+        zone: of times without one.
+
+    Raises:
+        OptionError: the type of the key has no JSON.
+    """
+    name, kind, wanted = key.name, key.kind, _wanted(key.kind)
+    (arrow_kind,) = arrow_schema(StructType([StructField(name, kind)])).types
+    try:
+        decode = decoder(pa.struct([(name, arrow_kind)]), TimeUnits(), zone)
+    except ValueError as error:
+        raise OptionError(f"tombstones: {error}. Remove tombstones, or give another key") from error
+    is_literal = isinstance(kind, BooleanType) or (isinstance(kind, NumericType) and not isinstance(kind, DecimalType))
+    full = _FULL_DATE if isinstance(kind, DateType) else _FULL_TIME if _is_time(kind) else None
+    json_name = json.dumps(name)
+
+    def find_reason(text: str) -> str | None:
+        value = text if is_literal and _JSON_LITERAL.fullmatch(text) else json.dumps(text)
+        try:
+            if full is None or full.fullmatch(text):
+                decode(f"{{{json_name}:{value}}}".encode())
+                return None
+        except Mismatch:
+            pass
+        return f"column {name}: a tombstone with KEYS {shown(text)!r}, wanted {wanted}"
+
+    return find_reason
+
+
+def _is_time(kind: DataType) -> bool:
+    return isinstance(kind, TimestampType | TimestampNTZType)
+
+
+def _wanted(kind: DataType) -> str:
+    """Describe the KEYS of a tombstone for a key of a type."""
+    form = ""
+    if isinstance(kind, DateType):
+        form = " as YYYY-MM-DD"
+    elif _is_time(kind):
+        form = " with date, time and 6 digits of a fraction at most"
+    elif isinstance(kind, DecimalType):
+        form = " without rounding"
+    elif isinstance(kind, BinaryType):
+        form = " in Base64"
+    return kind.simpleString().upper() + form
+
+
+def _cast_key(text: Column, kind: DataType) -> Column:
+    """Convert checked KEYS to the type of the key."""
+    if isinstance(kind, BinaryType):
+        return F.unbase64(text)
+    # The decoder of JSON rounds a FLOAT twice, too.
+    return text.try_cast("double").cast(kind) if isinstance(kind, FloatType) else text.try_cast(kind)
 
 
 def tombstone_value(columns: StructType, path: Path, key: Column) -> Column:
@@ -111,6 +302,33 @@ def tombstone_value(columns: StructType, path: Path, key: Column) -> Column:
 def _within(kind: DataType, path: Path, key: Column) -> Column:
     assert isinstance(kind, StructType)  # the key was found by this path
     return tombstone_value(kind, path, key)
+
+
+def with_former_keys(frame: DataFrame, value_name: str, key: Sequence[KeyColumn]) -> DataFrame:
+    """Add a deletion to each row of an envelope that changes the key: a row of the key that ``before`` has.
+
+    Args:
+        frame: rows with a decoded body and the column ``DELETED``.
+        value_name: column of the body.
+        key: parts of the key.
+    """
+    after_paths = {part.after_path for part in key if part.after_path is not None}
+    if not after_paths:
+        return frame
+    value, pairs = F.col(value_name), [(part.paths[0], part.paths[-1]) for part in key]
+    values = [(_member(value, after), _member(value, before)) for after, before in pairs]
+    are_complete = reduce(and_, (after.isNotNull() & before.isNotNull() for after, before in values))
+    are_same = reduce(and_, (after == before for after, before in values))
+    former = value
+    for path in after_paths:
+        null = F.when(F.lit(False), _member(value, path))  # of the member's type
+        former = former.withField(".".join(map(quoted, path)), null)
+    deletions = frame.where(are_complete & ~are_same).withColumn(value_name, former).withColumn(DELETED, F.lit(True))
+    return frame.unionByName(deletions)
+
+
+def _member(value: Column, path: Path) -> Column:
+    return reduce(lambda around, name: around[name], path, value)
 
 
 def signed_offset(offset: Column, deleted: Column) -> Column:

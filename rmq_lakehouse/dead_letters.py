@@ -20,7 +20,14 @@ from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.exactly_once import commit_with_retry
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, SparkTableLog, StartAttempt
+from rmq_lakehouse.table_log import (
+    CommitAttempt,
+    CommitResult,
+    PendingRange,
+    SparkTableLog,
+    StartAttempt,
+    TableTransaction,
+)
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, MESSAGE_COLUMNS, REASON
 
 REFUSED: Final = "__rmq_refused"
@@ -51,21 +58,28 @@ class DeadLetters:
 
     def commit(
         self, messages: DataFrame | None, start: StartAttempt, belongs_to_attempt: Callable[[CommitAttempt], Column]
-    ) -> int:
-        """Commit the pending messages; return the number of files.
+    ) -> tuple[int, PendingRange | None]:
+        """Commit the pending messages; return the number of files, and which rows were pending, if any.
 
         Args:
             messages: all dead letters, with a reason each; None if there are none.
             belongs_to_attempt: returns the condition that a message is pending.
         """
-        if messages is None:
-            return commit_with_retry(self.path, self.table.log, [start], None).files
-        dead = messages.select(*self.columns.fieldNames())
+        pending: PendingRange | None = None
+
+        def start_noted(transaction: TableTransaction) -> CommitAttempt | None:
+            nonlocal pending
+            attempt = start(transaction)
+            pending = None if attempt is None else attempt.pending_range
+            return attempt
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
+            assert messages is not None  # commit_with_retry calls this function only with messages
+            dead = messages.select(*self.columns.fieldNames())
             return self.table.append(attempts[0], dead.where(belongs_to_attempt(attempts[0])))
 
-        return commit_with_retry(self.path, self.table.log, [start], write).files
+        write_rows = None if messages is None else write
+        return commit_with_retry(self.path, self.table.log, [start_noted], write_rows).files, pending
 
 
 def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:

@@ -41,6 +41,7 @@ from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import (
     CommitAttempt,
     CommitResult,
+    PendingRange,
     SparkTableLog,
     StartAttempt,
     TableSpec,
@@ -50,7 +51,6 @@ from rmq_lakehouse.undecoded import (
     MESSAGE_COLUMNS,
     REASON,
     Undecoded,
-    is_as_far_as,
     resolve_refused,
     with_undecoded,
 )
@@ -123,9 +123,8 @@ class RawExport(RawTable):
         self.table = SparkExactlyOnceTable(path, log, selection, self.table_spec)
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        dead, path = self._dead_letters, self.table.path
-        has_all = dead is not None and bool(self._constraints()) and is_as_far_as(dead.table, self.table)
-        return resolve_refused(self.table, is_resolved=has_all or path in accepted)
+        dead = self._dead_letters
+        return resolve_refused(self.table, None if dead is None else dead.table, accepted)
 
     def _constraints(self) -> dict[str, str]:
         """Return the conditions that the table has for its rows, by the reason of a dead letter."""
@@ -160,24 +159,27 @@ class RawExport(RawTable):
         return [self.table] if dead is None else [self.table, dead.table]
 
     def commit_pending(self, records: PendingMessages) -> ExportCounts:
-        dead_files = self._commit_dead_letters(records)
+        dead_files, dead_letters_of = self._commit_dead_letters(records)
         counts = ExportCounts()
         expected_messages: int | None = None
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             nonlocal counts, expected_messages
             expected_messages = records.expected_messages(attempts[0])
-            result, counts = self._write_by_tasks(records, attempts[0]) or self._write_by_spark(records, attempts[0])
+            has_dead_letters = attempts[0].pending_range == dead_letters_of
+            result, counts = self._write_by_tasks(records, attempts[0]) or self._write_by_spark(
+                records, attempts[0], has_dead_letters=has_dead_letters
+            )
             return result
 
         result = commit_with_retry(self.table.path, self.table.log, [records.start_attempt(self.table)], write)
         total = replace(counts, messages=result.rows, files=result.files + dead_files)
         return total.with_missing_as_damaged(expected_messages) if result.committed else ExportCounts(files=dead_files)
 
-    def _commit_dead_letters(self, records: PendingMessages) -> int:
+    def _commit_dead_letters(self, records: PendingMessages) -> tuple[int, PendingRange | None]:
         dead = self._checked_dead_letters()
         if dead is None:
-            return 0
+            return 0, None
         refused = self._checked(records.union_frame([dead.table])).where(F.col(REFUSED).isNotNull())
         messages = refused.withColumnRenamed(REFUSED, REASON)
         return dead.commit(messages, records.start_attempt(dead.table), records.belongs_to_attempt)
@@ -208,8 +210,12 @@ class RawExport(RawTable):
         """Return where and how tasks write files; None if Spark has to write the rows."""
         return None if self._constraints() else self.table.layout(spark, self._schema)
 
-    def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt) -> Counted:
-        """Write the rows by Spark and commit them."""
+    def _write_by_spark(self, records: PendingMessages, attempt: CommitAttempt, *, has_dead_letters: bool) -> Counted:
+        """Write the rows by Spark and commit them.
+
+        Args:
+            has_dead_letters: whether the dead letters of these rows have just been committed.
+        """
         observation = Observation()
 
         def build_columns(frame: DataFrame) -> DataFrame:
@@ -220,14 +226,16 @@ class RawExport(RawTable):
                 F.count_if(~is_record).alias("damaged"),
                 F.count_if(is_refused).alias("refused"),
                 F.min(F.when(is_refused, F.col("physical_offset"))).alias("first_refused"),
+                F.max(F.when(is_refused, F.col("physical_offset"))).alias("last_refused"),
             ]
             rows = self._checked(frame).observe(observation, *counted).where(sound)
             return rows.select(*self._schema.fieldNames())
 
         def complete(attempt: CommitAttempt) -> CommitAttempt:
-            if self._dead_letters is not None or not observation.get["refused"]:
+            if has_dead_letters or not observation.get["refused"]:
                 return attempt
-            added = Undecoded(int(observation.get["refused"]), int(observation.get["first_refused"]))
+            count, first, last = (int(observation.get[f"{name}refused"]) for name in ("", "first_", "last_"))
+            added = Undecoded(count, first, last + 1)
             return with_undecoded(attempt, self.table, added)
 
         committed = self.table.append(attempt, records.attempt_frame(attempt), build_columns, complete)

@@ -47,8 +47,8 @@ def add_missing_columns(path: str, log: SparkTableLog, schema: StructType) -> No
         log.add_columns(current)
 
 
-def frame_has_rows(frame: DataFrame | None, row_range: RowRange) -> bool:
-    """Return whether a frame has a row of a range; None is a frame without rows."""
+def frame_has_rows(frame: DataFrame | None, row_range: RowRange, count: int) -> bool:
+    """Return whether a frame has at least ``count`` rows of a range; None is a frame without rows."""
     if frame is None:
         return False
     value = column(row_range.column)
@@ -58,4 +58,4 @@ def frame_has_rows(frame: DataFrame | None, row_range: RowRange) -> bool:
         condition &= value <= row_range.last
     for name, text_value in row_range.texts.items():
         condition &= column(name) == text_value
-    return not frame.where(condition).isEmpty()
+    return frame.where(condition).limit(count).count() >= count

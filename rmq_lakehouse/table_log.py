@@ -18,8 +18,10 @@ if TYPE_CHECKING:  # the port serves exports without Spark, too
 
     from rmq_lakehouse.change_data import MergeRows
 
-UNDECODED: Final = (":undecoded", ":undecoded-first")
-"""Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
+UNDECODED: Final = (":undecoded", ":undecoded-first", ":undecoded-end")
+"""Behind an application id: how many messages of a selection are undecoded, and the physical offsets around them."""
+PendingRange = tuple[int, int, tuple[object, ...]]
+"""What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
 
 
 class NeedsWriterError(Exception):
@@ -180,6 +182,11 @@ class CommitAttempt:
         """Whether there may be rows to commit."""
         return self.begin < self.end or bool(self.spans)
 
+    @property
+    def pending_range(self) -> PendingRange:
+        """What identifies the rows."""
+        return self.begin, self.end, self.spans
+
 
 StartAttempt = Callable[[TableTransaction], CommitAttempt | None]
 """Starts the attempt of one store or broker in a transaction; returns None if nothing is pending."""
@@ -231,8 +238,8 @@ class TableLog(Protocol):
         """Add the columns that the table lacks, also within structs; arguments as of ``check_columns``."""
         ...
 
-    def has_rows(self, version: int, row_range: RowRange) -> bool:
-        """Return whether a version has a row of a range."""
+    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
+        """Return whether a version has at least ``count`` rows of a range."""
         ...
 
     def create(self, schema: Any, table_spec: TableSpec, properties: Mapping[str, str]) -> None:

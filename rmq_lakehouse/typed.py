@@ -18,13 +18,19 @@ from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.change_data import (
     DELETED,
+    TOMBSTONE_KEY,
+    TOMBSTONE_REASON,
     MergeRows,
     check_condition,
+    condition_reason,
+    is_empty_body,
     key_columns,
+    select_keys,
     signed_offset,
-    tombstone_key,
     tombstone_value,
     with_deletions,
+    with_former_keys,
+    with_tombstone_keys,
 )
 from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.dead_letters import REFUSED, DeadLetters, table_constraints, with_refusals
@@ -48,6 +54,7 @@ from rmq_lakehouse.table_log import (
     CommitAttempt,
     NeedsWriterError,
     OpenTable,
+    PendingRange,
     SparkTableLog,
     TableSpec,
     TableTransaction,
@@ -109,6 +116,7 @@ class TypedExport(ExportTables):
         check_partitions(self._partitions, self._schema, f"topic {topic.topic!r}: partition_by")
         self._key = key_columns(topic, self._body.columns)
         self._deletes = bool(topic.delete_when) or topic.tombstones
+        self._merges_deletions = self._deletes or any(part.after_path is not None for part in self._key)
         check_condition(spark, topic, self._body.columns)
         table_spec = TableSpec(
             self._partitions, topic.cluster_by, properties=table_properties(topic),
@@ -142,7 +150,8 @@ class TypedExport(ExportTables):
 
     def source_options(self) -> dict[str, str]:
         """Return the options for the columns used; bodies are inflated, as they were sent."""
-        return {"columns": ",".join(messages_to_read(self._time_columns)), "decompress": "true"}
+        properties = ("properties",) if self._topic.tombstones else ()
+        return {"columns": ",".join((*messages_to_read(self._time_columns), *properties)), "decompress": "true"}
 
     def check(self) -> None:
         """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
@@ -237,10 +246,10 @@ class TypedExport(ExportTables):
                 F.count_if(self._is_dead_letter).alias("dead_letters"),
             ).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._commit_dead_letters(decoded, records, counted.dead_letters)
+            files, dead_letters_of = self._commit_dead_letters(decoded, records, counted.dead_letters)
 
             def start(transaction: TableTransaction) -> CommitAttempt | None:
-                return self._with_undecoded_versions(start_rows(transaction), decoded, records)
+                return self._with_undecoded_versions(start_rows(transaction), decoded, records, dead_letters_of)
 
             def rows(attempt: CommitAttempt) -> DataFrame:
                 return self._typed(decoded, records.belongs_to_attempt(attempt))
@@ -250,7 +259,7 @@ class TypedExport(ExportTables):
                 messages = 0
             elif self._topic.key:
                 element = self._names[ELEMENT] if self._topic.explode else None
-                merge = MergeRows(self._key, self._order, self._deletes, element)
+                merge = MergeRows(self._key, self._order, self._merges_deletions, element)
                 # The newest message of a table with deletions may have no row, so a missing row proves nothing.
                 last_row = None if self._deletes else counted.watermark
                 table.log.upsert(start, rows, merge, last_row, is_backfill=table.is_backfill)
@@ -280,26 +289,33 @@ class TypedExport(ExportTables):
         return None if current_name is None else column(current_name) <= 0
 
     def _with_undecoded_versions(
-        self, attempt: CommitAttempt | None, decoded: DataFrame, records: PendingMessages
+        self,
+        attempt: CommitAttempt | None,
+        decoded: DataFrame,
+        records: PendingMessages,
+        dead_letters_of: PendingRange | None,
     ) -> CommitAttempt | None:
-        """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
+        """Add the undecoded messages after the attempt to it, without those of the dead letters just committed."""
         if attempt is None:
             return None
-        if self._dead_letters is not None:
-            return replace(attempt, undecoded_versions=Undecoded().versions(self._table.app_id))
+        if attempt.pending_range == dead_letters_of:
+            return with_undecoded(attempt, self._table, Undecoded())
         undecoded = decoded.where(records.belongs_to_attempt(attempt) & self._is_dead_letter & ~F.col("damaged"))
-        counted = undecoded.agg(F.count("*"), F.min(_OFFSET)).first()
+        counted = undecoded.agg(F.count("*"), F.min(_OFFSET), F.max(_OFFSET)).first()
         assert counted is not None  # an aggregate without groups always has one row
-        return with_undecoded(attempt, self._table, Undecoded(counted[0], counted[1] or 0))
+        count, first, last = counted
+        return with_undecoded(attempt, self._table, Undecoded(count, first, last + 1) if count else Undecoded())
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         dead_letters = None if self._dead_letters is None else self._dead_letters.table
         return resolve_undecoded(self._table, dead_letters, self.name, accepted)
 
-    def _commit_dead_letters(self, decoded: DataFrame, records: PendingMessages, count: int) -> int:
+    def _commit_dead_letters(
+        self, decoded: DataFrame, records: PendingMessages, count: int
+    ) -> tuple[int, PendingRange | None]:
         dead = self._dead_letters
         if dead is None:
-            return 0
+            return 0, None
         messages = decoded.where(self._is_dead_letter) if count else None
         return dead.commit(messages, records.start_attempt(dead.table), records.belongs_to_attempt)
 
@@ -309,10 +325,13 @@ class TypedExport(ExportTables):
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
-        attempted, reason = self._with_changes(self._body.decode(frame))
+        messages = select_keys(frame) if self._topic.tombstones else frame
+        attempted, reason = self._with_changes(self._body.decode(messages))
         row_reasons = [
             F.when(F.expr(part.sql(VALUE)).isNull(), F.lit(f"its key {part.name} is null")) for part in self._key
         ]
+        if self._topic.delete_when:
+            row_reasons.append(condition_reason(self._topic.delete_when))
         constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
         if constraints:
             former = self._table.log.former_columns()
@@ -355,12 +374,10 @@ class TypedExport(ExportTables):
         changed = with_deletions(attempted, value, columns, topic.delete_when)
         if topic.tombstones:
             (part,) = self._key
-            key, is_empty = tombstone_key(part), F.coalesce(F.octet_length("body"), F.lit(0)) == 0
-            is_tombstone = is_empty & F.col("record_error").isNull() & self._is_message  # other elements have no body
-            reason_text = (
-                f"column {part.name}: a tombstone whose KEYS are none, wanted {part.kind.simpleString().upper()}"
-            )
-            reason = F.when(is_tombstone, F.when(key.isNull(), F.lit(reason_text))).otherwise(reason)
+            changed, key = with_tombstone_keys(changed, part), F.col(TOMBSTONE_KEY)
+            # Other elements than the first have no body.
+            is_tombstone = is_empty_body() & F.col("record_error").isNull() & self._is_message
+            reason = F.when(is_tombstone, F.col(TOMBSTONE_REASON)).otherwise(reason)
             value = F.when(is_tombstone, tombstone_value(columns, part.paths[0], key)).otherwise(value)
             changed = changed.withColumn(DELETED, F.col(DELETED) | is_tombstone)
         return changed.withColumn(VALUE, value), reason
@@ -374,8 +391,9 @@ class TypedExport(ExportTables):
     def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
         """Select the table's columns of the decoded rows that meet a condition."""
         sound = decoded.where(F.col("reason").isNull() & self._is_row & owed)
+        sound = with_former_keys(sound, "value", self._key)
         columns = self._table_columns(F.col("value"))
-        if self._deletes:
+        if self._merges_deletions:
             columns[self._names[_OFFSET]] = signed_offset(F.col(_OFFSET), F.col(DELETED))
         rows = sound.select(*(column.alias(name) for name, column in columns.items()))
         return self._table.with_current_columns(rows)

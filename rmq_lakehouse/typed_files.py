@@ -170,6 +170,7 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
     has_none = task.table is None or task.table.has_none
     bytes_ = damaged = undecoded = count = 0
     first: int | None = None
+    last = 0
     try:
         for decoded in task.decoder.decode_batches(task.rows.batches(task.columns)):
             messages = with_broker(decoded, task.broker)
@@ -187,6 +188,7 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             undecoded += is_undecoded.true_count
             offsets = first, pc.min(messages.column(_OFFSET).filter(is_undecoded)).as_py()
             first = min((offset for offset in offsets if offset is not None), default=None)
+            last = max(last, pc.max(messages.column(_OFFSET).filter(is_undecoded)).as_py() or 0)
             is_pending = rows.pending(messages, pc.and_(is_sound, is_row))
             # Of a message without rows the table does not tell whether it was exported before.
             count += pc.and_(is_sound if has_none else is_pending, is_message).true_count
@@ -194,7 +196,8 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             rows.write(_typed_columns(task, messages, result.field("value")), placed, is_pending)
             is_pending = dead_letters.pending(messages, is_dead)
             dead_letters.write(_dead_letter_columns(task, messages, reasons), placed, is_pending)
-        return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), Undecoded(undecoded, first or 0), count)
+        skipped = Undecoded(undecoded, first or 0, last + 1) if undecoded else Undecoded()
+        return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), skipped, count)
     except BaseException:
         rows.abort()
         dead_letters.abort()
@@ -225,5 +228,4 @@ def count_typed_files(written: Sequence[TypedFiles]) -> ExportCounts:
 
 def undecoded_of(written: Sequence[TypedFiles]) -> Undecoded:
     """Add up the undecoded messages of tasks."""
-    parts = [task.undecoded for task in written if task.undecoded.count]
-    return Undecoded(sum(part.count for part in parts), min((part.first for part in parts), default=0))
+    return sum((task.undecoded for task in written), Undecoded())

@@ -23,7 +23,7 @@ from rmq_lakehouse.partitions import source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, FilesRunner, PendingTasks, UnreadableMessagesError, commit_task_files
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, PendingRange
 from rmq_lakehouse.typed_files import (
     Destination,
     TypedFiles,
@@ -40,9 +40,6 @@ _METADATA_TYPES: Final = {
     BROKER_NAME: pa.string(),
     ELEMENT: pa.int32(),
 }
-
-PendingRange = tuple[int, int, tuple[object, ...]]
-"""What identifies the rows of an attempt: physical offsets where it begins and ends, or ranges of queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,9 @@ class TypedTable:
             (attempt,) = attempts.values()
             files = self._write(records, attempt, self.rows.destination(attempt), None, written)
             counts = count_typed_files(files).with_missing_as_damaged(records.expected_messages(attempt))
-            return commit_task_files({0: self._with_undecoded(attempt, files)}, {0: [task.rows for task in files]})
+            # Dead letters of other ranges may be those of another spec: they are counted at the end of the run.
+            added = Undecoded() if attempt.pending_range == written.dead_letters_of else undecoded_of(files)
+            return commit_task_files({0: with_undecoded(attempt, table, added)}, {0: [task.rows for task in files]})
 
         try:
             result = commit_with_retry(table.path, table.log, [records.start_attempt(table)], write)
@@ -123,10 +122,12 @@ class TypedTable:
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
             other = start_rows(self.rows.table.log.begin_transaction())  # dropped: it shows which rows are pending
-            has_same_rows = other is not None and _pending_range(other) == _pending_range(attempt)
+            has_same_rows = other is not None and other.pending_range == attempt.pending_range
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)
-            return commit_task_files(attempts, {0: [task.dead_letters for task in files]})
+            result = commit_task_files(attempts, {0: [task.dead_letters for task in files]})
+            written.dead_letters_of = attempt.pending_range
+            return result
 
         return commit_with_retry(dead.table.path, dead.table.log, [records.start_attempt(dead.table)], write).files
 
@@ -139,7 +140,7 @@ class TypedTable:
         written: "_WrittenFiles",
     ) -> list[TypedFiles]:
         """Decode the messages of an attempt, and write the files of both destinations, unless they are written."""
-        if not written.are_of(_pending_range(attempt), rows, dead_letters):
+        if not written.are_of(attempt.pending_range, rows, dead_letters):
             try:
                 parts, _ = records.tasks(attempt)
             except RmqError as error:
@@ -152,23 +153,22 @@ class TypedTable:
                 for part in parts
             ]
             files = write_typed_files(self.runner, tasks)
-            written.rows, written.destinations, written.files = _pending_range(attempt), (rows, dead_letters), files
+            written.rows, written.destinations, written.files = attempt.pending_range, (rows, dead_letters), files
         return written.files
-
-    def _with_undecoded(self, attempt: CommitAttempt, written: Sequence[TypedFiles]) -> CommitAttempt:
-        """Add the undecoded messages after the attempt to it: none if the dead letters contain them."""
-        if self.dead_letters is not None:
-            return replace(attempt, undecoded_versions=Undecoded().versions(self.rows.table.app_id))
-        return with_undecoded(attempt, self.rows.table, undecoded_of(written))
 
 
 class _WrittenFiles:
-    """Files that no version of a table contains yet: those of the last attempt, for the next one with the same rows."""
+    """Files that no version of a table contains yet: those of the last attempt, for the next one with the same rows.
+
+    Attributes:
+        dead_letters_of: rows whose dead letters were committed; None if there are none.
+    """
 
     def __init__(self) -> None:
         self.rows: PendingRange | None = None
         self.destinations: tuple[Destination | None, Destination | None] = None, None
         self.files: list[TypedFiles] = []
+        self.dead_letters_of: PendingRange | None = None
 
     def are_of(self, rows: PendingRange, table: Destination | None, dead_letters: Destination | None) -> bool:
         """Return whether the files are those that an attempt would write to its destinations."""
@@ -208,7 +208,3 @@ def dead_letter_columns(broker: BrokerKey | None = None) -> pa.Schema:
     brokers = [] if broker is None else [pa.field(name, pa.string()) for name in (CLUSTER, BROKER_NAME)]
     fields = [*schema_of(MESSAGE_COLUMNS), pa.field(REASON, pa.string()), *brokers]
     return pa.schema([field.with_metadata({COMMENT: COMMENTS[field.name]}) for field in fields])
-
-
-def _pending_range(attempt: CommitAttempt) -> PendingRange:
-    return attempt.begin, attempt.end, attempt.spans

@@ -1,7 +1,7 @@
 """Undecoded messages of a typed table: a state of the table, reported by each run until somebody resolves it.
 
-A commit that skips messages sets two transaction versions: how many messages are undecoded, and the physical offset of
-the first one. So even a run without pending rows reports them.
+A commit that skips messages sets three transaction versions: how many messages are undecoded, and the physical offsets
+of the first one and after the last one. So even a run without pending rows reports them.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Final
 from rmq_lakehouse.exactly_once import ExactlyOnceTable, commit_with_retry
 from rmq_lakehouse.progress import last_metadata
 from rmq_lakehouse.spec import TOPIC_PROPERTY
-from rmq_lakehouse.table_log import UNDECODED, CommitAttempt, TableSnapshot, TableSpec, TableTransaction
+from rmq_lakehouse.table_log import UNDECODED, CommitAttempt, RowRange, TableSnapshot, TableSpec, TableTransaction
 
 REASON: Final = "reason"
 MESSAGE_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "body")
@@ -21,7 +21,7 @@ DEAD_LETTER_TABLE: Final = TableSpec(
     comment="messages whose body does not decode, or which the table refuses, with the reason",
 )
 """Specification of a dead-letter table, whose columns are ``MESSAGE_COLUMNS`` and ``REASON``."""
-_COUNT, _FIRST = UNDECODED
+_COUNT, _FIRST, _END = UNDECODED
 _log = logging.getLogger("rmq_lakehouse")
 
 
@@ -31,10 +31,12 @@ class Undecoded:
 
     Attributes:
         first: physical offset of the first one; 0 without any.
+        end: a physical offset after the last one; 0 without any, and where a former version counted them.
     """
 
     count: int = 0
     first: int = 0
+    end: int = 0
 
     @classmethod
     def of_snapshot(cls, snapshot: TableSnapshot, app_id: str) -> "Undecoded":
@@ -42,22 +44,33 @@ class Undecoded:
         if snapshot.version < 0:
             return cls()
         count = snapshot.transaction_version(app_id + _COUNT)
-        return cls(count, max(0, snapshot.transaction_version(app_id + _FIRST))) if count > 0 else cls()
+        first, end = (max(0, snapshot.transaction_version(app_id + name)) for name in (_FIRST, _END))
+        return cls(count, first, end) if count > 0 else cls()
 
     def versions(self, app_id: str) -> Mapping[str, int]:
         """Return the transaction versions that record the undecoded messages."""
-        return {app_id + _COUNT: self.count, app_id + _FIRST: self.first}
+        return {app_id + _COUNT: self.count, app_id + _FIRST: self.first, app_id + _END: self.end}
+
+    def __add__(self, others: "Undecoded") -> "Undecoded":
+        """Return both together."""
+        counted = [part for part in (self, others) if part.count]
+        return Undecoded(
+            sum(part.count for part in counted),
+            min((part.first for part in counted), default=0),
+            max((part.end for part in counted), default=0),
+        )
 
     def after(self, attempt: CommitAttempt, table: ExactlyOnceTable, added: "Undecoded") -> "Undecoded":
         """Return the undecoded messages after an attempt in which some messages did not decode.
 
         A backfill counts its messages anew, if its range contains all messages that were undecoded before.
         """
-        if not self.count or (table.is_backfill and attempt.begin <= self.first):
+        is_after_begin = table.is_backfill and attempt.begin <= self.first
+        if is_after_begin and (attempt.spans or attempt.end >= self.end):
             return added
-        if table.is_backfill:
-            return Undecoded(max(self.count, added.count), self.first)
-        return Undecoded(self.count + added.count, self.first)
+        if table.is_backfill and added.count and added.first < self.end:  # some of them are counted in both
+            return replace(self + added, count=max(self.count, added.count))
+        return self + added
 
 
 def with_undecoded(attempt: CommitAttempt, table: ExactlyOnceTable, added: Undecoded) -> CommitAttempt:
@@ -66,13 +79,28 @@ def with_undecoded(attempt: CommitAttempt, table: ExactlyOnceTable, added: Undec
     return replace(attempt, undecoded_versions=before.after(attempt, table, added).versions(table.app_id))
 
 
-def remaining_undecoded(table: ExactlyOnceTable, *, is_resolved: bool) -> Undecoded:
-    """Return the undecoded messages of a table at the end of a run; commit that there are none where resolved."""
+def remaining_undecoded(
+    table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | None, texts: Mapping[str, str], *, is_accepted: bool
+) -> Undecoded:
+    """Return the undecoded messages of a table at the end of a run; commit that there are none where resolved.
+
+    Args:
+        dead_letters: resolves the messages if it has as many of their range; a mended spec may decode some of them.
+        texts: values of columns that the dead letters have.
+    """
     undecoded = Undecoded.of_snapshot(table.log.snapshot(), table.app_id) if table.log.exists() else Undecoded()
-    if undecoded.count and is_resolved:
+    if undecoded.count and (is_accepted or (dead_letters is not None and _are_in(dead_letters, undecoded, texts))):
         set_undecoded(table, Undecoded())
         return Undecoded()
     return undecoded
+
+
+def _are_in(dead_letters: ExactlyOnceTable, undecoded: Undecoded, texts: Mapping[str, str]) -> bool:
+    """Return whether the dead letters have as many messages of the range of the undecoded ones."""
+    last = undecoded.end - 1 if undecoded.end else None
+    letters = RowRange(dead_letters.offset, undecoded.first, last, texts={**dead_letters.broker_texts, **texts})
+    log = dead_letters.log
+    return log.exists() and log.has_rows(log.snapshot().version, letters, undecoded.count)
 
 
 def resolve_undecoded(
@@ -83,8 +111,7 @@ def resolve_undecoded(
     Args:
         accepted: names of topics whose undecoded messages count no longer.
     """
-    has_all = dead_letters is not None and is_as_far_as(dead_letters, table)
-    undecoded = remaining_undecoded(table, is_resolved=has_all or topic in accepted)
+    undecoded = remaining_undecoded(table, dead_letters, {"topic": topic}, is_accepted=topic in accepted)
     if undecoded.count:
         _log.warning(
             "%s: %d messages of topic %s are undecoded, the first at physical offset %d: mend the spec and give "
@@ -94,9 +121,9 @@ def resolve_undecoded(
     return undecoded.count
 
 
-def resolve_refused(table: ExactlyOnceTable, *, is_resolved: bool) -> int:
+def resolve_refused(table: ExactlyOnceTable, dead_letters: ExactlyOnceTable | None, accepted: Collection[str]) -> int:
     """Return how many messages the constraints of a raw table have refused, at the end of a run, and log them."""
-    undecoded = remaining_undecoded(table, is_resolved=is_resolved)
+    undecoded = remaining_undecoded(table, dead_letters, {}, is_accepted=table.path in accepted)
     if undecoded.count:
         _log.warning(
             "%s: %d messages are undecoded, which constraints of the table refuse, the first at physical offset "
@@ -104,14 +131,6 @@ def resolve_refused(table: ExactlyOnceTable, *, is_resolved: bool) -> int:
             table.path, undecoded.count, undecoded.first, undecoded.first, table.path,
         )  # fmt: skip
     return undecoded.count
-
-
-def is_as_far_as(dead_letters: ExactlyOnceTable, table: ExactlyOnceTable) -> bool:
-    """Return whether the dead letters are committed as far as the rows of a table."""
-    return all(
-        dead_letters.progress(app_id).verified_offset >= table.progress(app_id).verified_offset
-        for app_id in (table.app_id, table.queues_id)
-    )
 
 
 def set_undecoded(table: ExactlyOnceTable, undecoded: Undecoded) -> None:

@@ -355,8 +355,8 @@ class DeltaTableLog:
     def add_missing_columns(self, path: str, schema: StructType) -> None:
         add_missing_columns(path, self, schema)
 
-    def has_rows(self, version: int, row_range: RowRange) -> bool:
-        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
+    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
+        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range, count)
 
     def begin_transaction(self) -> "DeltaTransaction":
         sessions = java_class(self._jvm, "org.apache.spark.sql.SparkSession")

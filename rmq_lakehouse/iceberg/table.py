@@ -194,10 +194,10 @@ class IcebergTableLog(IcebergLog):
 
         add_missing_columns(path, self, schema)
 
-    def has_rows(self, version: int, row_range: RowRange) -> bool:
+    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
         from rmq_lakehouse.spark_table_columns import frame_has_rows  # noqa: PLC0415
 
-        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range)
+        return frame_has_rows(self.rows(version, [row_range.column, *row_range.texts]), row_range, count)
 
     def rows(self, version: int, columns: Sequence[str]) -> "DataFrame | None":
         """Read some columns of a version's rows; None if there are no rows.

@@ -130,9 +130,9 @@ class DeltaRsTableLog:
             table.alter.set_table_properties({COLUMNS_PROPERTY: json.dumps(exported)}, raise_if_not_exists=False)
         self.fsync()
 
-    def has_rows(self, version: int, row_range: RowRange) -> bool:
+    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
         rows = self._rows(version, row_range.column, condition_of(row_range))
-        return bool(rows.head(1).num_rows > 0)
+        return bool(rows.head(count).num_rows >= count)
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
         """Read the values of a column of integers, of a range of rows."""

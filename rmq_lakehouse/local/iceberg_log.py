@@ -48,8 +48,13 @@ class LocalIcebergLog(IcebergLog):
         if any(field.name.lower() not in existing for field in schema):
             self.add_arrow_columns(schema)
 
-    def has_rows(self, version: int, row_range: RowRange) -> bool:
-        return any(len(values) for values in self._values(version, row_range))
+    def has_rows(self, version: int, row_range: RowRange, count: int = 1) -> bool:
+        missing_count = count
+        for values in self._values(version, row_range):
+            missing_count -= len(values)
+            if missing_count <= 0:
+                return True
+        return False
 
     def values(self, version: int, row_range: RowRange) -> npt.NDArray[np.int64]:
         return np.concatenate([np.empty(0, np.int64), *self._values(version, row_range)])

@@ -90,7 +90,7 @@ class LocalRawExport(RawTable):
         self.table.prepare(self.commented_schema())
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
-        return resolve_refused(self.table, is_resolved=self.table.path in accepted)
+        return resolve_refused(self.table, None, accepted)
 
     def commit_pending(self, records: PendingRecords) -> ExportCounts:
         counts = ExportCounts()

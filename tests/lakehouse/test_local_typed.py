@@ -130,6 +130,41 @@ def test_undecoded_messages_are_reported_until_they_are_dealt_with(local: TypedE
     assert local.typed()[1] == 0
 
 
+def test_a_spec_that_is_mended_beside_new_dead_letters_leaves_no_message_in_no_table(local: TypedExporter) -> None:
+    placed = local.send([*SOUND, LATE, b'{"id":5,"amount":12.345}'])
+    assert local.typed()[0]["pending_undecoded"] == 2
+    how: dict[str, Any] = {"timestamp_unit": "ms"}
+    for _ in range(2):  # the late one decodes now, but is no row and no dead letter yet
+        report, code = local.typed(*local.dead, **how)
+        assert (report["pending_undecoded"], code) == (2, 1)
+    assert [row["physical_offset"] for row in local.rows("dead")] == placed[4:5]
+    report, code = local.typed(*local.dead, "--from-offset", str(placed[3]), **how)
+    assert (report["pending_undecoded"], code) == (0, 0)
+    assert [row["physical_offset"] for row in local.rows()] == placed[:4]
+
+
+def test_a_table_made_anew_with_another_spec_counts_what_the_dead_letters_lack(local: TypedExporter) -> None:
+    placed = local.send([b'{"id":1,"day":"7"}', b'{"id":2,"day":"x"}', b'{"id":3,"day":"9"}'])
+    local.typed(*local.dead, schema="id BIGINT, day STRING")
+    how: dict[str, Any] = {"schema": "id BIGINT, day DATE", "table": "again"}
+    for undecoded in (3, 0):
+        report, code = local.typed(*local.dead, **how)
+        assert (report["undecoded"], report["pending_undecoded"], code) == (undecoded, 3, 1)
+    report, code = local.typed(*local.dead, "--from-offset", "0", **how)
+    assert (report["pending_undecoded"], code) == (0, 0)
+    assert [row["physical_offset"] for row in local.rows("dead")] == placed
+
+
+def test_a_backfill_behind_the_undecoded_messages_adds_to_them(local: TypedExporter) -> None:
+    bodies = [b"{bad", b"{bad", SOUND[2]]
+    local.send(bodies)
+    assert local.typed()[0]["pending_undecoded"] == 2
+    bodies += [b"{bad"]
+    placed = local.send(bodies)
+    report, code = local.typed("--from-offset", str(placed[2]))
+    assert (report["pending_undecoded"], code) == (3, 1)
+
+
 def test_damaged_records_are_dead_letters_and_counted_as_damaged(local: TypedExporter) -> None:
     placed = local.send(SOUND)
     flip(local.store, placed[1] + 88, FILE_BYTES)  # the body
