@@ -197,6 +197,8 @@ class TableLog(Protocol):
 
     conflicts: tuple[type[Exception], ...]
     """Errors of a commit when another writer was faster: nothing was committed."""
+    keeps_empty_partitions: bool
+    """Whether a partition may be the empty text, which becomes null otherwise."""
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""

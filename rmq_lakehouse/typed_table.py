@@ -23,7 +23,7 @@ from rmq_lakehouse.partitions import source_columns, time_column_type
 from rmq_lakehouse.raw_files import ERROR, FilesRunner, PendingTasks, UnreadableMessagesError, commit_task_files
 from rmq_lakehouse.selection import BrokerKey
 from rmq_lakehouse.spec import METADATA, TypedTopic, check_column_names
-from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, PendingRange
+from rmq_lakehouse.table_log import CommitAttempt, CommitResult, NeedsWriterError, PendingRange, TableLog
 from rmq_lakehouse.typed_files import (
     Destination,
     TypedFiles,
@@ -182,6 +182,18 @@ class _WrittenFiles:
                 new is None or (old is not None and new.is_same(old)) for new, old in zip(wanted, written, strict=True)
             )
         )
+
+
+def never_empty_columns(log: TableLog, partitions: Sequence[str], body: pa.StructType) -> tuple[str, ...]:
+    """Return the columns of a body's texts whose empty text the table would make null.
+
+    Args:
+        partitions: of a table that does not exist yet.
+    """
+    if log.keeps_empty_partitions:
+        return ()
+    names = {*map(str, partitions), *(log.partition_columns() if log.exists() else ())}
+    return tuple(field.name for field in body if field.name in names and pa.types.is_string(field.type))
 
 
 def messages_to_read(time_columns: Sequence[str]) -> tuple[str, ...]:

@@ -141,6 +141,7 @@ class DeltaTableLog:
     """
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
+    keeps_empty_partitions = False
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())

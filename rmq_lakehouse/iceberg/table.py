@@ -48,6 +48,7 @@ class IcebergLog:
     """Log of one table, without its rows; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = _CONFLICTS
+    keeps_empty_partitions = True
 
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location

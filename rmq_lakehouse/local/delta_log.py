@@ -50,6 +50,7 @@ class DeltaRsTableLog:
     """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
+    keeps_empty_partitions = False
 
     def __init__(self, table: str) -> None:
         self._name, self._path = table, Path(table)

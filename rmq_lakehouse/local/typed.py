@@ -24,7 +24,14 @@ from rmq_lakehouse.records import PendingRecords
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spec import METADATA, TypedTopic, table_comment, table_properties
 from rmq_lakehouse.table_log import TableSpec
-from rmq_lakehouse.typed_table import OutputTable, TypedTable, dead_letter_columns, messages_to_read, typed_columns
+from rmq_lakehouse.typed_table import (
+    OutputTable,
+    TypedTable,
+    dead_letter_columns,
+    messages_to_read,
+    never_empty_columns,
+    typed_columns,
+)
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, resolve_undecoded
 
 _OFFSET: Final = "physical_offset"
@@ -119,6 +126,8 @@ class LocalTypedExport(ExportTables):
         )  # fmt: skip
         prefix = topic.metadata_prefix
         self._log = open_table(topic.table)
+        never_empty = never_empty_columns(self._log, partitions, self._decoder.value_type)
+        self._decoder = replace(self._decoder, never_empty=never_empty)
         self._table = ExactlyOnceTable(topic.table, self._log, self.selection, self._spec, prefix + _OFFSET)
         self.tables = {topic.table: f"{prefix}store_timestamp"}
         self._dead_log: LocalTableLog | None = None

@@ -143,6 +143,21 @@ def test_a_spec_that_is_mended_beside_new_dead_letters_leaves_no_message_in_no_t
     assert [row["physical_offset"] for row in local.rows()] == placed[:4]
 
 
+@pytest.mark.parametrize("explode", [False, True])
+def test_an_empty_text_is_no_partition_of_delta(local: TypedExporter, explode: bool) -> None:
+    rows = [{"id": 1, "txt": "a"}, {"id": 2, "txt": ""}, {"id": 3, "txt": None}]
+    local.send([json.dumps([row] if explode else row).encode() for row in rows])
+    local.typed(*local.dead, schema="id BIGINT, txt STRING", partition_by=["txt"], explode=explode)
+    kept = [(row["id"], row["txt"]) for row in local.rows()]
+    reasons = [row["reason"] for row in local.rows("dead")]
+    if local.format == "iceberg":
+        assert (kept, reasons) == ([(1, "a"), (2, ""), (3, None)], [])
+    else:
+        element = "element 0: " if explode else ""
+        assert kept == [(1, "a"), (3, None)]
+        assert reasons == [f"{element}column txt: an empty text, which a partition of a Delta table makes null"]
+
+
 def test_a_table_made_anew_with_another_spec_counts_what_the_dead_letters_lack(local: TypedExporter) -> None:
     placed = local.send([b'{"id":1,"day":"7"}', b'{"id":2,"day":"x"}', b'{"id":3,"day":"9"}'])
     local.typed(*local.dead, schema="id BIGINT, day STRING")
