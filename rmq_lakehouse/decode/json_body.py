@@ -36,6 +36,7 @@ FLOAT_BOUNDS: Final = (2.0**-150, (2 - 2.0**-24) * 2.0**127)  # what rounds to 0
 _DOUBLE_BOUNDS: Final = (0.0, float("inf"))
 _DECIMAL_TEXT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NOT_ZERO: Final = re.compile(r"^[^eE]*[1-9]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _SYNTAX: Final = "the body is not JSON of the schema"
 _NOT_ONE: Final = "the body is not one JSON object"
 _NOT_OBJECTS: Final = "the body is not one JSON object or array of objects"
@@ -97,7 +98,10 @@ def decoder(
             raise Mismatch(f"{described(value)}, wanted an object")
         if refused:
             refused.clear()
-        return with_rescued(convert_object(value), refused, on_mismatch, lambda values: written(_as_json(values)))
+        try:
+            return with_rescued(convert_object(value), refused, on_mismatch, _written_rescue)
+        except RecursionError:
+            raise Mismatch("the body is nested too deeply") from None
 
     def decode(body: bytes) -> dict[str, Any]:
         return convert(parse(body, (dict,), _NOT_ONE))
@@ -330,6 +334,12 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     return {name: _as_json(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _written_rescue(values: Refused) -> str:
+    """Write refused values as JSON; half a surrogate pair, which is no UTF-8, as its escape."""
+    text = written(_as_json(values))
+    return text if text.isascii() else _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def written(value: Any) -> str:

@@ -18,6 +18,7 @@ _EPOCH_DAYS: Final = datetime.date(1970, 1, 1).toordinal()
 _DAY_US: Final = 86_400_000_000
 _FIRST_US: Final = (1 - _EPOCH_DAYS) * _DAY_US
 _LAST_US: Final = (datetime.date.max.toordinal() + 1 - _EPOCH_DAYS) * _DAY_US - 1
+_NO_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})  # files beside zones, of each machine its own
 _MAX_DIGITS: Final = 40  # limit: the largest time has 18, in microseconds
 _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 # Source: SparkDateTimeUtils#parseTimestampString, #stringToDate
@@ -128,6 +129,8 @@ def _offset_us(local_us: int, zone: str) -> int | None:
         if ahead > 18 * 3600 or minutes > 59 or seconds > 59:  # java.time.ZoneOffset
             return None
         return (ahead if match[1] == "+" else -ahead) * 1_000_000
+    if zone in _NO_ZONES:
+        return None
     try:
         wall = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=local_us)  # of the zone
         ahead_of = wall.replace(tzinfo=ZoneInfo(zone)).utcoffset()

@@ -5,14 +5,17 @@ Tasks derive the metrics from footers that they have just written, so that the d
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.conversions import partition_to_py
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -91,9 +94,7 @@ class IcebergFiles:
     def action(self, file: FinishedFile) -> str:
         """Describe a data file: its metrics, from its footer."""
         table = Schema.model_validate_json(self.schema)
-        statistics = data_file_statistics_from_parquet_metadata(
-            file.footer, compute_statistics_plan(table, dict(self.properties)), parquet_path_to_id_mapping(table)
-        ).to_serialized_dict()
+        statistics = _statistics(file.footer, table, dict(self.properties))
         description = {
             "path": file.path,
             "bytes": file.bytes,
@@ -104,6 +105,20 @@ class IcebergFiles:
             **{name: {key: bound.hex() for key, bound in statistics[name].items()} for name in _BOUNDS},
         }
         return json.dumps(description)
+
+
+def _statistics(footer: pq.FileMetaData, table: Schema, properties: dict[str, str]) -> dict[str, Any]:
+    """Compute the metrics of a file as pyiceberg does, which cuts bounds of texts."""
+    plan, paths = compute_statistics_plan(table, properties), parquet_path_to_id_mapping(table)
+    try:
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths).to_serialized_dict()
+    except UnicodeEncodeError:  # the character after U+D7FF, which pyiceberg takes for an upper bound, is none
+        whole = MetricsMode(MetricModeTypes.FULL)
+        plan = {
+            number: replace(column, mode=whole) if column.mode.type == MetricModeTypes.TRUNCATE else column
+            for number, column in plan.items()
+        }
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths).to_serialized_dict()
 
 
 def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:

@@ -207,6 +207,15 @@ def test_a_unit_of_a_column_holds_within_it_and_before_that_of_all() -> None:
 def test_times_without_a_zone_are_of_the_session() -> None:
     assert value_of(TimestampType(), '"2023-11-14T23:13:20"', zone="Europe/Berlin") == NOV_14
     assert value_of(TimestampType(), '"2023-11-14T23:13:20 Europe/Berlin"') == NOV_14
+    assert "wanted TIMESTAMP" in reason_of(TimestampType(), '"2023-11-14T23:13:20 localtime"')  # each machine's own
+
+
+def test_a_text_of_objects_may_be_nested_as_deeply_as_python_recurses() -> None:
+    assert value_of(StringType(), "[" * 100 + "]" * 100) == "[" * 100 + "]" * 100
+    assert reason_of(StringType(), "[" * 900 + "]" * 900) in {
+        "the body is nested too deeply",
+        "the body is not JSON of the schema",
+    }
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,20 @@ def test_a_spec_that_is_mended_beside_new_dead_letters_leaves_no_message_in_no_t
     assert [row["physical_offset"] for row in local.rows()] == placed[:4]
 
 
+def test_a_text_whose_cut_bound_would_be_no_text_is_a_row(local: TypedExporter) -> None:
+    text = "k" * 15 + "\ud7ff" + "zz"
+    local.send([json.dumps({"id": 1, "txt": text}).encode()])
+    local.typed(*local.dead, schema="id BIGINT, txt STRING")
+    assert [row["txt"] for row in local.rows()] == [text]
+
+
+def test_half_a_surrogate_pair_is_rescued_as_it_was_sent(local: TypedExporter) -> None:
+    local.send([b'{"id":1,"txt":"a\\ud800"}', b'{"id":{"\\udfff":1}}'])
+    local.typed(*local.dead, schema="id BIGINT, txt STRING", on_mismatch="rescue")
+    rescued = [json.loads(row["_rescued"]) for row in local.rows()]
+    assert rescued == [{"txt": "a\ud800"}, {"id": {"\udfff": 1}}]
+
+
 @pytest.mark.parametrize("explode", [False, True])
 def test_an_empty_text_is_no_partition_of_delta(local: TypedExporter, explode: bool) -> None:
     rows = [{"id": 1, "txt": "a"}, {"id": 2, "txt": ""}, {"id": 3, "txt": None}]
