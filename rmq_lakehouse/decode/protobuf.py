@@ -1,15 +1,14 @@
 """Decodes Protobuf message bodies to columns, by Google's library."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import DecodeError, Message
 
 from rmq_lakehouse.decode.columns import list_of
 from rmq_lakehouse.decode.mismatch import (
@@ -24,18 +23,27 @@ from rmq_lakehouse.decode.mismatch import (
     shown,
     with_rescued,
 )
+from rmq_lakehouse.decode.protobuf_wire import (
+    TIMESTAMP,
+    WireFault,
+    WireScan,
+    WireScanner,
+    collect_by_name,
+    describe_wire_type,
+    is_map,
+    iterate_fields,
+    message_value,
+    message_values,
+    type_name,
+    unknown_value,
+    wire_type_of,
+)
 from rmq_lakehouse.decode.times import YEARS, in_range
 
 Selected = frozenset[str] | None
 
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
 _JSON_MESSAGES: Final = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
-_GROUP: Final = 3
-_VARINT: Final = 0
-_WIRE_TYPES: Final = {0: "VARINT", 1: "I64", 2: "LEN", 3: "GROUP", 5: "I32"}  # protobuf.dev/programming-guides/encoding
-_TYPE_NAMES: Final = {  # of FieldDescriptorProto.Type, as a .proto file has them
-    number: name.removeprefix("TYPE_").lower() for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()
-}
+_NANOS: Final = range(1_000_000_000)
 _PLAIN: Final[dict[int, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -72,7 +80,7 @@ def _fields(message: Descriptor, above: tuple[str, ...]) -> list[pa.Field]:
 
 
 def _type(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
-    if _is_map(field):
+    if is_map(field):
         entry = field.message_type.fields_by_name
         return pa.map_(_single(entry["key"], above), _single(entry["value"], above))
     return list_of(_single(field, above)) if field.is_repeated else _single(field, above)
@@ -80,7 +88,7 @@ def _type(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
 
 def _single(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
     if field.message_type is not None:
-        if field.message_type.full_name == _TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP:
             return pa.timestamp("us", "UTC")
         return pa.string() if _is_json(field.message_type, above) else pa.struct(_fields(field.message_type, above))
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -91,10 +99,6 @@ def _single(field: FieldDescriptor, above: tuple[str, ...]) -> pa.DataType:
 def _is_json(message: Descriptor, above: tuple[str, ...]) -> bool:
     """Return whether a message is a JSON text: it is JSON by itself, or within itself."""
     return message.full_name in _JSON_MESSAGES or message.full_name in above
-
-
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def decoder(
@@ -112,41 +116,126 @@ def decoder(
         descriptors: a FileDescriptorSet.
         message: full name.
         on_mismatch: what a field becomes whose value its column cannot hold: see ``rmq_lakehouse.decode.mismatch``. A
-            column is null as a whole if a field of a nested message has another type.
+            column is null as a whole if a field of a nested message has another type, a number out of its type's range,
+            or several values instead of one.
         selected: paths of the columns that are wanted; None is all.
         unknown_fields: whether rows have the column ``UNKNOWN_FIELDS``: fields that the schema lacks, as a JSON text.
         explode: whether a body is a list of messages, see ``list_field``, and becomes a list of rows.
     """
-    refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
     body_message = descriptor(descriptors, message)
     row_message = list_field(body_message).message_type if explode else body_message
-    kind = message_factory.GetMessageClass(row_message)
-    read = _reader(row_message, "", refused, (), selected)
+    parse = _BodyParser(descriptors, row_message)
+    read_row = _row_reader(row_message, parse, on_mismatch, selected, unknown_fields=unknown_fields)
+    return _list_decoder(body_message, read_row) if explode else read_row
+
+
+def _row_reader(
+    message: Descriptor, parse: "_BodyParser", on_mismatch: str, selected: Selected, *, unknown_fields: bool
+) -> Callable[[bytes], dict[str, Any]]:
+    refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
+    read = _reader(message, "", refused, (), selected)
+    scanner = WireScanner(message)
 
     def decode(body: bytes) -> dict[str, Any]:
         if refused:
             refused.clear()
-        parsed = kind.FromString(body)
+        parsed = parse(body)
+        if parse.has_all_of(body, parsed):
+            return with_rescued(read(parsed), refused, on_mismatch, _sent_as_json)
+        scan = scanner.scan(body)
+        faults = [fault for fault in scan.faults if selected is None or _is_selected(fault.path, selected)]
+        if faults and refused is None:
+            raise mismatch(faults[0].path, faults[0].sent, faults[0].wanted)
+        if not faults and not scan.has_known_field:
+            raise _another_message(message, scan)
+        row = read(parse.without_unknown(body) if scan.has_extended_map_entry else parsed)
+        if faults and refused is not None:
+            _empty_columns(row, refused, faults)
+            refused.update(_column_values(body, message, faults, selected))
+        if unknown_fields:
+            row[UNKNOWN_FIELDS] = _unknown_as_json(body, scan)
+        return with_rescued(row, refused, on_mismatch, _sent_as_json)
+
+    return decode
+
+
+class _BodyParser:
+    """Parser of the bodies of one message type, by Google's library."""
+
+    def __init__(self, descriptors: bytes, message: Descriptor) -> None:
+        self._kind = message_factory.GetMessageClass(message)
+        self._kind_of_entries: Any = None
+        if _has_maps(message, set()):
+            entries = descriptor(_maps_as_lists(descriptors), message.full_name)
+            self._kind_of_entries = message_factory.GetMessageClass(entries)
+
+    def __call__(self, body: bytes) -> Any:
+        """Return the message of a body. Raises ValueError: required fields are missing."""
+        parsed = self._kind.FromString(body)
         if not parsed.IsInitialized():
             raise ValueError(f"required fields are missing: {', '.join(parsed.FindInitializationErrors())}")
-        row = read(parsed)
-        if _discard_unknown(parsed):
-            whole = kind.FromString(body)
-            for path, sent in _check_unknown(whole, selected, is_strict=refused is None):
-                row[path.partition(".")[0]] = None
-                if refused is not None:
-                    refused[path] = sent
-            if unknown_fields:
-                row[UNKNOWN_FIELDS] = _unknown_as_json(whole)
-        return with_rescued(row, refused, on_mismatch)
+        return parsed
 
-    return _list_decoder(body_message, decode) if explode else decode
+    def has_all_of(self, body: bytes, parsed: Any) -> bool:
+        """Return whether a message has all of its body, unchanged. The unknown fields of the message are discarded.
+
+        The library writes the message again, in compiled code. If the bytes are those of the body, each number is in
+        the range of its type, and each field was sent once. Maps may be in any order: they are compared as lists. A
+        body that was written otherwise, in another order for one, needs a look at each of its fields.
+        """
+        written = parsed.SerializeToString()
+        parsed.DiscardUnknownFields()
+        if parsed.ByteSize() != len(written):
+            return False
+        if written == body:
+            return True
+        kind = self._kind_of_entries
+        return kind is not None and kind.FromString(body).SerializePartialToString() == body
+
+    def without_unknown(self, body: bytes) -> Any:
+        """Return the message of a body without its unknown fields, those in the entries of maps too.
+
+        The library takes an entry with an unknown field for an unknown field of the message as a whole.
+        """
+        entries = self._kind_of_entries.FromString(body)
+        entries.DiscardUnknownFields()
+        return self(entries.SerializePartialToString())
+
+
+def _has_maps(message: Descriptor, above: set[str]) -> bool:
+    """Return whether a message has a map, in nested messages too."""
+    if message.full_name in above:
+        return False
+    above.add(message.full_name)
+    return any(
+        is_map(field) or (field.message_type is not None and _has_maps(field.message_type, above))
+        for field in message.fields
+    )
+
+
+def _maps_as_lists(descriptors: bytes) -> bytes:
+    """Return a FileDescriptorSet whose maps are lists of entries: their bytes are the same.
+
+    An entry has key and value on the wire even if they are defaults, so both have presence.
+    """
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
+    pending = [(file, message) for file in files.file for message in file.message_type]
+    for file, message in pending:
+        pending.extend((file, nested) for nested in message.nested_type)
+        if not message.options.map_entry:
+            continue
+        message.options.ClearField("map_entry")
+        if file.syntax == "proto3":
+            for index, field in enumerate(message.field):
+                field.proto3_optional, field.oneof_index = True, index
+                message.oneof_decl.add(name=f"_{field.name}")
+    return bytes(files.SerializeToString())
 
 
 def list_field(message: Descriptor) -> FieldDescriptor:
     """Return the only field of a message that is a list of messages. Raises ValueError: it has others, or none."""
     (*fields,) = message.fields
-    if len(fields) != 1 or not fields[0].is_repeated or fields[0].message_type is None or _is_map(fields[0]):
+    if len(fields) != 1 or not fields[0].is_repeated or fields[0].message_type is None or is_map(fields[0]):
         raise ValueError(
             f"explode needs a message with one field, repeated, of messages, and {message.full_name} is none"
         )
@@ -158,48 +247,91 @@ def _list_decoder(
 ) -> Callable[[bytes], list[dict[str, Any]]]:
     """Return a function that decodes each message of a list by itself."""
     field, kind = list_field(message), message_factory.GetMessageClass(message)
+    wire_type = wire_type_of(field)
 
     def decode_all(body: bytes) -> list[dict[str, Any]]:
-        parsed = kind.FromString(body)
-        elements = getattr(parsed, field.name)
-        for unknown in UnknownFieldSet(parsed):
-            if unknown.field_number == field.number:
-                raise mismatch(field.name, _sent(field, unknown), _wanted(field))
-            if not elements:
-                raise Mismatch(f"the body has none of the fields of {message.full_name}")
-        return rows_of_elements(lambda element: decode(element.SerializeToString()), elements)
+        kind.FromString(body)  # raises DecodeError
+        elements, has_unknown = [], False
+        for tag, _, first, last in iterate_fields(body, 0, len(body)):
+            if tag >> 3 != field.number:
+                has_unknown = True
+            elif tag & 7 != wire_type:
+                raise mismatch(field.name, describe_wire_type(field, tag & 7), type_name(field))
+            else:
+                elements.append(body[first:last])
+        if has_unknown and not elements:
+            raise Mismatch(f"the body has none of the fields of {message.full_name}")
+        return rows_of_elements(decode, elements)
 
     return decode_all
 
 
-def _discard_unknown(parsed: Any) -> bool:
-    """Discard unknown fields, and return whether there were any.
+def _another_message(message: Descriptor, scan: WireScan) -> Mismatch:
+    numbers = shown(", ".join(str(number) for number in sorted(scan.numbers)))
+    return Mismatch(f"the body has none of the fields of {message.full_name}; it has numbers {numbers}")
 
-    The sizes before and after tell, of nested messages too, in compiled code.
+
+def _column_of(path: str) -> str:
+    """Return the outermost column of a path."""
+    return path.partition(".")[0]
+
+
+def _empty_columns(row: dict[str, Any], refused: Refused, faults: list[WireFault]) -> None:
+    """Set the outermost columns of faults to null, and discard what was refused within them."""
+    columns = {_column_of(fault.path) for fault in faults}
+    row.update(dict.fromkeys(columns))
+    for path in [path for path in refused if _column_of(path) in columns]:
+        del refused[path]
+
+
+def _column_values(body: bytes, message: Descriptor, faults: list[WireFault], selected: Selected) -> dict[str, Any]:
+    """Return all that was sent for the outermost columns of faults, by the paths of columns.
+
+    Members of a nested message are columns by themselves, ``of.id``; see ``message_values`` for the other values.
     """
-    size = parsed.ByteSize()
-    parsed.DiscardUnknownFields()
-    return bool(parsed.ByteSize() != size)
+    sent = message_values(body, message)
+    names = dict.fromkeys(_column_of(fault.path) for fault in faults)
+    above = (message.full_name,)
+    return {
+        path: value
+        for name in names
+        for path, value in _flatten(message.fields_by_name[name], name, sent[name], above)
+        if selected is None or _is_selected(path, selected)
+    }
 
 
-def _check_unknown(whole: Any, selected: Selected, *, is_strict: bool) -> list[tuple[str, Any]]:
-    """Refuse a body of another message, or of other types: the library takes such fields for unknown ones.
+def _flatten(field: FieldDescriptor, path: str, value: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a message by their paths; another value, or several values, as one value."""
+    message = field.message_type
+    is_leaf = message is None or message.full_name == TIMESTAMP or _is_json(message, above) or field.is_repeated
+    if is_leaf or not isinstance(value, dict) or not value or not value.keys() <= set(message.fields_by_name.keys()):
+        yield path, value
+        return
+    for name, member in value.items():
+        member_field = message.fields_by_name[name]
+        yield from _flatten(member_field, f"{path}.{name}", member, (*above, message.full_name))
 
-    Where that is not strict, fields of other types are returned: their paths and values. Raises Mismatch.
-    """
-    mismatches = []
-    for path, field, unknown in _mismatched_fields(whole, ""):
-        if selected is not None and not _is_selected(path, selected):
-            continue
-        if is_strict:
-            raise mismatch(path, _sent(field, unknown), _wanted(field))
-        mismatches.append((path, unknown.data))
-    if not whole.ListFields() and not mismatches:
-        numbers = shown(
-            ", ".join(str(number) for number in sorted({field.field_number for field in UnknownFieldSet(whole)}))
-        )
-        raise Mismatch(f"the body has none of the fields of {whole.DESCRIPTOR.full_name}; it has numbers {numbers}")
-    return mismatches
+
+def _sent_as_json(refused: Refused) -> str:
+    """Write values as a JSON text by the paths of their columns; messages as ``message_values`` has them."""
+    return python_values_as_json({path: _message_as_values(value) for path, value in refused.items()})
+
+
+def _message_as_values(value: Any) -> Any:
+    """Convert a message, or a list or a map of messages, to values for a JSON text; other values stay."""
+    if isinstance(value, Message):  # google.protobuf.Struct is a Mapping, too
+        return message_value(value.SerializeToString(), value.DESCRIPTOR)
+    if isinstance(value, Mapping) and not isinstance(value, dict):
+        return [{"key": key, "value": _message_as_values(item)} for key, item in value.items()]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_message_as_values(item) for item in value]
+    return value
+
+
+def _unknown_as_json(body: bytes, scan: WireScan) -> str | None:
+    """Write the fields whose numbers the schema lacks as a JSON text, by path and number; None without such fields."""
+    values = collect_by_name((path, unknown_value(body, wire_field)) for path, wire_field in scan.unknown)
+    return python_values_as_json(values) if values else None
 
 
 def _is_selected(path: str, selected: frozenset[str]) -> bool:
@@ -207,60 +339,6 @@ def _is_selected(path: str, selected: frozenset[str]) -> bool:
     around = path.rpartition(".")[0]
     is_text = around in selected and not any(name.startswith(f"{around}.") for name in selected)
     return path in selected or is_text or (bool(around) and _is_selected(around, selected) and around not in selected)
-
-
-def _mismatched_fields(message: Any, around: str) -> Iterator[tuple[str, FieldDescriptor, Any]]:
-    """Yield unknown fields that have the number of one of the schema's, of nested messages too, with their paths."""
-    for path, owner, unknown in _all_unknown(message, around):
-        field = owner.DESCRIPTOR.fields_by_number.get(unknown.field_number)
-        if field is not None:
-            yield path + field.name, field, unknown
-
-
-def _unknown_as_json(whole: Any) -> str | None:
-    """Write the fields whose numbers the schema lacks as a JSON text, by path and number; None without such fields."""
-    fields: dict[str, list[Any]] = {}
-    for path, owner, unknown in _all_unknown(whole, ""):
-        if unknown.field_number not in owner.DESCRIPTOR.fields_by_number:
-            fields.setdefault(f"{path}{unknown.field_number}", []).append(_unknown_value(unknown))
-    values = {path: sent[0] if len(sent) == 1 else sent for path, sent in fields.items()}
-    return python_values_as_json(values) if values else None
-
-
-def _unknown_value(unknown: Any) -> Any:
-    """Return the value of an unknown field: a number, bytes, or the fields of a group by their numbers."""
-    if unknown.wire_type != _GROUP:
-        return unknown.data
-    return {str(member.field_number): _unknown_value(member) for member in unknown.data}
-
-
-def _all_unknown(message: Any, around: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the unknown fields of a message and of nested messages, each with the path around it and its message."""
-    for unknown in UnknownFieldSet(message):
-        yield around, message, unknown
-    for field, value in message.ListFields():
-        path = around + field.name
-        if _is_map(field):
-            if field.message_type.fields_by_name["value"].message_type is not None:
-                for item in value.values():
-                    yield from _all_unknown(item, f"{path}.value.")
-        elif field.message_type is not None:
-            for item in value if field.is_repeated else (value,):
-                yield from _all_unknown(item, f"{path}.element." if field.is_repeated else f"{path}.")
-
-
-def _sent(field: FieldDescriptor, unknown: Any) -> str:
-    if field.enum_type is not None and unknown.wire_type == _VARINT:  # a closed enum
-        return f"number {unknown.data}"
-    return f"field {field.number} of wire type {_WIRE_TYPES.get(unknown.wire_type, unknown.wire_type)}"
-
-
-def _wanted(field: FieldDescriptor) -> str:
-    if _is_map(field):
-        return "a map of other types"
-    if field.enum_type is not None:
-        return f"enum {field.enum_type.full_name}"
-    return field.message_type.full_name if field.message_type is not None else str(_TYPE_NAMES[field.type])
 
 
 def _reader(
@@ -286,16 +364,18 @@ def _reader(
 
 
 def _micros(timestamp: Any, name: str) -> int:
+    if timestamp.nanos not in _NANOS:
+        raise mismatch(name, f"nanos {timestamp.nanos}", f"{TIMESTAMP} of nanos {_NANOS[0]} to {_NANOS[-1]}")
     micros = int(timestamp.seconds * 1_000_000 + timestamp.nanos // 1000)
     if not in_range(micros):
-        raise mismatch(name, f"seconds {timestamp.seconds}", f"{_TIMESTAMP} of {YEARS}")
+        raise mismatch(name, f"seconds {timestamp.seconds}", f"{TIMESTAMP} of {YEARS}")
     return micros
 
 
 def _value(
     field: FieldDescriptor, path: str, refused: Refused | None, above: tuple[str, ...], selected: Selected
 ) -> Callable[[Any], Any]:
-    if _is_map(field):
+    if is_map(field):
         entry = field.message_type.fields_by_name
         key, value = (_single_value(entry[name], f"{path}.{name}", None, above, selected) for name in ("key", "value"))
         return lambda entries: [(key(name), value(entries[name])) for name in entries]
@@ -318,7 +398,7 @@ def _single_value(
     field: FieldDescriptor, path: str, refused: Refused | None, above: tuple[str, ...], selected: Selected
 ) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        if field.message_type.full_name == _TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP:
             return lambda timestamp: _micros(timestamp, path)
         if _is_json(field.message_type, above):
             return lambda message: _message_as_json(message, path)
