@@ -1,133 +1,32 @@
-"""Decodes Avro message bodies, by fastavro."""
+"""Decodes Avro message bodies: fastavro parses the schemas, the bodies are read by ``avro_resolution``."""
 
 import json
 from collections.abc import Callable, Mapping
-from io import BytesIO
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException
 
+from rmq_lakehouse.decode.avro_bytes import BYTES_FAULTS, Read, fault_reason
+from rmq_lakehouse.decode.avro_resolution import JSON_TEXT, ReaderCompiler, UndecodableError
 from rmq_lakehouse.decode.columns import list_of
-from rmq_lakehouse.decode.mismatch import (
-    DEAD_LETTER,
-    Mismatch,
-    Refused,
-    mismatch,
-    null_where_refused,
-    python_values_as_json,
-    rows_of_elements,
-    with_rescued,
-)
-from rmq_lakehouse.decode.times import YEARS, in_range, is_date
+from rmq_lakehouse.decode.mismatch import DEAD_LETTER, Mismatch, Refused, with_rescued
 
 HEADER_BYTES: Final = 5
 """Bytes of a schema registry's header: a zero, and the schema's id, big-endian."""
 
-# Logical types that fastavro reads as Spark does; of all others the plain type is read, for times are converted here.
-_LOGICAL: Final = frozenset(["decimal"])
-_MICROS: Final = {
-    f"{local}timestamp-{unit}": factor for local in ("", "local-") for unit, factor in (("millis", 1000), ("micros", 1))
+_TIMESTAMPS: Final = {
+    f"{local}timestamp-{unit}": None if local else "UTC" for local in ("", "local-") for unit in ("millis", "micros")
 }
-_JSON: Final = "rmq-json"
-"""Logical type of a text that is the JSON of a record within itself."""
 _TYPES: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "enum": pa.string(), "bytes": pa.binary(), "fixed": pa.binary(),
 }  # fmt: skip
 _WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
 
-
-def plain(schema: Any) -> Any:
-    """Remove from the schema the logical types that Spark reads as their plain type.
-
-    Raises:
-        ValueError: it has a union of several types, which no column can hold.
-    """
-    if isinstance(schema, list):
-        kinds = [kind for kind in schema if kind != "null"]
-        if len(kinds) > 1 and not any(all(isinstance(k, str) and k in pair for k in kinds) for pair in _WIDENED):
-            raise ValueError(f"a union of several types, {json.dumps(schema)}")
-        return [plain(kind) for kind in schema]
-    if isinstance(schema, dict):
-        dropped = {"logicalType"} if schema.get("logicalType") not in _LOGICAL else set()
-        nested = ("type", "items", "values")
-        made = {name: plain(part) if name in nested else part for name, part in schema.items() if name not in dropped}
-        if isinstance(schema.get("fields"), list):
-            made["fields"] = [plain(field) for field in schema["fields"]]
-        return made
-    return schema
-
-
-Convert = Callable[[Any], Any]
-Selected = frozenset[str] | None
-
-
-def _times(
-    schema: Any, path: str, named: dict[str, Any], refused: Refused | None, selected: Selected
-) -> Convert | None:
-    """Return what converts times within a value to microseconds, dates to days, and records to JSON texts; else None.
-
-    Args:
-        named: schemas of records by their names, filled by this call.
-        selected: paths of the columns wanted; others are left as they are.
-    """
-    if isinstance(schema, str):
-        return _nested(named[schema], path, named, refused, selected) if schema in named else None
-    if isinstance(schema, list):
-        within = next(filter(None, (_times(kind, path, named, refused, selected) for kind in schema)), None)
-        return None if within is None else _nullable(within)
-    kind, logical = schema.get("type"), schema.get("logicalType")
-    if logical == _JSON:
-        return python_values_as_json
-    if kind in {"record", "array", "map"}:
-        return _nested(schema, path, named, refused, selected)
-    if logical == "date" and kind == "int":
-        return _checked(path, "DATE", 1, is_date)
-    if logical in _MICROS and kind == "long":
-        name = "TIMESTAMP_NTZ" if logical.startswith("local") else "TIMESTAMP"
-        return _checked(path, name, _MICROS[logical], in_range)
-    return _times(kind if isinstance(kind, list | dict) else str(kind), path, named, refused, selected)
-
-
-def _nested(
-    schema: dict[str, Any], path: str, named: dict[str, Any], refused: Refused | None, selected: Selected
-) -> Convert | None:
-    if schema["type"] == "array":
-        element = _times(schema["items"], f"{path}.element", named, None, selected)
-        return None if element is None else lambda value: [element(item) for item in value]
-    if schema["type"] == "map":
-        of_value = _times(schema["values"], f"{path}.value", named, None, selected)
-        return None if of_value is None else lambda value: {name: of_value(item) for name, item in value.items()}
-    around = f"{path}." if path else ""
-    members = {}
-    for field in schema["fields"]:
-        column = around + field["name"]
-        if selected is not None and column not in selected:
-            continue
-        convert = _times(field["type"], column, named, refused, selected)
-        if convert is not None:
-            members[field["name"]] = null_where_refused(convert, column, refused)
-    named[schema["name"]] = schema
-    return _record(members) if members else None
-
-
-def _record(members: dict[str, Convert]) -> Convert:
-    return lambda value: {**value, **{name: convert(value[name]) for name, convert in members.items()}}
-
-
-def _nullable(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
-
-
-def _checked(path: str, name: str, factor: int, fits: Callable[[int], bool]) -> Convert:
-    def convert(value: int) -> int:
-        if not fits(value * factor):
-            raise mismatch(path, f"number {value}", f"{name} of {YEARS}")
-        return value * factor
-
-    return convert
+ReadRows = Callable[[bytes, int], tuple[Any, int]]
+"""Reads a body from a position on: its row, or its rows."""
 
 
 def decoder(
@@ -135,7 +34,7 @@ def decoder(
     writer_schemas: Mapping[int, str] | None = None,
     on_mismatch: str = DEAD_LETTER,
     *,
-    selected: Selected = None,
+    selected: frozenset[str] | None = None,
     explode: bool = False,
 ) -> Callable[[bytes], Any]:
     """Return a function that decodes one body. Raises ValueError.
@@ -144,54 +43,158 @@ def decoder(
         schema: of the table, in Avro's JSON.
         writer_schemas: schemas by the id in a registry's header, which each body has then: a zero, and the id in four
             bytes. None decodes bodies by ``schema``, without a header.
-        on_mismatch: what a time becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
+        on_mismatch: what a value becomes that its column cannot hold: see ``rmq_lakehouse.decode.mismatch``.
         selected: paths of the columns that are wanted; None is all.
         explode: whether a body may be an array of records, and becomes a list of rows.
     """
     reader = _parsed(schema)
-    refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
-    read = _body_reader(reader, None, refused, selected)
-    writers = (writer_schemas or {}).items()
-    readers = {number: _body_reader(reader, _parsed(text), refused, selected) for number, text in writers}
+    _check_unions(reader)
+    rows = _BodyRows(reader, on_mismatch, selected, explode=explode)
+    if writer_schemas is None:
+        return _without_header(rows.compile(reader))
+    readers = {number: rows.compile(_parsed(text)) for number, text in writer_schemas.items()}
 
-    def reader_of(body: bytes) -> tuple[BodyReader, bytes]:
-        if writer_schemas is None:
-            return read, body
+    def decode(body: bytes) -> Any:
         if len(body) < HEADER_BYTES or body[0] != 0:
-            raise Mismatch(f"the body begins with no registry header: {body[:HEADER_BYTES].hex(' ')}")
+            raise UndecodableError(f"the body begins with no registry header: {body[:HEADER_BYTES].hex(' ')}")
         number = int.from_bytes(body[1:HEADER_BYTES], "big")
-        if number not in readers:
-            raise Mismatch(f"the registry header names schema {number}, which writer_schemas lacks")
-        return readers[number], body[HEADER_BYTES:]
+        try:
+            if number not in readers:
+                raise UndecodableError(f"the registry header names schema {number}, which writer_schemas lacks")
+            value, end = readers[number](body, HEADER_BYTES)
+            if end != len(body):
+                raise UndecodableError(f"{len(body) - end} bytes after the value")
+        except UndecodableError as error:
+            error.header_is_known = True
+            raise
+        return value
 
-    def row(value: Any, convert: Convert | None) -> dict[str, Any]:
-        if refused:
-            refused.clear()
-        return with_rescued(value if convert is None else convert(value), refused, on_mismatch)
+    return decode
 
-    def decode(body: bytes) -> dict[str, Any]:
-        (read_value, convert), datum = reader_of(body)
-        return row(read_value(datum), convert)
 
-    def decode_all(body: bytes) -> list[dict[str, Any]]:
-        (read_value, convert), datum = reader_of(body)
-        value = read_value(datum)
-        return rows_of_elements(lambda element: row(element, convert), value if isinstance(value, list) else [value])
+def _without_header(read: ReadRows) -> Callable[[bytes], Any]:
+    """Return a decoder of bodies without a header; a reason names the header where it is all that is in the way."""
 
-    return decode_all if explode else decode
+    def decode(body: bytes) -> Any:
+        try:
+            value, end = read(body, 0)
+        except Mismatch as error:
+            if str(error).startswith(("column ", "element ")) and has_header(body):
+                reason = f"{error}; it looks like a registry header: header_bytes = {HEADER_BYTES}"
+                raise type(error)(reason) from None
+            raise
+        if end != len(body):
+            raise ValueError(f"{len(body) - end} bytes after the value")
+        return value
+
+    def has_header(body: bytes) -> bool:
+        if len(body) <= HEADER_BYTES or body[0] != 0:
+            return False
+        try:
+            _, end = read(body, HEADER_BYTES)
+        except (Mismatch, RecursionError):
+            return False
+        return end == len(body)
+
+    return decode
+
+
+class _BodyRows:
+    """Rows of bodies, of the table's schema and of any writer's.
+
+    Args:
+        schema: of the table, parsed.
+    """
+
+    def __init__(self, schema: Any, on_mismatch: str, selected: frozenset[str] | None, *, explode: bool) -> None:
+        self._schema = schema
+        self._column_schema = _without_recursion(schema, ())
+        self._on_mismatch = on_mismatch
+        self._refused: Refused | None = None if on_mismatch == DEAD_LETTER else {}
+        self._selected = selected
+        self._explode = explode
+
+    def compile(self, writer: Any) -> ReadRows:
+        """Compile the reader of a writer's bodies."""
+        compiler = ReaderCompiler(writer, self._schema, self._column_schema, self._refused, self._selected)
+        if self._explode and (compile_array := compiler.compile_elements()) is not None:
+            return self._array_rows(compile_array)
+        read_row = self._row(compiler.compile_columns())
+
+        def read(body: bytes, position: int) -> tuple[Any, int]:
+            try:
+                row, position = read_row(body, position)
+            except BYTES_FAULTS as error:
+                raise UndecodableError(f"the body: {fault_reason(error)}") from None
+            return [row] if self._explode else row, position
+
+        return read
+
+    def _row(self, read_value: Read) -> Read:
+        refused, on_mismatch = self._refused, self._on_mismatch
+
+        def read(body: bytes, position: int) -> tuple[Any, int]:
+            if refused:
+                refused.clear()
+            value, position = read_value(body, position)
+            if value is None:
+                raise UndecodableError("the body is null, wanted a record")
+            return with_rescued(value, refused, on_mismatch), position
+
+        return read
+
+    def _array_rows(self, compile_array: Callable[[Callable[[Read], Read]], Read]) -> ReadRows:
+        element_numbers = [0]
+
+        def number_element(read_element: Read) -> Read:
+            read_row = self._row(read_element)
+
+            def read(body: bytes, position: int) -> tuple[Any, int]:
+                try:
+                    row, position = read_row(body, position)
+                except Mismatch as error:
+                    raise type(error)(f"element {element_numbers[0]}: {error}") from None
+                element_numbers[0] += 1
+                return row, position
+
+            return read
+
+        read_array = compile_array(number_element)
+
+        def read_rows(body: bytes, position: int) -> tuple[Any, int]:
+            element_numbers[0] = 0
+            try:
+                return read_array(body, position)
+            except BYTES_FAULTS as error:
+                raise UndecodableError(f"element {element_numbers[0]}: {fault_reason(error)}") from None
+
+        return read_rows
 
 
 def _parsed(schema: str) -> Any:
     """Parse a schema; its records have their full names wherever they are named. Raises ValueError."""
     try:
-        given = json.loads(schema)
-        fastavro.parse_schema(plain(given))
-        parsed: Any = fastavro.parse_schema(given)
-    except (SchemaParseException, KeyError, TypeError, AttributeError) as error:
+        parsed: Any = fastavro.parse_schema(json.loads(schema))
+    except (SchemaParseException, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
     if not isinstance(parsed, dict):
         return parsed
     return {name: part for name, part in parsed.items() if not name.startswith("__")}  # marks of the library
+
+
+def _check_unions(schema: Any) -> None:
+    """Raise ValueError for a union of several types, which has no column type."""
+    if isinstance(schema, list):
+        kinds = [kind for kind in schema if kind != "null"]
+        if len(kinds) > 1 and not any(all(isinstance(k, str) and k in pair for k in kinds) for pair in _WIDENED):
+            raise ValueError(f"a union of several types, {json.dumps(schema)}")
+        for kind in schema:
+            _check_unions(kind)
+    elif isinstance(schema, dict):
+        for part in ("type", "items", "values"):
+            _check_unions(schema.get(part))
+        for field in schema.get("fields", ()):
+            _check_unions(field["type"])
 
 
 def columns(schema: str, *, explode: bool = False) -> pa.Schema:
@@ -201,7 +204,9 @@ def columns(schema: str, *, explode: bool = False) -> pa.Schema:
         schema: in Avro's JSON.
         explode: whether it may be an array of records, whose columns these are then.
     """
-    finite_schema = _without_recursion(_parsed(schema), ())
+    parsed = _parsed(schema)
+    _check_unions(parsed)
+    finite_schema = _without_recursion(parsed, ())
     if explode and isinstance(finite_schema, dict) and finite_schema["type"] == "array":
         finite_schema = finite_schema["items"]
     kind = _type(finite_schema, {})
@@ -237,14 +242,14 @@ def _type_of(schema: dict[str, Any], named: dict[str, pa.DataType]) -> pa.DataTy
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if logical == "date" and kind == "int":
         return pa.date32()
-    if logical in _MICROS and kind == "long":
-        return pa.timestamp("us", None if logical.startswith("local") else "UTC")
+    if logical in _TIMESTAMPS and kind == "long":
+        return pa.timestamp("us", _TIMESTAMPS[logical])
     return _type(kind, named)
 
 
 def _without_recursion(schema: Any, above: tuple[str, ...]) -> Any:
     if isinstance(schema, str):
-        return {"type": "string", "logicalType": _JSON} if schema in above else schema
+        return {"type": "string", "logicalType": JSON_TEXT, "record": schema} if schema in above else schema
     if isinstance(schema, list):
         return [_without_recursion(kind, above) for kind in schema]
     if not isinstance(schema, dict):
@@ -256,55 +261,3 @@ def _without_recursion(schema: Any, above: tuple[str, ...]) -> Any:
     nested = {name: schema[name] for name in ("items", "values", "type") if isinstance(schema.get(name), dict | list)}
     nested |= {name: schema[name] for name in ("items", "values") if isinstance(schema.get(name), str)}
     return {**schema, **{name: _without_recursion(part, above) for name, part in nested.items()}}
-
-
-BodyReader = tuple[Callable[[bytes], Any], Convert | None]
-"""Reads the value of a body, and converts a record of it to a row."""
-
-
-def _body_reader(schema: Any, writer: Any | None, refused: Refused | None, selected: Selected) -> BodyReader:
-    """Return the reader of bodies of a writer's schema; None is the table's own.
-
-    Numbers of times are in the unit of the writer's schema. Of an array the elements are converted.
-    """
-    parsed = fastavro.parse_schema(plain(schema))
-    written = parsed if writer is None else fastavro.parse_schema(plain(writer))
-    described = _without_recursion(schema if writer is None else _with_units_of(schema, writer), ())
-    is_array = isinstance(described, dict) and described.get("type") == "array"
-    convert = _times(described["items"] if is_array else described, "", {}, refused, selected)
-
-    def read(body: bytes) -> Any:
-        stream = BytesIO(body)
-        value = fastavro.schemaless_reader(stream, written, None if writer is None else parsed)
-        if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes after the value")
-        return value
-
-    return read, convert
-
-
-def _with_units_of(schema: Any, writer: Any) -> Any:
-    """Return a schema whose times have the units that a writer's schema gives them."""
-    if isinstance(schema, list):
-        kinds = writer if isinstance(writer, list) else [writer]
-        return [_with_units_of(kind, next((k for k in kinds if _base(k) == _base(kind)), None)) for kind in schema]
-    if isinstance(writer, list):
-        return _with_units_of(schema, next((kind for kind in writer if _base(kind) == _base(schema)), None))
-    if not isinstance(schema, dict) or not isinstance(writer, dict):
-        return schema
-    if schema.get("type") == "record" == writer.get("type"):
-        types = {field["name"]: field["type"] for field in writer["fields"]}
-        fields = [
-            {**field, "type": _with_units_of(field["type"], types.get(field["name"]))} for field in schema["fields"]
-        ]
-        return {**schema, "fields": fields}
-    for name in ("items", "values", "type"):
-        if isinstance(schema.get(name), dict | list):
-            return {**schema, name: _with_units_of(schema[name], writer.get(name))}
-    is_time = schema.get("logicalType") in _MICROS and writer.get("logicalType") in _MICROS
-    return {**schema, "logicalType": writer["logicalType"]} if is_time else schema
-
-
-def _base(schema: Any) -> Any:
-    """Return the type of a schema without its logical type and its names."""
-    return _base(schema["type"]) if isinstance(schema, dict) and "type" in schema else schema

@@ -1,7 +1,7 @@
 """Decodes message bodies in JSON, Avro or Protobuf to columns; a body that does not decode gets a reason.
 
-Record by record, in Arrow batches: JSON by Python's own scanner, Avro and Protobuf by their libraries, each in compiled
-code (docs/lakehouse.md has the figures).
+Record by record, in Arrow batches: JSON by Python's own scanner, Avro by readers that are compiled from the schemas,
+Protobuf by Google's library (docs/lakehouse.md has the figures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -178,6 +178,8 @@ def _attempt(body: bytes | None, decode: Decode) -> tuple[Any, str | None]:
         return decode(body), None
     except Mismatch as error:
         reason = str(error)[:_REASON_CHARS]
+        if error.header_is_known:
+            return None, reason
     except Exception as error:  # whatever a library raises for foreign bytes, the other rows are decoded
         reason = _shown(error)
     has_header = len(body) > _HEADER_BYTES and body[0] == 0 and not reason.startswith(("column ", "element "))

@@ -15,7 +15,13 @@ _SHOWN_CHARS: Final = 48  # of a value
 
 
 class Mismatch(ValueError):  # noqa: N818 # no fault of the program: a message that its column cannot hold
-    """Value that its column cannot hold unchanged; the text is the reason of a dead letter."""
+    """Value that its column cannot hold unchanged; the text is the reason of a dead letter.
+
+    Attributes:
+        header_is_known: whether the header of a schema registry was read, so that no reason has to suspect one.
+    """
+
+    header_is_known = False
 
 
 def mismatch(path: str, value: str, wanted: str) -> Mismatch:
