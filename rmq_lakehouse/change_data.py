@@ -210,22 +210,22 @@ def with_tombstone_keys(messages: DataFrame, key: KeyColumn) -> DataFrame:
     Python checks KEYS in batches, and only where there are some. Spark casts what is right.
     """
     import pandas as pd  # noqa: PLC0415 # a second to load
+    from pyspark.sql.pandas.functions import pandas_udf  # noqa: PLC0415 # likewise
 
     zone = str(messages.sparkSession.conf.get("spark.sql.session.timeZone"))
-    find_reason = key_text_checker(key, zone)
 
     def find_reasons(texts: pd.Series) -> pd.Series:
-        reasons = pd.Series(None, index=texts.index, dtype=object)
         sent = texts.dropna()
-        reasons[sent.index] = pd.Series([find_reason(text) for text in sent], index=sent.index, dtype=object)
-        return reasons
+        find_reason = key_text_checker(key, zone) if len(sent) else None  # made in the task: a decoder is not pickled
+        reasons = pd.Series([find_reason and find_reason(text) for text in sent], index=sent.index, dtype=object)
+        return reasons.reindex(texts.index, fill_value=None)
 
     keys = F.col(_KEYS)
     absent = F.when(keys.isNull(), F.lit(f"column {key.name}: a tombstone without KEYS, wanted {_wanted(key.kind)}"))
-    checked = messages.withColumn(TOMBSTONE_REASON, F.pandas_udf(find_reasons, StringType())(keys))
-    return checked.withColumn(
-        TOMBSTONE_KEY, F.when(F.col(TOMBSTONE_REASON).isNull(), _cast_key(keys, key.kind))
-    ).withColumn(TOMBSTONE_REASON, F.coalesce(absent, TOMBSTONE_REASON))
+    reason = pandas_udf(find_reasons, StringType())(keys)  # type: ignore[call-overload] # hints of Python have the kind
+    checked = messages.withColumn(TOMBSTONE_REASON, reason)
+    value = F.when(F.col(TOMBSTONE_REASON).isNull(), _cast_key(keys, key.kind))
+    return checked.withColumn(TOMBSTONE_KEY, value).withColumn(TOMBSTONE_REASON, F.coalesce(absent, TOMBSTONE_REASON))
 
 
 def key_text_checker(key: KeyColumn, zone: str) -> Callable[[str], str | None]:

@@ -21,7 +21,8 @@ from rmq_lakehouse.table_log import RowRange, SparkTableLog, check_identity_colu
 def check_table_columns(path: str, log: SparkTableLog, schema: StructType, identity_columns: Sequence[str]) -> None:
     """Refuse columns that a table cannot take; arguments as of ``TableLog.check_columns``. Raises StoreError."""
     existing, columns = log.schema(), _expected_columns(path, log, schema)
-    check_identity_columns(path, existing.fieldNames(), identity_columns)
+    former = log.former_columns()  # a column of another one's former name tells nothing apart
+    check_identity_columns(path, [name for name in existing.fieldNames() if name not in former], identity_columns)
     check_columns(path, existing, columns)
     for column_path, narrow, wide in type_mismatches(existing, columns):
         reason = log.widening_refusal(narrow, wide)
@@ -45,6 +46,14 @@ def add_missing_columns(path: str, log: SparkTableLog, schema: StructType) -> No
     current = with_wider_types(current_columns(path, schema, log.former_columns()), log.schema())
     if any(missing(log.schema(), current)):
         log.add_columns(current)
+
+
+def current_name(path: str, log: SparkTableLog, name: str) -> str:
+    """Return the current name of a table's column. Raises StoreError: the owner has dropped the column."""
+    current = log.former_columns().get(name, name)
+    if current is None or current not in log.schema().fieldNames():
+        raise StoreError(f"{path}: its column {name} was dropped; leave --retention and --optimize out")
+    return current
 
 
 def frame_has_rows(frame: DataFrame | None, row_range: RowRange, count: int) -> bool:

@@ -1,9 +1,9 @@
-"""Checks that a table fits an export: its owner, properties, partitions and files.
+"""Checks that a table fits an export: its source, properties, columns, partitions and files.
 
-The owner of a table is one store, the brokers of clusters, or a store with its tier.
+The source of a table is one store, the brokers of clusters, or a store with its tier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 from rmq_formats.errors import StoreError
@@ -18,7 +18,7 @@ _SOURCE_PROPERTIES: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 
 def source_property(selection: ExportSelection) -> tuple[str, str]:
-    """Return the name and the value of the table property that names the owner of the messages."""
+    """Return the name and the value of the table property that names the source of the messages."""
     broker = selection.broker
     if broker is None:
         return STORE_PROPERTY, selection.store_id
@@ -26,7 +26,7 @@ def source_property(selection: ExportSelection) -> tuple[str, str]:
 
 
 def check_source(path: str, properties: Mapping[str, str], selection: ExportSelection) -> None:
-    """Refuse a table of another owner. Raises StoreError."""
+    """Refuse a table of another source. Raises StoreError."""
     owners = {name: properties[name] for name in _SOURCE_PROPERTIES if name in properties}
     name, expected = source_property(selection)
     if not owners:
@@ -80,3 +80,21 @@ def check_files(path: str, log: TableLog) -> None:
     missing_path = log.missing_file()
     if missing_path is not None:
         raise StoreError(f"{path}: its data file {missing_path} is gone: put it back, or give another --table")
+
+
+def moved_columns(exported: Mapping[str, Hashable], current: Mapping[str, Hashable]) -> dict[str, str | None]:
+    """Map the path of each renamed column to its current path, and that of each dropped column to None.
+
+    A column is its identity, so that two columns may have swapped their names. The name of a dropped column may have
+    been given to another one, which then takes its values.
+
+    Args:
+        exported: identities of the columns that exports have made, by their paths.
+        current: identities of the table's columns, by their paths.
+    """
+    paths = {identity: path for path, identity in current.items()}
+    return {
+        path: paths.get(identity)
+        for path, identity in exported.items()
+        if current.get(path) != identity and (identity in paths or path not in current)
+    }

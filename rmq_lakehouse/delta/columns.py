@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from rmq_lakehouse.evolution import column
+from rmq_lakehouse.table_fit import moved_columns
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # ExternalCatalogUtils#DEFAULT_PARTITION_NAME
@@ -47,10 +48,7 @@ def former_columns(schema: StructType, exported: Mapping[str, str]) -> dict[str,
         schema: of the table, with column mapping.
         exported: columns that it had, as ``physical_columns`` gives them.
     """
-    current_paths = {physical: path for path, physical in physical_columns(schema).items()}
-    return {
-        path: current_paths.get(physical) for path, physical in exported.items() if path not in current_paths.values()
-    }
+    return moved_columns(exported, physical_columns(schema))
 
 
 def exported_columns(property_: str | None, version: int, lines: Callable[[int], list[bytes] | None]) -> dict[str, str]:
@@ -67,7 +65,7 @@ def exported_columns(property_: str | None, version: int, lines: Callable[[int],
         for action in actions:
             if action.startswith(b'{"metaData"'):
                 metadata: dict[str, Any] = json.loads(action)["metaData"]
-                columns = {**physical_columns(StructType.fromJson(json.loads(metadata["schemaString"]))), **columns}
+                columns |= physical_columns(StructType.fromJson(json.loads(metadata["schemaString"])))
         version -= 1
     return columns
 

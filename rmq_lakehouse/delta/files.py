@@ -20,6 +20,12 @@ COLUMNS_PROPERTY: Final = "rmq.columns"
 MAPPING_MODE: Final = "delta.columnMapping.mode"
 
 
+def removed_columns(properties: Mapping[str, str], current: Iterable[str]) -> list[str]:
+    """List the columns that exports have made and a table without column mapping lacks, by their paths."""
+    paths = {path.lower() for path in current}
+    return [path for path in json.loads(properties.get(COLUMNS_PROPERTY, "{}")) if path.lower() not in paths]
+
+
 def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
     """Build the action that sets a transaction version, as Delta's own object."""
     now_ms = java_class(jvm, "scala.Some")(

@@ -46,6 +46,7 @@ from rmq_lakehouse.delta.files import (
     newest_files,
     parse_checksum,
     parse_commit,
+    removed_columns,
     set_transaction,
     write_metrics,
 )
@@ -61,7 +62,7 @@ from rmq_lakehouse.evolution import (
 from rmq_lakehouse.java import java_class, scala_object
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.progress import TableCommit
-from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, frame_has_rows
+from rmq_lakehouse.spark_table_columns import add_missing_columns, check_table_columns, current_name, frame_has_rows
 from rmq_lakehouse.table_log import CommitAttempt, RowRange, StartAttempt, TableSpec
 from rmq_offline.tasks.publish import sync_file_system
 
@@ -211,10 +212,10 @@ class DeltaTableLog:
         return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
 
     def former_columns(self) -> dict[str, str | None]:
-        """See ``TableLog``; without column mapping no column can be renamed or dropped."""
+        """See ``TableLog``; without column mapping an owner drops columns only by writing the table anew."""
         properties = self.configuration()
         if properties.get(MAPPING_MODE, "none") == "none":
-            return {}
+            return dict.fromkeys(removed_columns(properties, physical_columns(self.schema())))
         exported = exported_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
         return former_columns(self.schema(), exported)
 
@@ -367,6 +368,7 @@ class DeltaTableLog:
 
     def delete_older(self, time_column: str, days: int) -> None:
         with commit_hook(self._spark, self.commit_guard):
+            time_column = current_name(self._location.table, self, time_column)
             self._location.open().delete(column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
         self.fsync()
 

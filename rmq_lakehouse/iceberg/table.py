@@ -26,6 +26,7 @@ from rmq_lakehouse.iceberg.io import TableFileSystem
 from rmq_lakehouse.iceberg.snapshot import LOG_FINGERPRINT, TRANSACTION, IcebergSnapshot
 from rmq_lakehouse.parquet import Layout, WrittenFile
 from rmq_lakehouse.partitions import Partition
+from rmq_lakehouse.table_fit import moved_columns
 from rmq_lakehouse.table_log import CommitAttempt, CommitResult, RowRange, StartAttempt, TableSpec
 from rmq_offline.tasks.publish import sync_file_system
 
@@ -65,10 +66,10 @@ class IcebergLog:
     def former_columns(self) -> dict[str, str | None]:
         """See ``TableLog``: a column is its field id, and the table keeps its former schemas."""
         table = self._table()
-        current_schema = table.schema()
-        ids = {name: id_ for schema in table.schemas().values() for id_, name in schema._lazy_id_to_name.items()}
-        names = current_schema._lazy_id_to_name
-        return {name: names.get(id_) for name, id_ in ids.items() if name not in names.values()}
+        exported: dict[str, int] = {}
+        for _, schema in sorted(table.schemas().items(), reverse=True):  # of two columns of a name the older one
+            exported |= {name: id_ for id_, name in schema._lazy_id_to_name.items()}
+        return moved_columns(exported, {name: id_ for id_, name in table.schema()._lazy_id_to_name.items()})
 
     def partition_columns(self) -> list[str]:
         """Return the names of the table's partitions; with their transformation, where it is not the identity."""
@@ -247,13 +248,20 @@ class IcebergTableLog(IcebergLog):
     def delete_older(self, time_column: str, days: int) -> None:
         from rmq_lakehouse.iceberg.rewrite import cutoff, older_rows  # noqa: PLC0415
 
+        time_column = self._current_name(time_column)
         before = cutoff(_now_s(), days)
         self._rewrite(lambda table: older_rows(table, time_column, before))
 
     def compact(self, time_column: str) -> None:
         from rmq_lakehouse.iceberg.rewrite import small_files  # noqa: PLC0415
 
+        time_column = self._current_name(time_column)
         self._rewrite(lambda table: small_files(table, time_column))
+
+    def _current_name(self, name: str) -> str:
+        from rmq_lakehouse.spark_table_columns import current_name  # noqa: PLC0415
+
+        return current_name(self._location.table, self, name)
 
     def _rewrite(self, make_plan: "Callable[[Table], Plan]") -> None:
         """Rewrite files; after a lost race commit them if the table still contains the old files."""

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.delta.features import demanding_property, is_plain
-from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, write_metrics
+from rmq_lakehouse.delta.files import COLUMNS_PROPERTY, DeltaFiles, newest_files, removed_columns, write_metrics
 from rmq_lakehouse.delta.local_commits import TRANSACTIONS, commit_lock, quarantine_torn_commits
 from rmq_lakehouse.directories import DELTA_LOG, METADATA, check_new_table, check_vacuum, table_around, table_within
 from rmq_lakehouse.local.delta_history import DeltaHistory, DeltaRsSnapshot
@@ -96,8 +96,13 @@ class DeltaRsTableLog:
             raise NeedsSparkError(f"{self._name}: needs Delta's own writer ({_describe(versions, properties)})")
 
     def check_columns(self, path: str, schema: pa.Schema, identity_columns: Sequence[str]) -> None:
-        existing = {field["name"].lower(): field for field in _fields(self._open().schema())}
+        table = self._open()
+        existing = {field["name"].lower(): field for field in _fields(table.schema())}
         check_identity_columns(path, existing, identity_columns)
+        present = _column_paths(pa.schema(table.schema().to_arrow()))
+        removed = set(removed_columns(table.metadata().configuration, present)).intersection(_column_paths(schema))
+        if removed:
+            raise NeedsSparkError(f"{path}: its column {min(removed)} was dropped")
         mismatch = self.type_mismatch(schema)
         if mismatch is not None:
             raise StoreError(f"{path}: {mismatch}")

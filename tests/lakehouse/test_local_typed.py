@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.types import LongType
 
 from rmq_formats.errors import OptionError, StoreError
@@ -253,11 +253,11 @@ def test_partitions_and_new_columns_are_those_of_the_spec(local: TypedExporter) 
     how = {"schema": "id BIGINT, kind STRING", "partition_by": ["kind", "hour"]}
     local.send([b'{"id":1,"kind":"a b"}', b'{"id":2}'])
     assert local.typed(**how)[0]["files"] == 2
-    local.send([b'{"id":1,"kind":"a b"}', b'{"id":2}', b'{"id":3,"kind":"","s":{"n":1}}'])
+    local.send([b'{"id":1,"kind":"a b"}', b'{"id":2}', b'{"id":3,"kind":"c","s":{"n":1}}'])
     assert local.typed(**{**how, "schema": f"{how['schema']}, s STRUCT<n: INT>"})[0]["messages"] == 1
     rows = local.rows()
-    assert [(row["id"], row["kind"] or None, row["s"]) for row in rows] == [
-        (1, "a b", None), (2, None, None), (3, None, {"n": 1}),
+    assert [(row["id"], row["kind"], row["s"]) for row in rows] == [
+        (1, "a b", None), (2, None, None), (3, "c", {"n": 1}),
     ]  # fmt: skip
     assert {str(row["hour"]) for row in rows} == {"2023-11-14 22:00:00+00:00"}
     with pytest.raises(StoreError, match="is partitioned by kind,hour, not nothing"):
@@ -531,3 +531,18 @@ def describe(path: Path) -> Any:
     notes = [a["commitInfo"].get("userMetadata") for a in actions if "commitInfo" in a]
     schema = json.loads(delta_table.schema().to_json())
     return [schema, configuration, metadata.description, metadata.partition_columns, versions, notes]
+
+
+def test_a_column_that_the_owner_removed_by_writing_the_table_anew_stays_removed(tmp_path: Path) -> None:
+    local = TypedExporter(tmp_path, "delta")
+    bodies = [b'{"id":1,"txt":"a"}']
+    local.send(bodies)
+    how: dict[str, Any] = {"schema": "id BIGINT, txt STRING"}
+    local.typed(**how)
+    table = DeltaTable(tmp_path / "typed").to_pyarrow_table().drop_columns(["txt"])
+    write_deltalake(tmp_path / "typed", table, mode="overwrite", schema_mode="overwrite")
+    local.send([*bodies, b'{"id":2,"txt":"b"}'])
+    with pytest.raises(NeedsSparkError, match="its column txt was dropped"):
+        local.typed(**how)
+    local.typed(schema="id BIGINT", columns=["id"])
+    assert [row["id"] for row in local.rows()] == [1, 2]
