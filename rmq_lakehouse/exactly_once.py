@@ -205,6 +205,8 @@ class ExactlyOnceTable:
         snapshot = transaction.snapshot
         progress = self.progress_in(snapshot, self.app_id)
         first = self._resume_offset(progress)
+        if not self.is_backfill:  # another writer may have committed another store under this store's identifier
+            check_log(log, progress.verified_offset, progress.metadata, self.path)
         if end < first or (end == first and not self.is_backfill):
             return None
         begin = max(first, selection.starting_physical_offset)

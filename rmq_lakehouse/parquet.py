@@ -309,7 +309,7 @@ class _ParquetFile:
     def discard(self) -> None:
         """Close the unfinished file."""
         for close in (self._writer.close, self._sink.close):
-            with suppress(OSError, pa.ArrowException):
+            with suppress(OSError, RuntimeError, pa.ArrowException):  # the writer has no footer yet
                 close()
 
 

@@ -22,3 +22,8 @@ def test_seconds_are_refused_wherever_times_are_given(tmp_path: Path) -> None:
         time_ms("-s", "1700000000")
     with pytest.raises(OptionError, match="time: expected milliseconds"):
         list(Store(str(tmp_path)).messages(from_time=1_700_000_000))
+
+
+def test_microseconds_are_told_from_milliseconds() -> None:
+    with pytest.raises(ValueError, match=r"1700000000000000 is microseconds: 1700000000000$"):
+        check_milliseconds(1_700_000_000_000_000)

@@ -200,6 +200,7 @@ def export_options(
         maintenance=Maintenance(arguments.optimize, arguments.retention, arguments.vacuum),
         access=access,
     )
+    _check_tables(options)
     _check_format(options, arguments.typed)
     needs_checkpoint = streams_by_checkpoint and options.has_one_log
     _check_mode(arguments, options, needs_checkpoint=needs_checkpoint)
@@ -213,6 +214,7 @@ def _selection(arguments: argparse.Namespace, bounds: Mapping[str, Mapping[Queue
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(arguments, name) or 0) < 0:
             raise OptionError(f"{option_name(name)} {getattr(arguments, name)}: expected a number of bytes, 0 or more")
+    _check_order(arguments)
     store = arguments.namesrv or arguments.store[0]
     topics = _names_of(arguments, "topics")
     everything = topics is not None or arguments.system_topics
@@ -229,6 +231,30 @@ def _selection(arguments: argparse.Namespace, bounds: Mapping[str, Mapping[Queue
         from_offset=arguments.from_offset,
         with_tier=arguments.tier is not None,
     )
+
+
+def _check_order(arguments: argparse.Namespace) -> None:
+    """Refuse bounds that select nothing: an end before its start. Raises OptionError."""
+    for kind, parse in (("timestamp", values.timestamp_ms), ("physical_offset", int)):
+        start, end = (getattr(arguments, f"{edge}_{kind}") for edge in ("starting", "ending"))
+        if start is not None and end is not None and parse(start) > parse(end):
+            names = option_name(f"starting_{kind}"), option_name(f"ending_{kind}")
+            raise OptionError(
+                f"{names[0]} {start}: is after {names[1]} {end}, which selects nothing; give an earlier one"
+            )
+
+
+def _check_tables(options: ExportOptions) -> None:
+    """Refuse tables without a name, one table for two purposes, and properties that exports set. Raises OptionError."""
+    tables = {"--table": options.table, "--dlq-table": options.dlq_table}
+    for option, table in tables.items():
+        if table is not None and not table.strip("/. "):
+            raise OptionError(f"{option} {table!r}: expected a path, or catalog.schema.name")
+    if options.table is not None and options.table == options.dlq_table:
+        raise OptionError(f"--dlq-table {options.dlq_table}: is the raw table, too; give another one")
+    for name, _ in options.table_spec.initial_properties:
+        if name.startswith("rmq."):
+            raise OptionError(f"--table-property {name}: exports set the properties rmq.*; give another name")
 
 
 def _check_format(options: ExportOptions, spec: str | None) -> None:

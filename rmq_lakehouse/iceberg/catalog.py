@@ -18,7 +18,13 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
@@ -42,6 +48,12 @@ NAMESPACE: Final = "rmq"
 _BUSY_S: Final = 60  # how long a commit waits for another one's
 _FIRST_PARTITION_ID: Final = 1000  # the specification begins there
 _log = logging.getLogger("rmq_lakehouse")
+
+
+_CATALOG_ERRORS: Final = (
+    NoSuchTableError, ValidationError, RESTError, RequestException, SQLAlchemyError, OSError, ValueError,
+    EOFError,  # of a manifest list that was cut off
+)  # fmt: skip
 
 
 class IcebergLocation:
@@ -190,7 +202,7 @@ class IcebergLocation:
         """Translate errors of the catalog to a StoreError of one line."""
         try:
             yield
-        except (NoSuchTableError, RESTError, RequestException, SQLAlchemyError, OSError, ValueError) as error:
+        except _CATALOG_ERRORS as error:
             reason = re.split(r"\n|\(Background on", str(error))[0].strip()
             source = self._file if self.directory is not None else f"catalog {self._catalog_name}"
             raise StoreError(f"{self.table}: {source}: {reason or type(error).__name__}") from error

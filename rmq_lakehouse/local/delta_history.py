@@ -39,7 +39,7 @@ class DeltaHistory:
         """Return the transaction versions of a table version, by application id.
 
         Raises:
-            StoreError: the log lacks a commit, and has no checkpoint after it.
+            StoreError: the log lacks a commit, or has an empty one, and no checkpoint after it.
         """
         checkpoints = self._checkpoints()
         versions: dict[str, int] = {}
@@ -49,8 +49,9 @@ class DeltaHistory:
                 transactions = [transaction for part in actions for transaction in part if transaction is not None]
             else:
                 lines = self.lines(number)
-                if lines is None:
-                    raise StoreError(f"{self._table}: commit {number} of its log is gone, and no checkpoint has it")
+                if not lines:
+                    state = "gone" if lines is None else "empty"
+                    raise StoreError(f"{self._table}: commit {number} of its log is {state}, and no checkpoint has it")
                 transactions = [json.loads(line)["txn"] for line in lines if line.startswith(b'{"txn"')]
             versions = {action["appId"]: int(action["version"]) for action in transactions} | versions
             if number in checkpoints:

@@ -20,6 +20,7 @@ from rmq_lakehouse import raw_files
 from rmq_lakehouse.delta.local_commits import is_whole
 from rmq_lakehouse.exactly_once import ExactlyOnceTable
 from rmq_lakehouse.exports import ExportLoop
+from rmq_lakehouse.local import raw as local_raw
 from rmq_lakehouse.local.delta_log import DeltaRsTableLog, DeltaRsTransaction
 from rmq_lakehouse.local.table_log import NeedsSparkError
 from rmq_lakehouse.stores import StoreLogs
@@ -344,6 +345,67 @@ def test_a_store_made_anew_with_segments_of_another_size_is_refused(local: Local
     before = local.offsets()
     shutil.rmtree(local.store)
     write(local.store, [("Even", b"another") for _ in range(60)], file_bytes=1536)
-    with pytest.raises(StoreError, match="or it is another store.s"):
+    with pytest.raises(StoreError, match="or it is another store's"):
         local.run()
     assert local.offsets() == before
+
+
+def test_a_store_that_commits_meanwhile_under_the_same_identifier_is_told_apart(
+    local: LocalExporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(local.store, plain(30))
+    other = LocalExporter(tmp_path / "other", local.table)
+    write(other.store, [("Even", b"another")] * 10)
+    write_files = raw_files.write_and_commit
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(local_raw, "write_and_commit", write_files)
+        other.run("--store-id", "S")
+        return write_files(*arguments)
+
+    monkeypatch.setattr(local_raw, "write_and_commit", overtaken)
+    with pytest.raises(StoreError, match="or it is another store's"):
+        local.run("--store-id", "S")
+    assert len(local.offsets()) == 10
+
+
+def test_an_empty_commit_in_the_log_is_refused(local: LocalExporter) -> None:
+    for count in (5, 10, 15):
+        write(local.store, plain(count))
+        local.run()
+    commit = sorted((local.table / "_delta_log").glob("*.json"))[-2]
+    commit.write_bytes(b"")
+    write(local.store, plain(20))
+    with pytest.raises(StoreError):
+        local.run()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--starting-timestamp", "1700000000004", "--ending-timestamp", "1700000000001"),
+        ("--starting-physical-offset", "400", "--ending-physical-offset", "200"),
+    ],
+)
+def test_bounds_that_select_nothing_are_refused(local: LocalExporter, words: tuple[str, ...]) -> None:
+    write(local.store, plain(3))
+    with pytest.raises(OptionError, match="which selects nothing"):
+        local.run(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--table", "/"), "expected a path"),
+        (("--table", "d", "--dlq-table", "d"), "is the raw table, too"),
+        (("--table", "d", "--table-property", "rmq.topic=X"), "give another name"),
+        (("--table", "d", "--starting-offsets", '{"T":{"0":1,"0":2}}'), "'0' comes twice"),
+        (("--table", "d", "--starting-offsets", '{"T":{"0":99999999999999999999}}'), "is no 64-bit integer"),
+    ],
+)
+def test_arguments_that_would_lose_something_are_refused(
+    local: LocalExporter, words: tuple[str, ...], problem: str
+) -> None:
+    write(local.store, plain(3))
+    with pytest.raises(OptionError, match=problem):
+        local.run(*words, table=False)

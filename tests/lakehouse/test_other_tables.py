@@ -163,7 +163,7 @@ def test_no_vacuum_follows_a_link_out_of_its_table(tmp_path: Path, monkeypatch: 
     link.symlink_to(other)
     assert table_within(tmp_path / "orders") == f"an Iceberg table ({tmp_path}/orders/metadata)"
     assert table_within(tmp_path / "orders", ignored=("metadata",)) == f"a link to another directory ({link})"
-    with pytest.raises(StoreError, match="has a link to another directory .*; --vacuum deletes nothing there"):
+    with pytest.raises(StoreError, match=r"has a link to another directory .*; --vacuum deletes nothing there"):
         vacuum(monkeypatch, place)
     assert (other / "kept.parquet").exists()
 

@@ -16,6 +16,7 @@ LATEST: Final = -1
 
 _SIZE = re.compile(r"(\d{1,18})([kmgKMG]?)[bB]?", re.ASCII)
 _SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
+_MAX_LONG: Final = (1 << 63) - 1
 _INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
@@ -62,6 +63,8 @@ def queue_numbers(text: str) -> dict[Queue, int]:
         for queue_id, value in queues.items():
             if not _INTEGER.fullmatch(queue_id) or not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"queue {queue_id!r} of {topic!r} must have an integer")
+            if abs(value) > _MAX_LONG:
+                raise ValueError(f"queue {queue_id!r} of {topic!r} has {value}, which is no 64-bit integer")
             numbers[topic, int(queue_id)] = value
     return numbers
 
@@ -76,10 +79,20 @@ def assignment(text: str) -> dict[str, frozenset[int]]:
     return queues_by_topic
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object. Raises ValueError: a name comes twice, of which one would be lost."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{repeated!r} comes twice")
+    return members
+
+
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
+    """Parse a JSON object, in which no name comes twice."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error})") from error
     if not isinstance(value, dict):
