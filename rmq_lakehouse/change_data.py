@@ -21,7 +21,6 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,6 +44,7 @@ from rmq_lakehouse.decode.json_body import decoder
 from rmq_lakehouse.decode.mismatch import Mismatch, shown
 from rmq_lakehouse.decode.times import TimeUnits
 from rmq_lakehouse.evolution import quoted
+from rmq_lakehouse.expressions import null_on_error
 from rmq_lakehouse.java import java_class
 from rmq_lakehouse.spec import TypedTopic
 
@@ -168,21 +168,8 @@ def with_deletions(frame: DataFrame, value: Column, columns: StructType, conditi
         return frame.withColumn(DELETED, F.lit(False))
     row_struct = F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias(_ROW)
     row = frame.select(row_struct, *(value[field.name].alias(field.name) for field in columns))
-    is_met = _null_on_error(frame.sparkSession, F.coalesce(F.expr(condition), F.lit(False)))
+    is_met = null_on_error(frame.sparkSession, F.coalesce(F.expr(condition), F.lit(False)))
     return row.select(_ROW, is_met.alias(DELETED)).select(f"{_ROW}.*", DELETED)
-
-
-def _null_on_error(spark: SparkSession, value: Column) -> Column:
-    """Return an expression that is null in rows where a value cannot be computed, as in a division by zero.
-
-    Spark's ``TryEval`` catches the error of a row. Spark may compute a term that occurs twice, such as that of
-    ``a / b > 1 AND a / b < 5``, before ``TryEval``. Spark does not do so within a lambda.
-    """
-    jvm: Any = spark._jvm
-    classic = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
-    java_value: Any = value
-    attempt = java_class(jvm, f"{_CATALYST}.expressions.TryEval")(classic.expression(java_value._jc))
-    return F.transform(F.array(F.lit(0)), lambda _: ClassicColumn(classic.column(attempt)))[0]
 
 
 def condition_reason(condition: str) -> Column:

@@ -11,13 +11,23 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 from rmq_formats.arrow.schema import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options import schemas
 from rmq_lakehouse.comments import with_comments
 from rmq_lakehouse.evolution import quoted
 from rmq_lakehouse.exactly_once import commit_with_retry
+from rmq_lakehouse.expressions import null_on_error
 from rmq_lakehouse.selection import ExportSelection
 from rmq_lakehouse.spark_table import SparkExactlyOnceTable
 from rmq_lakehouse.table_log import (
@@ -34,6 +44,7 @@ REFUSED: Final = "__rmq_refused"
 _ROW: Final = "__rmq_row"
 _CHECK: Final = "delta.constraints."  # of a table's properties; the rest is the constraint's name
 _INVARIANT: Final = "delta.invariants"
+_GENERATION: Final = "delta.generationExpression"
 _LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH_TEXT: Final = re.compile(r"(?:var)?char\((\d+)\)", re.ASCII)
 
@@ -99,15 +110,50 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
         name, column, metadata = ".".join(path), ".".join(map(quoted, path)), field.metadata or {}
         if not field.nullable:
             yield f"column {name}: null, wanted NOT NULL", f"{unless}{column} IS NOT NULL"
-        length = _LENGTH_TEXT.fullmatch(str(metadata.get(_LENGTH, "")))
-        if length is not None:
-            reason = f"column {name}: a longer text, wanted {length[0].upper()}"
-            yield reason, f"{column} IS NULL OR char_length({column}) <= {length[1]}"
+        text_type = str(metadata.get(_LENGTH, ""))  # of a struct, too, with the types of its members
+        lengths = _length_condition(_parse_text_type(text_type), column) if text_type else None
+        if lengths is not None:
+            yield f"column {name}: a longer text, wanted {text_type.upper()}", lengths
+        if _GENERATION in metadata:
+            expression = metadata[_GENERATION]
+            yield f"column {name}: cannot be computed by {expression}", f"isnull({expression}) IN (true, false)"
         if _INVARIANT in metadata:
             condition = json.loads(metadata[_INVARIANT])["expression"]["expression"]
             yield f"column {name}: the table's {condition} is not met", condition
         if isinstance(field.dataType, StructType):
             yield from _of_columns(field.dataType, path, f"{column} IS NULL OR ")
+
+
+def _parse_text_type(text: str) -> DataType:
+    """Parse a type with CHAR and VARCHAR, as Spark writes it into a column's metadata."""
+    length = _LENGTH_TEXT.fullmatch(text)
+    if length is not None:
+        return VarcharType(int(length[1]))
+    columns = StructType.fromDDL(f"c {text}")
+    assert isinstance(columns, StructType)  # of one column
+    return columns["c"].dataType
+
+
+def _length_condition(kind: DataType, value: str, depth: int = 0) -> str | None:
+    """Return the condition that the texts of a value have at most their lengths; None of a type without lengths."""
+    if isinstance(kind, CharType | VarcharType):
+        return f"{value} IS NULL OR char_length({value}) <= {kind.length}"
+    if isinstance(kind, StructType):
+        members = [_length_condition(field.dataType, f"{value}.{quoted(field.name)}", depth) for field in kind]
+    elif isinstance(kind, ArrayType):
+        members = [_of_all(kind.elementType, value, depth)]
+    elif isinstance(kind, MapType):
+        keys, values = (kind.keyType, f"map_keys({value})"), (kind.valueType, f"map_values({value})")
+        members = [_of_all(*items, depth) for items in (keys, values)]
+    else:
+        members = []
+    return " AND ".join(f"({member})" for member in members if member is not None) or None
+
+
+def _of_all(kind: DataType, values: str, depth: int) -> str | None:
+    item = f"item_{depth}"
+    condition = _length_condition(kind, item, depth + 1)
+    return None if condition is None else f"{values} IS NULL OR forall({values}, {item} -> {condition})"
 
 
 def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: Mapping[str, str]) -> DataFrame:
@@ -122,8 +168,9 @@ def with_refusals(frame: DataFrame, columns: Mapping[str, Column], constraints: 
     row = frame.select(row_struct, *(column.alias(name) for name, column in columns.items()))
     reasons: list[Column] = []
     for reason, condition in constraints.items():
-        fulfils = F.coalesce(F.expr(condition), F.lit(False))  # Delta takes null for not met, too
-        refused = F.when(~fulfils, F.lit(reason))
+        is_met = F.coalesce(F.expr(condition), F.lit(False))  # Delta takes null for not met, too
+        evaluated = F.coalesce(null_on_error(frame.sparkSession, is_met), F.lit(False))
+        refused = F.when(~evaluated, F.lit(reason))
         try:
             row.select(refused)
         except PySparkException:

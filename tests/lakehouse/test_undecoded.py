@@ -92,6 +92,30 @@ def test_undecoded_messages_are_reported_until_they_are_dealt_with(
 
 
 @pytest.mark.spark
+def test_a_row_for_which_an_expression_of_the_table_cannot_be_computed_is_a_dead_letter(exporter: Exporter) -> None:
+    spark, table = exporter.spark, f"delta.`{exporter.work / 'typed'}`"
+    columns = "id BIGINT, total INT, s STRING, st STRUCT<a: VARCHAR(3), l: ARRAY<VARCHAR(2)>>"
+    spark.sql(
+        f"CREATE TABLE {table} (physical_offset BIGINT, {columns}, d DATE GENERATED ALWAYS AS (CAST(s AS DATE))) "
+        "USING delta"
+    )
+    spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (total / id < 100)")
+    bodies = [
+        b'{"id":1,"total":5,"s":"2024-01-31","st":{"a":"abc","l":["ab"]}}', b'{"id":0,"total":5}',
+        b'{"id":2,"total":5,"s":"abc"}', b'{"id":3,"total":5,"st":{"a":"abcd"}}',
+        b'{"id":4,"total":5,"st":{"a":"a","l":["a",null,"abc"]}}', b'{"id":5,"total":5}',
+    ]  # fmt: skip
+    schema = "id BIGINT, total INT, s STRING, st STRUCT<a: STRING, l: ARRAY<STRING>>"
+    report, code = run(exporter, bodies, "--dlq-table", str(exporter.work / "dead"), "--adopt", schema=schema)
+    assert (report["messages"], report["undecoded"], code) == (2, 4, 0)
+    assert [row.id for row in exporter.rows("typed")] == [1, 5]
+    reasons = [row.reason for row in exporter.rows("dead")]
+    assert reasons[0] == "the table's constraint small, total / id < 100, is not met"
+    assert reasons[1].startswith("column d: cannot be computed by CAST(s AS DATE)")
+    assert [reason.partition(",")[0] for reason in reasons[2:]] == ["column st: a longer text"] * 2
+
+
+@pytest.mark.spark
 def test_what_a_constraint_of_the_table_refuses_is_a_dead_letter(exporter: Exporter) -> None:
     run(exporter, SOUND[:1])
     table = f"delta.`{exporter.work / 'typed'}`"
