@@ -1,6 +1,6 @@
 """``rmq admin``: administration of a running cluster, with the commands and option letters of mqadmin.
 
-A command is an asynchronous function that takes an Admin and options, and returns an Answer, or yields several
+A command is an asynchronous function that takes an Admin and options, and returns a ResultTable, or yields several
 one after the other. Its docstring is its help. What all commands share is here.
 """
 
@@ -13,12 +13,12 @@ import typer
 
 from rmq_cli.access import access_from_arguments, access_parameters
 from rmq_cli.admin import cluster, consumer_progress, groups, lite, messages, topics, users
-from rmq_cli.admin.answer import Answer, show, show_all
 from rmq_cli.admin.options import Json, Namesrv
+from rmq_cli.admin.result_table import ResultTable, show, show_all
 from rmq_cli.commands import CommandGroup, RmqCommand
 from rmq_cli.produce import DEFAULT_NAMESRV
 
-Command = Callable[..., Awaitable[Answer] | AsyncIterable[Answer]]
+Command = Callable[..., Awaitable[ResultTable] | AsyncIterable[ResultTable]]
 
 COMMANDS: Final[dict[str, Command]] = {
     "clusterList": cluster.cluster_list,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmq_cli.admin.answer import Answer, Value
 from rmq_cli.admin.options import Broker, ClusterName, addresses
+from rmq_cli.admin.result_table import ResultTable, Value
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS, warn
 from rmq_core.remoting.clock import now_ms
 from rmq_formats.errors import OptionError
@@ -29,7 +29,7 @@ async def cluster_list(
     interval_s: Annotated[
         int | None, typer.Option("-i", "--interval", min=1, metavar="S", help="Repeat every S seconds, until Ctrl-C.")
     ] = None,
-) -> AsyncIterator[Answer]:
+) -> AsyncIterator[ResultTable]:
     """List clusters and their brokers, with their rates."""
     yield await _cluster_list(admin, cluster, more=more)
     while interval_s is not None:
@@ -37,7 +37,7 @@ async def cluster_list(
         yield await _cluster_list(admin, cluster, more=more)
 
 
-async def _cluster_list(admin: "Admin", cluster: str | None, *, more: bool) -> Answer:
+async def _cluster_list(admin: "Admin", cluster: str | None, *, more: bool) -> ResultTable:
     from rmq_core.remoting.errors import TransportError  # noqa: PLC0415 # --help does not need it
 
     names = ("msgPutTotalTodayNow", "msgGetTotalTodayNow") if more else ("putTps", "getTransferredTps")
@@ -56,7 +56,7 @@ async def _cluster_list(admin: "Admin", cluster: str | None, *, more: bool) -> A
             numbers = [_first_number(info.get(key, "")) for key in (*names, "commitLogDiskRatio")]
             rows.append((broker.cluster, name, broker_id, address, info.get("brokerVersionDesc"), *numbers))
     code = EXIT_CLEAN if rows and is_complete else EXIT_FINDINGS
-    return Answer(
+    return ResultTable(
         ("cluster", "broker_name", "broker_id", "address", "version", *columns, "disk_ratio"), rows, code=code
     )
 
@@ -69,20 +69,20 @@ def _first_number(text: str) -> float | None:
         return None
 
 
-async def broker_status(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+async def broker_status(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Show the runtime statistics of brokers."""
     rows: list[tuple[Value, ...]] = []
     for address in await addresses(admin, broker, cluster):
         rows += [(address, name, value) for name, value in sorted((await admin.broker_info(address)).items())]
-    return Answer(("broker", "name", "value"), rows)
+    return ResultTable(("broker", "name", "value"), rows)
 
 
-async def get_broker_config(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+async def get_broker_config(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Show the settings of brokers."""
     rows: list[tuple[Value, ...]] = []
     for address in await addresses(admin, broker, cluster):
         rows += [(address, name, value) for name, value in sorted((await admin.brokers.config(address)).items())]
-    return Answer(("broker", "name", "value"), rows)
+    return ResultTable(("broker", "name", "value"), rows)
 
 
 async def stats_all(
@@ -90,7 +90,7 @@ async def stats_all(
     *,
     active: Annotated[bool, typer.Option("-a", "--activeTopic", help="Only topics with messages today.")] = False,
     topic: Annotated[str | None, typer.Option("-t", "--topic", metavar="T", help="Only this topic.")] = None,
-) -> Answer:
+) -> ResultTable:
     """Show the rates of all topics and consumer groups."""
     from rmq_core.client import NoRouteError  # noqa: PLC0415 # --help does not need it
 
@@ -117,7 +117,7 @@ async def stats_all(
                 behind = await _group_lag(admin, masters, group, name)
                 rows.append((name, group, behind, put_rate, got_rate, put_day, got_day))
     columns = ("topic", "group", "accumulation", "in_tps", "out_tps", "in_messages_day", "out_messages_day")
-    return Answer(columns, rows)
+    return ResultTable(columns, rows)
 
 
 async def _sum_counters(admin: "Admin", masters: list[str], name: str, key: str) -> tuple[float, int]:
@@ -160,7 +160,7 @@ async def export_metadata(
     with_special: Annotated[
         bool, typer.Option("-s", "--specialTopic", help="Retry and dead-letter topics too.")
     ] = False,
-) -> Answer:
+) -> ResultTable:
     """Export the settings of topics and groups as JSON. Of all user topics and consumer groups."""
     import msgspec  # noqa: PLC0415 # --help does not need it
 
@@ -175,14 +175,14 @@ async def export_metadata(
     document["exportTime"] = now_ms()
     text = msgspec.json.encode(document, order="sorted")
     if directory is None:
-        return Answer((), (), lines=[text + b"\n"], always_lines=True)
+        return ResultTable((), (), lines=[text + b"\n"], always_lines=True)
     name = "topic" if topics_only else "subscriptionGroup" if groups_only else "metadata"
     file = directory / f"{name}.json"
     beside = file.with_name(f"{file.name}.tmp")
     directory.mkdir(parents=True, exist_ok=True)
     beside.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
     beside.replace(file)
-    return Answer(("exported",), [(str(file),)])
+    return ResultTable(("exported",), [(str(file),)])
 
 
 async def _topics(admin: "Admin", masters: list[str], *, with_special: bool) -> "dict[str, TopicConfig]":

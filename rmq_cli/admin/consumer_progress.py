@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmq_cli.admin.answer import Answer
 from rmq_cli.admin.options import Broker, ClusterName, Force, Group, Route, Switch, Topic, time_ms
+from rmq_cli.admin.result_table import ResultTable
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, TIMER_TOPIC
 from rmq_formats.errors import OptionError
@@ -38,7 +38,7 @@ async def consumer_progress(
     with_clients: Annotated[
         Switch, typer.Option("-s", "--showClientIP", help="With -g: which member has each queue.")
     ] = "false",
-) -> Answer:
+) -> ResultTable:
     """Show the lag of consumer groups. Of all groups, or of one queue by queue."""
     masters = await admin.masters(cluster)
     if group is None:
@@ -59,8 +59,8 @@ async def consumer_progress(
     note = f"{behind:,} behind, {rate:.2f} a second"
     if with_clients == "true":
         with_owners = [(*row, owners.get(row[:3])) for row in sorted(rows)]
-        return Answer((*_QUEUE_COLUMNS, "client"), with_owners, note=note, code=code)
-    return Answer(_QUEUE_COLUMNS, sorted(rows), note=note, code=code)
+        return ResultTable((*_QUEUE_COLUMNS, "client"), with_owners, note=note, code=code)
+    return ResultTable(_QUEUE_COLUMNS, sorted(rows), note=note, code=code)
 
 
 async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, str, int], str]:
@@ -81,7 +81,7 @@ async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, s
     return owners
 
 
-async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
+async def _all_progress(admin: "Admin", masters: list[str]) -> ResultTable:
     """Build a row for each group that has members or offsets."""
     clients: dict[str, set[str]] = {}
     rates: dict[str, float] = {}
@@ -97,7 +97,7 @@ async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
             rates[group] = rates.get(group, 0.0) + stats.consume_tps
             behind[group] = behind.get(group, 0) + sum(row[_DIFF] for row in _queue_rows(stats))
     rows = [(group, len(client_ids), rates[group], behind[group]) for group, client_ids in sorted(clients.items())]
-    return Answer(("group", "clients", "consume_tps", "diff"), rows)
+    return ResultTable(("group", "clients", "consume_tps", "diff"), rows)
 
 
 def _queue_rows(stats: "ConsumeStats") -> list[_QueueRow]:
@@ -134,7 +134,7 @@ async def broker_consume_stats(
     timeout_ms: Annotated[
         int, typer.Option("-t", "--timeoutMillis", min=1, metavar="MS", help="Timeout of the request.")
     ] = 50_000,
-) -> Answer:
+) -> ResultTable:
     """Show the lag of all consumer groups of a broker. Queue by queue."""
     stats = await admin.brokers.all_consume_stats(broker, in_order=in_order == "true", timeout_s=timeout_ms / 1000)
     rows: list[tuple[str, *_QueueRow]] = []
@@ -143,7 +143,7 @@ async def broker_consume_stats(
             for topic_stats in group_stats:
                 rows += [(group, *row) for row in _queue_rows(topic_stats) if row[_DIFF] >= level]
     rows.sort()
-    return Answer(("group", *_QUEUE_COLUMNS), rows, note=f"{stats.total_diff:,} behind in all")
+    return ResultTable(("group", *_QUEUE_COLUMNS), rows, note=f"{stats.total_diff:,} behind in all")
 
 
 async def reset_offset(
@@ -162,7 +162,7 @@ async def reset_offset(
     ] = None,
     _force: Force = "true",
     cluster: Route = None,
-) -> Answer:
+) -> ResultTable:
     """Reset a group's consumer offsets to a store time."""
     if queue >= 0 and broker is None:
         raise OptionError("-q: give -b too")
@@ -174,7 +174,7 @@ async def reset_offset(
 
 async def skip_accumulated(
     admin: "Admin", *, group: Group, topic: Topic, _force: Force = "true", cluster: Route = None
-) -> Answer:
+) -> ResultTable:
     """Skip all messages that a group has not consumed. Sets its consumer offsets of a topic to the end."""
     return await _reset(admin, await admin.masters_of(_route(topic, cluster)), group, topic, _END)
 
@@ -193,7 +193,7 @@ async def _reset(
     timestamp_ms: int,
     queue_id: int = -1,
     offset: int | None = None,
-) -> Answer:
+) -> ResultTable:
     from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows = []
@@ -204,7 +204,7 @@ async def _reset(
         for key, at in offsets.items():
             queue = parse_queue_key(key)
             rows.append((queue.broker_name, queue.queue_id, at))
-    return Answer(("broker_name", "queue_id", "offset"), sorted(rows))
+    return ResultTable(("broker_name", "queue_id", "offset"), sorted(rows))
 
 
 async def clone_offset(
@@ -216,9 +216,9 @@ async def clone_offset(
     offline: Annotated[
         Switch, typer.Option("-o", "--offline", help="Even if no member of the source group subscribes to the topic.")
     ] = "true",
-) -> Answer:
+) -> ResultTable:
     """Copy consumer offsets from one group to another."""
     masters = await admin.masters_of(topic)
     for address in masters:
         await admin.brokers.clone_offsets(address, source, target, topic, offline=offline == "true")
-    return Answer(("broker", "topic", "source", "target"), [(master, topic, source, target) for master in masters])
+    return ResultTable(("broker", "topic", "source", "target"), [(master, topic, source, target) for master in masters])

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.admin.answer import Answer
 from rmq_cli.admin.options import Broker, ClusterName, Group, Switch, Topic, addresses, named_addresses
+from rmq_cli.admin.result_table import ResultTable
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import DecodeError, OptionError
 
@@ -56,7 +56,7 @@ async def update_group(
     attributes: Annotated[
         str, typer.Option("--attributes", metavar="CHANGES", help="As +key=value,-key; 5.3.3 has no key yet.")
     ] = "",
-) -> Answer:
+) -> ResultTable:
     """Create a consumer group, or change its settings. At all masters unless -b or -c says where."""
     from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
 
@@ -77,7 +77,7 @@ async def update_group(
     masters = await addresses(admin, broker, cluster)
     for address in masters:
         await admin.create_group(config, broker=address)
-    return Answer(("broker", "group", "retry_max_times"), [(address, group, retries) for address in masters])
+    return ResultTable(("broker", "group", "retry_max_times"), [(address, group, retries) for address in masters])
 
 
 def _retry_policy(text: str | None) -> "GroupRetryPolicy":
@@ -108,15 +108,15 @@ async def delete_group(
     broker: Broker = None,
     cluster: ClusterName = None,
     offsets_too: Annotated[Switch, typer.Option("-r", "--removeOffset", help="Delete its offsets too.")] = "false",
-) -> Answer:
+) -> ResultTable:
     """Delete a consumer group. -b or -c must say where."""
     masters = await named_addresses(admin, "deleteSubGroup", broker, cluster)
     for address in masters:
         await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)
-    return Answer(("broker", "deleted_group"), [(address, group) for address in masters])
+    return ResultTable(("broker", "deleted_group"), [(address, group) for address in masters])
 
 
-async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = None) -> Answer:
+async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = None) -> ResultTable:
     """List the members of a consumer group, and what they subscribe."""
     members: dict[str, ConnectionBody] = {}
     subscribed: set[str] = set()
@@ -130,7 +130,7 @@ async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = 
     return _connections(members, "; ".join((*sorted(kinds), *sorted(subscribed))))
 
 
-async def producer_connection(admin: "Admin", *, group: Group, topic: Topic) -> Answer:
+async def producer_connection(admin: "Admin", *, group: Group, topic: Topic) -> ResultTable:
     """List the members of a producer group at the brokers of a topic."""
     members: dict[str, ConnectionBody] = {}
     for address in await admin.masters_of(topic):
@@ -140,10 +140,10 @@ async def producer_connection(admin: "Admin", *, group: Group, topic: Topic) -> 
     return _connections(members, "")
 
 
-def _connections(members: "dict[str, ConnectionBody]", note: str) -> Answer:
+def _connections(members: "dict[str, ConnectionBody]", note: str) -> ResultTable:
     rows = [
         (client_id, member.client_addr, str(member.language), member.version)
         for client_id, member in sorted(members.items())
     ]
     code = EXIT_CLEAN if rows else EXIT_FINDINGS
-    return Answer(("client_id", "address", "language", "version"), rows, note=note, code=code)
+    return ResultTable(("client_id", "address", "language", "version"), rows, note=note, code=code)

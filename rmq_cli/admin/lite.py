@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.admin.answer import Answer, Value
 from rmq_cli.admin.options import Broker, ClusterName, addresses
+from rmq_cli.admin.result_table import ResultTable, Value
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def broker_info(
     with_detail: Annotated[
         bool, typer.Option("-d", "--showDetail", help="Also the topics of the type LITE, and their groups.")
     ] = False,
-) -> Answer:
+) -> ResultTable:
     """Show how many lite topics, subscriptions and the like brokers have."""
     rows: list[tuple[Value, ...]] = []
     for address in await addresses(admin, broker, cluster):
@@ -47,16 +47,16 @@ async def broker_info(
             rows += [(address, f"minutes of {topic}", minutes) for topic, minutes in sorted(info.topic_meta.items())]
             rows += [(address, f"groups of {topic}", " ".join(sorted(groups)))
                      for topic, groups in sorted(info.group_meta.items())]  # fmt: skip
-    return Answer(("broker", "name", "value"), rows)
+    return ResultTable(("broker", "name", "value"), rows)
 
 
-async def parent_info(admin: "Admin", *, parent: Parent) -> Answer:
+async def parent_info(admin: "Admin", *, parent: Parent) -> ResultTable:
     """Show the number of a topic's children, and the groups that are bound to it."""
     rows = []
     for name, address in await _brokers(admin, parent):
         info = await admin.brokers.lite.of_parent(address, parent)
         rows.append((name, info.ttl, info.lite_topic_count, info.lmq_num, " ".join(sorted(info.groups or ()))))
-    return Answer(("broker_name", "minutes", "children", "light_queues", "groups"), rows)
+    return ResultTable(("broker_name", "minutes", "children", "light_queues", "groups"), rows)
 
 
 async def topic_info(
@@ -65,7 +65,7 @@ async def topic_info(
     parent: Parent,
     child: Annotated[str, typer.Option("-l", "--liteTopic", metavar="L", help="The lite topic.")],
     with_clients: Annotated[bool, typer.Option("-s", "--showClientId", help="Also list the clients.")] = False,
-) -> Answer:
+) -> ResultTable:
     """Show the offsets and subscribers of a lite topic."""
     rows: list[tuple[Value, ...]] = []
     for name, address in await _brokers(admin, parent):
@@ -80,7 +80,7 @@ async def topic_info(
         row = (offset.min_offset, offset.max_offset, offset.last_update_timestamp or None)
         rows.append((name, info.sharding_to_broker, *row, subscribers))
     columns = ("broker_name", "is_its_broker", "min_offset", "max_offset", "last_timestamp_ms", "subscribers")
-    return Answer(columns, rows)
+    return ResultTable(columns, rows)
 
 
 async def client_info(
@@ -90,7 +90,7 @@ async def client_info(
     group: LiteGroup,
     client_id: ClientId,
     with_detail: Annotated[bool, typer.Option("-s", "--showDetail", help="Also list the lite topics.")] = False,
-) -> Answer:
+) -> ResultTable:
     """Show what a client subscribes to. The exit code is 1 if no broker knows it."""
     rows: list[tuple[Value, ...]] = []
     for name, address in await _brokers(admin, parent):
@@ -99,7 +99,7 @@ async def client_info(
             topics = " ".join(sorted(info.lite_topic_set or ())) if with_detail else None
             rows.append((name, info.lite_topic_count, info.last_access_time, topics))
     code = EXIT_CLEAN if rows else EXIT_FINDINGS
-    return Answer(("broker_name", "lite_topics", "asked_ms", "names"), rows, code=code)
+    return ResultTable(("broker_name", "lite_topics", "asked_ms", "names"), rows, code=code)
 
 
 async def group_info(
@@ -111,7 +111,7 @@ async def group_info(
         str, typer.Option("-l", "--liteTopic", metavar="L", help="Only this lite topic; else those that lag most.")
     ] = "",
     most: Annotated[int, typer.Option("-k", "--topK", min=1, metavar="N", help="So many of each broker.")] = 20,
-) -> Answer:
+) -> ResultTable:
     """Show how far a group lags in lite topics. The last row of a broker, without a name, is the sum."""
     rows: list[tuple[Value, ...]] = []
     for name, address in await _brokers(admin, parent):
@@ -123,7 +123,7 @@ async def group_info(
         ]
         if info.total_lag_count >= 0:
             rows.append((name, child or None, info.total_lag_count, _time(since_ms)))
-    return Answer(("broker_name", "lite_topic", "lag", "unconsumed_since_ms"), rows)
+    return ResultTable(("broker_name", "lite_topic", "lag", "unconsumed_since_ms"), rows)
 
 
 def _time(time_ms: int) -> int | None:
@@ -139,11 +139,11 @@ async def trigger_dispatch(
     broker_name: Annotated[
         str | None, typer.Option("-b", "--brokerName", metavar="NAME", help="At this broker only, by its name.")
     ] = None,
-) -> Answer:
+) -> ResultTable:
     """Have brokers look for messages of lite topics for the clients of a group."""
     rows = []
     for name, address in await _brokers(admin, parent):
         if broker_name in (None, name):
             await admin.brokers.lite.dispatch(address, group, client_id)
             rows.append((name, group, client_id or None))
-    return Answer(("broker_name", "group", "client"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+    return ResultTable(("broker_name", "group", "client"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.admin.answer import Answer, of_messages
 from rmq_cli.admin.options import BodyFormat, Route, Switch, Topic, check_charset, time_ms
+from rmq_cli.admin.result_table import ResultTable, table_of_messages
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import DecodeError, OptionError
@@ -48,7 +48,7 @@ async def by_id(
     resend: Annotated[Switch, typer.Option("-s", "--sendMessage", help="Send it again, as a new message.")] = "false",
     charset: BodyFormat = "utf-8",
     cluster: Route = None,
-) -> Answer:
+) -> ResultTable:
     """Find a message by its id. A consumer may be told to consume it, or it may be sent again."""
     charset = check_charset("-f", charset)
     ids = [msg_id.strip() for msg_id in msg_ids.split(",") if msg_id.strip()]
@@ -62,7 +62,7 @@ async def by_id(
             messages.append(await admin.view_message(msg_id))
     if group is not None or client_id is not None:
         return await _consumed(admin, messages, group, client_id)
-    return await _sent_again(admin, messages) if resend == "true" else of_messages(messages, charset=charset)
+    return await _sent_again(admin, messages) if resend == "true" else table_of_messages(messages, charset=charset)
 
 
 async def _is_place(admin: "Admin", msg_id: str) -> bool:
@@ -88,10 +88,10 @@ async def by_key(
     ] = None,
     limit: Annotated[int, typer.Option("-m", "--maxNum", min=1, metavar="N", help="At most so many, the newest.")] = 64,
     cluster: Route = None,
-) -> Answer:
+) -> ResultTable:
     """Find messages by a key."""
     begin_ms, end_ms = time_ms("-b", begin), _END_OF_TIME_MS if end is None else time_ms("-e", end)
-    return of_messages(
+    return table_of_messages(
         await admin.query_by_key(topic, key, limit, begin_ms=begin_ms, end_ms=end_ms, route=cluster)
     )  # fmt: skip
 
@@ -105,12 +105,12 @@ async def by_unique_key(
     group: ConsumerGroup = None,
     client_id: ClientId = None,
     cluster: Route = None,
-) -> Answer:
+) -> ResultTable:
     """Find a message by its unique key. A consumer may be told to consume it."""
     messages = await admin.query_by_uniq_key(topic, key, route=cluster)
     if group is not None or client_id is not None:
         return await _consumed(admin, messages[:1], group, client_id)
-    return of_messages(messages if show_all else messages[:1])
+    return table_of_messages(messages if show_all else messages[:1])
 
 
 async def by_offset(
@@ -121,12 +121,12 @@ async def by_offset(
     queue: Annotated[int, typer.Option("-i", "--queueId", min=0, metavar="N", help="The queue.")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, metavar="N", help="Its queue offset.")],
     charset: BodyFormat = "utf-8",
-) -> Answer:
+) -> ResultTable:
     """Find a message by its queue offset."""
     charset = check_charset("-f", charset)
     (place,) = await _queues(admin, topic, broker, queue)
     message = await admin.message_at(place, offset)
-    return of_messages([] if message is None else [message], charset=charset)
+    return table_of_messages([] if message is None else [message], charset=charset)
 
 
 async def print_messages(
@@ -142,14 +142,14 @@ async def print_messages(
     charset: Annotated[
         str, typer.Option("-c", "--charsetName", "--charset", metavar="CHARSET", help="The bodies' charset.")
     ] = "utf-8",
-) -> AsyncIterator[Answer]:
+) -> AsyncIterator[ResultTable]:
     """Print a topic's messages, queue by queue. No offset is committed."""
     charset = check_charset("-c", charset)
     begin_ms, end_ms = _time_ms("-b", begin), _time_ms("-e", end)
     for queue in await _queues(admin, topic, None, None):
         low, high = await _bounds(admin, queue, begin_ms, end_ms)
         async for messages in admin.read(queue, low, high, tags):
-            yield of_messages(messages, with_body=body == "true", charset=charset)
+            yield table_of_messages(messages, with_body=body == "true", charset=charset)
 
 
 async def consume_messages(
@@ -167,7 +167,7 @@ async def consume_messages(
     ] = None,
     end: Annotated[str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored earlier.")] = None,
     limit: Annotated[int, typer.Option("-c", "--MessageNumber", min=1, metavar="N", help="At most so many.")] = 128,
-) -> AsyncIterator[Answer]:
+) -> AsyncIterator[ResultTable]:
     """Print some messages of a topic. The oldest of each queue first; no offset is committed."""
     if offset and queue is None:
         raise OptionError("-o: give -b and -i too")
@@ -178,7 +178,7 @@ async def consume_messages(
         low = max(low, offset)
         async for messages in admin.read(message_queue, low, min(high, low + remaining), group=group):
             remaining -= len(messages)
-            yield of_messages(messages)
+            yield table_of_messages(messages)
 
 
 async def send(
@@ -191,7 +191,7 @@ async def send(
     broker: BrokerName = None,
     queue: QueueId = None,
     trace: Annotated[Switch, typer.Option("-m", "--msgTraceEnable", help="Whether to send a message trace.")] = "false",
-) -> Answer:
+) -> ResultTable:
     """Send a message."""
     from rmq_core.client import Message, Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
 
@@ -201,12 +201,12 @@ async def send(
         sent = await producer.send(Message(topic, body.encode(), keys=keys, tags=tags), queue=place)
     at = sent.queue
     row = (at.broker_name, at.queue_id, sent.queue_offset, sent.status.name, sent.msg_id, sent.offset_msg_id)
-    return Answer(("broker_name", "queue_id", "queue_offset", "status", "msg_id", "offset_msg_id"), [row])
+    return ResultTable(("broker_name", "queue_id", "queue_offset", "status", "msg_id", "offset_msg_id"), [row])
 
 
 async def _consumed(
     admin: "Admin", messages: "list[ReceivedMessage]", group: str | None, client_id: str | None
-) -> Answer:
+) -> ResultTable:
     """Make a member of a group consume messages directly; return the results."""
     if group is None or client_id is None:
         raise OptionError("-g and -d: give both")
@@ -217,10 +217,10 @@ async def _consumed(
         outcome = result.consume_result or None, result.remark or None
         rows.append((message.msg_id, group, client_id, *outcome, result.spent_time_mills))
     columns = ("msg_id", "group", "client_id", "result", "remark", "spent_millis")
-    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+    return ResultTable(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
-async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> Answer:
+async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> ResultTable:
     """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
     from rmq_core.client import Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.json_lines import line_of_message, message_of_line  # noqa: PLC0415
@@ -232,7 +232,7 @@ async def _sent_again(admin: "Admin", messages: "list[ReceivedMessage]") -> Answ
             sent = await producer.send(message_of_line(line_of_message(message), None))
             rows.append((message.msg_id, sent.status.name, sent.msg_id, sent.offset_msg_id))
     columns = ("original_msg_id", "status", "msg_id", "offset_msg_id")
-    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+    return ResultTable(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
 async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id: int | None) -> "list[MessageQueue]":

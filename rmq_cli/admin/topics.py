@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.admin.answer import Answer
 from rmq_cli.admin.options import Broker, ClusterName, Route, Switch, Topic, addresses
+from rmq_cli.admin.result_table import ResultTable
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ async def topic_list(
     with_clusters: Annotated[
         bool, typer.Option("-c", "--clusterModel", help="Also show their clusters and groups.")
     ] = False,
-) -> Answer:
+) -> ResultTable:
     """List the topics that the name servers know."""
     from rmq_core.client import NoRouteError  # noqa: PLC0415 # --help does not need it
 
     topics = await admin.topics()
     if not with_clusters:
-        return Answer(("topic",), [(topic,) for topic in topics])
+        return ResultTable(("topic",), [(topic,) for topic in topics])
     rows = []
     for topic in topics:
         clusters: set[str] = set()
@@ -36,7 +36,7 @@ async def topic_list(
                 groups.update(await admin.brokers.groups_of(address, topic))
         groups.discard(topic)  # 5.3.3 lists the topic's own name among them
         rows.append((topic, " ".join(sorted(clusters)), " ".join(sorted(groups))))
-    return Answer(("topic", "clusters", "groups"), rows)
+    return ResultTable(("topic", "clusters", "groups"), rows)
 
 
 async def topic_route(
@@ -44,7 +44,7 @@ async def topic_route(
     *,
     topic: Topic,
     _as_list: Annotated[bool, typer.Option("-l", "--list", help="Accepted for mqadmin's sake; always on.")] = False,
-) -> Answer:
+) -> ResultTable:
     """List the brokers and queues of a topic."""
     route = await admin.route(topic)
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
@@ -62,10 +62,10 @@ async def topic_route(
                 queues.perm,
             )
         )
-    return Answer(("broker_name", "cluster", "addresses", "read_queues", "write_queues", "perm"), rows)
+    return ResultTable(("broker_name", "cluster", "addresses", "read_queues", "write_queues", "perm"), rows)
 
 
-async def topic_status(admin: "Admin", *, topic: Topic, cluster: Route = None) -> Answer:
+async def topic_status(admin: "Admin", *, topic: Topic, cluster: Route = None) -> ResultTable:
     """Show min and max offset of each queue of a topic. Also the store time of its last message."""
     from rmq_core.remoting.bodies.codec import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
@@ -75,7 +75,9 @@ async def topic_status(admin: "Admin", *, topic: Topic, cluster: Route = None) -
             place = parse_queue_key(key)
             last_ms = queue.last_update_timestamp
             rows.append((place.broker_name, place.queue_id, queue.min_offset, queue.max_offset, last_ms))
-    return Answer(("broker_name", "queue_id", "min_offset", "max_offset", "last_update_timestamp_ms"), sorted(rows))
+    return ResultTable(
+        ("broker_name", "queue_id", "min_offset", "max_offset", "last_update_timestamp_ms"), sorted(rows)
+    )
 
 
 async def update_topic(
@@ -98,7 +100,7 @@ async def update_topic(
     ] = None,
     unit: Annotated[Switch, typer.Option("-u", "--unit", help="Whether it is a unit topic.")] = "false",
     unit_sub: Annotated[Switch, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")] = "false",
-) -> Answer:
+) -> ResultTable:
     """Create a topic, or change its settings. At all masters unless -b or -c says where."""
     masters = await addresses(admin, broker, cluster)
     for address in masters:
@@ -115,7 +117,9 @@ async def update_topic(
     if order == "true":
         await _register_ordered_queues(admin, topic, masters, write_queues, whole=broker is None)
     columns = ("broker", "topic", "read_queues", "write_queues", "perm", "order")
-    return Answer(columns, [(master, topic, read_queues, write_queues, perm, order == "true") for master in masters])
+    return ResultTable(
+        columns, [(master, topic, read_queues, write_queues, perm, order == "true") for master in masters]
+    )
 
 
 async def _register_ordered_queues(admin: "Admin", topic: str, masters: list[str], queues: int, *, whole: bool) -> None:
@@ -125,10 +129,10 @@ async def _register_ordered_queues(admin: "Admin", topic: str, masters: list[str
     await admin.keep_in_order(topic, dict.fromkeys(names, queues), whole=whole)
 
 
-async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = None) -> Answer:
+async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = None) -> ResultTable:
     """Delete a topic in one cluster. Also at the name servers; -c must name the cluster."""
     if cluster is None:
         raise OptionError("deleteTopic: say in which cluster, with -c")
     masters = await admin.masters(cluster)
     await admin.delete_topic(topic, cluster)
-    return Answer(("broker", "deleted_topic"), [(address, topic) for address in masters])
+    return ResultTable(("broker", "deleted_topic"), [(address, topic) for address in masters])

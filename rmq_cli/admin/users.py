@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_cli.admin.answer import Answer
 from rmq_cli.admin.options import Broker, ClusterName, addresses, named_addresses
+from rmq_cli.admin.result_table import ResultTable
 from rmq_cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
 
@@ -40,7 +40,7 @@ async def create_user(
     user_type: UserType = None,
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """Create a user. At all masters unless -b or -c says where."""
     from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
@@ -48,7 +48,7 @@ async def create_user(
     masters = await addresses(admin, broker, cluster)
     for address in masters:
         await admin.users.create(address, new_user)
-    return Answer(("broker", "user"), [(address, user) for address in masters])
+    return ResultTable(("broker", "user"), [(address, user) for address in masters])
 
 
 async def update_user(
@@ -60,7 +60,7 @@ async def update_user(
     status: Annotated[str | None, typer.Option("-s", "--userStatus", metavar="S", help="enable or disable.")] = None,
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """Change a user's password, type or status. At all masters unless -b or -c says where."""
     from rmq_core.remoting.bodies.configs import UserInfo  # noqa: PLC0415 # --help does not need it
 
@@ -71,18 +71,18 @@ async def update_user(
     masters = await addresses(admin, broker, cluster)
     for address in masters:
         await admin.users.update(address, changed)
-    return Answer(("broker", "user"), [(address, user) for address in masters])
+    return ResultTable(("broker", "user"), [(address, user) for address in masters])
 
 
-async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+async def delete_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Delete a user and its policies. -b or -c must say where."""
     masters = await named_addresses(admin, "deleteUser", broker, cluster)
     for address in masters:
         await admin.users.delete(address, user)
-    return Answer(("broker", "deleted_user"), [(address, user) for address in masters])
+    return ResultTable(("broker", "deleted_user"), [(address, user) for address in masters])
 
 
-async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+async def get_user(admin: "Admin", *, user: User, broker: Broker = None, cluster: ClusterName = None) -> ResultTable:
     """Show a user, without the password."""
     users = [(address, await admin.users.get(address, user)) for address in await addresses(admin, broker, cluster)]
     return _users((address, info) for address, info in users if info is not None)
@@ -94,7 +94,7 @@ async def list_users(
     part: Annotated[str, typer.Option("-f", "--filter", metavar="PART", help="Whose names have it.")] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """List the users, without passwords."""
     users = []
     for address in await addresses(admin, broker, cluster):
@@ -108,7 +108,7 @@ async def copy_user(
     source: From,
     target: To,
     users: Annotated[str, typer.Option("-u", "--usernames", metavar="U,U", help="These; all if none is named.")] = "",
-) -> Answer:
+) -> ResultTable:
     """Copy users of one broker to another, or change those that it has to them."""
     names = _split(users)
     copied = [info for info in await admin.users.find(source) if not names or info.username in names]
@@ -118,7 +118,7 @@ async def copy_user(
         existing = await admin.users.get(target, str(info.username))
         await (admin.users.create if existing is None else admin.users.update)(target, info)
     code = EXIT_CLEAN if copied else EXIT_FINDINGS
-    return Answer(("broker", "user"), [(target, info.username or "") for info in copied], code=code)
+    return ResultTable(("broker", "user"), [(target, info.username or "") for info in copied], code=code)
 
 
 async def create_acl(
@@ -131,7 +131,7 @@ async def create_acl(
     source_ips: Addresses = "",
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """Allow or deny a user actions on resources. At all masters unless -b or -c says where."""
     return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=True)
 
@@ -146,7 +146,7 @@ async def update_acl(
     source_ips: Addresses = "",
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """Change what a user may do with resources. At all masters unless -b or -c says where."""
     return await _put_acl(admin, _acl(subject, resources, actions, decision, source_ips), broker, cluster, is_new=False)
 
@@ -158,15 +158,17 @@ async def delete_acl(
     resource: Annotated[str, typer.Option("-r", "--resources", metavar="R", help="This one; all if not given.")] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """Delete a user's policies, or those for one resource. -b or -c must say where."""
     masters = await named_addresses(admin, "deleteAcl", broker, cluster)
     for address in masters:
         await admin.users.delete_acl(address, subject, resource)
-    return Answer(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in masters])
+    return ResultTable(("broker", "subject", "deleted"), [(address, subject, resource or "all") for address in masters])
 
 
-async def get_acl(admin: "Admin", *, subject: Subject, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+async def get_acl(
+    admin: "Admin", *, subject: Subject, broker: Broker = None, cluster: ClusterName = None
+) -> ResultTable:
     """Show a user's policies."""
     masters = await addresses(admin, broker, cluster)
     acls = [(address, await admin.users.get_acl(address, subject)) for address in masters]
@@ -180,7 +182,7 @@ async def list_acls(
     resource: Annotated[str, typer.Option("-r", "--resource", metavar="PART", help="Whose resources have it.")] = "",
     broker: Broker = None,
     cluster: ClusterName = None,
-) -> Answer:
+) -> ResultTable:
     """List the policies of all users."""
     acls = []
     for address in await addresses(admin, broker, cluster):
@@ -194,21 +196,23 @@ async def copy_acl(
     source: From,
     target: To,
     subjects: Annotated[str, typer.Option("-s", "--subjects", metavar="S,S", help="These; all if not given.")] = "",
-) -> Answer:
+) -> ResultTable:
     """Copy policies of one broker to another."""
     names = _split(subjects)
     acls = [acl for acl in await admin.users.find_acls(source) if not names or acl.subject in names]
     for acl in acls:
         await admin.users.put_acl(target, acl, is_new=True)
     code = EXIT_CLEAN if acls else EXIT_FINDINGS
-    return Answer(("broker", "subject"), [(target, acl.subject or "") for acl in acls], code=code)
+    return ResultTable(("broker", "subject"), [(target, acl.subject or "") for acl in acls], code=code)
 
 
-async def _put_acl(admin: "Admin", acl: "AclInfo", broker: str | None, cluster: str | None, *, is_new: bool) -> Answer:
+async def _put_acl(
+    admin: "Admin", acl: "AclInfo", broker: str | None, cluster: str | None, *, is_new: bool
+) -> ResultTable:
     masters = await addresses(admin, broker, cluster)
     for address in masters:
         await admin.users.put_acl(address, acl, is_new=is_new)
-    return Answer(("broker", "subject"), [(address, acl.subject or "") for address in masters])
+    return ResultTable(("broker", "subject"), [(address, acl.subject or "") for address in masters])
 
 
 def _acl(subject: str, resources: str, actions: str, decision: str, source_ips: str) -> "AclInfo":
@@ -234,12 +238,12 @@ def _password(text: str) -> str:
     return text
 
 
-def _users(users: "Iterable[tuple[str, UserInfo]]") -> Answer:
+def _users(users: "Iterable[tuple[str, UserInfo]]") -> ResultTable:
     rows = [(address, user.username or "", user.user_type or "", user.user_status or "") for address, user in users]
-    return Answer(("broker", "user", "type", "status"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+    return ResultTable(("broker", "user", "type", "status"), rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
-def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> Answer:
+def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> ResultTable:
     rows = [
         (
             address, acl.subject or "", policy.policy_type or "Custom", entry.resource or "",
@@ -250,4 +254,4 @@ def _acls(acls: "Iterable[tuple[str, AclInfo]]") -> Answer:
         for entry in policy.entries
     ]  # fmt: skip
     columns = "broker", "subject", "policy", "resource", "actions", "source_ips", "decision"
-    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+    return ResultTable(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)

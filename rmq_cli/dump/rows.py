@@ -173,7 +173,7 @@ def entries(place: ClassifiedPath, _topic: str | None, begin: int, report_fault:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredUnitRow:
+class RocksdbUnitRow:
     """One unit of a ConsumeQueue in RocksDB."""
 
     topic: str
@@ -196,9 +196,9 @@ class EntryIndexRow:
     physical_offset: int
 
 
-def stored_units(
+def rocksdb_units(
     place: ClassifiedPath, topic: str | None, begin: int, report_fault: ReportFault
-) -> Iterator[StoredUnitRow]:
+) -> Iterator[RocksdbUnitRow]:
     """Yield the units of a ConsumeQueue in RocksDB, each queue from a queue offset on.
 
     Args:
@@ -209,7 +209,7 @@ def stored_units(
             for name, queue_id in database.queues(topic):
                 for offsets, units in database.units(name, queue_id, begin):
                     for offset, row in zip(offsets.tolist(), units.tolist(), strict=True):
-                        yield StoredUnitRow(name, queue_id, offset, *row)
+                        yield RocksdbUnitRow(name, queue_id, offset, *row)
     except FormatError as error:
         report_fault(str(error))
 
@@ -217,7 +217,7 @@ def stored_units(
 def entry_index(
     place: ClassifiedPath, _topic: str | None, begin: int, report_fault: ReportFault
 ) -> Iterator[EntryIndexRow]:
-    """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``stored_units``."""
+    """Yield the units of a DLedger CommitLog's index, from an entry's index on; see ``rocksdb_units``."""
     for segment in entry_index_files(place):
         first = segment.start_offset // INDEX_UNIT_BYTES
         with opened(place.storage, segment.path) as file:

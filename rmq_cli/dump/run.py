@@ -29,7 +29,7 @@ _Reader = Callable[[ClassifiedPath, str | None, int, ReportFault], Iterator[Any]
 _TABLES: Final[Mapping[PathKind, tuple[_Reader, str, Callable[[Iterator[Any]], Iterator[bytes]]]]] = {
     PathKind.CONSUMEQUEUE: (file_rows.units, text_lines.UNIT_HEADING, text_lines.unit_lines),
     PathKind.BATCHCONSUMEQUEUE: (file_rows.batch_units, text_lines.BATCH_HEADING, text_lines.batch_lines),
-    PathKind.QUEUE_DATABASE: (file_rows.stored_units, text_lines.STORED_HEADING, text_lines.stored_lines),
+    PathKind.QUEUE_DATABASE: (file_rows.rocksdb_units, text_lines.ROCKSDB_HEADING, text_lines.rocksdb_lines),
     PathKind.ENTRY_INDEX: (file_rows.entry_index, text_lines.ENTRY_INDEX_HEADING, text_lines.entry_index_lines),
     PathKind.CONSUMEQUEUE_EXT: (file_rows.ext_units, text_lines.EXT_HEADING, text_lines.ext_lines),
     PathKind.INDEX: (file_rows.entries, text_lines.ENTRY_HEADING, text_lines.entry_lines),

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from rmq_cli.dump.rows import BatchUnitRow, EntryIndexRow, EntryRow, ExtRow, StoredUnitRow, UnitRow
+from rmq_cli.dump.rows import BatchUnitRow, EntryIndexRow, EntryRow, ExtRow, RocksdbUnitRow, UnitRow
 from rmq_cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -25,7 +25,7 @@ UNIT_HEADING: Final = f"{'queue offset':>14} {'physical offset':>17} {'size':>11
 BATCH_HEADING: Final = (
     f"{'queue offset':>14} {'messages':>8} {'physical offset':>17} {'size':>11} {'tags code':>21}  stored\n"
 )
-STORED_HEADING: Final = f"{UNIT_HEADING.rstrip()}  stored\n"
+ROCKSDB_HEADING: Final = f"{UNIT_HEADING.rstrip()}  stored\n"
 ENTRY_INDEX_HEADING: Final = f"{'index':>14} {'term':>8} {'pos':>17} {'size':>11} {'physical offset':>17}\n"
 EXT_HEADING: Final = f"{'address':>20} {'tags code':>20}  {'stored':24}  bit map\n"
 ENTRY_HEADING: Final = (
@@ -107,7 +107,7 @@ def batch_lines(rows: Iterator[BatchUnitRow]) -> Iterator[bytes]:
     )
 
 
-def stored_lines(rows: Iterator[StoredUnitRow]) -> Iterator[bytes]:
+def rocksdb_lines(rows: Iterator[RocksdbUnitRow]) -> Iterator[bytes]:
     """Yield a line for each unit in RocksDB, under the name of its queue."""
     return _grouped(
         rows,

@@ -20,9 +20,9 @@ from rmq_core.broker.parked_requests import PullLongPolling
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import PopService
 from rmq_core.broker.processors.access_admin import AccessAdmin
-from rmq_core.broker.processors.acknowledge import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.broker_admin import BrokerAdmin, TimerAdmin
 from rmq_core.broker.processors.client_manage import ClientManageProcessor, ProxiedClientProcessor
+from rmq_core.broker.processors.durable_responder import DurableResponder, respond_after_persist
 from rmq_core.broker.processors.end_transaction import EndTransactionProcessor
 from rmq_core.broker.processors.group_admin import Broker2Client, GroupAdmin
 from rmq_core.broker.processors.offsets import OffsetProcessor, ProgressAdmin
@@ -233,7 +233,7 @@ class Broker(Service):
             steady_ms=steady_ms,
             rights=PushRights(guard),
         )
-        self._held = PullLongPolling(self.state)
+        self._parked_pulls = PullLongPolling(self.state)
         self._dispatching = Dispatching(self.state.replication, store)
         self.state.dispatch = self._dispatching.run
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms, self.state.dispatch)
@@ -274,7 +274,7 @@ class Broker(Service):
         self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
         self._update_batch_topics()
         self.state.topics.on_change(self._update_batch_topics)
-        store.on_dispatched(self._held.arrived, self._held.is_waiting)
+        store.on_dispatched(self._parked_pulls.arrived, self._parked_pulls.is_waiting)
         store.on_dispatched(self._pop.polls.arrived, self._pop.polls.is_waiting)
         files.start()
 
@@ -299,13 +299,13 @@ class Broker(Service):
             **SendMessageProcessor(state, writer, responder, self.registration.delay_after_change).handlers(),
             **ReplyMessageProcessor(state, writer).handlers(),
             **SendBackProcessor(state, levels, responder).handlers(),
-            **PullMessageProcessor(state, self._held).handlers(),
+            **PullMessageProcessor(state, self._parked_pulls).handlers(),
             **self._pop.handlers(responder, self.registration.route),
             **QueryMessageProcessor(state).handlers(),
             **OffsetProcessor(state).handlers(),
             **QueryConsumeQueueProcessor(state).handlers(),
             **TopicAdmin(state).handlers(),
-            **ProgressAdmin(state, self._held, self._schedule).handlers(),
+            **ProgressAdmin(state, self._parked_pulls, self._schedule).handlers(),
             **self._client_manager.handlers(),
             **self._proxied_clients.handlers(),
             **GroupAdmin(state).handlers(),
@@ -362,7 +362,7 @@ class Broker(Service):
     def _start_periodic_work(self) -> None:
         config, state = self._config, self.state
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
-        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._steady_ms()))
+        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
         self._every("held pops", _PULL_EXPIRY_S, self._pop.expire)
         self._every("revival of popped messages", REVIVE_S, self._pop.revive)
         self._every("replication", TICK_S, state.replication.tick)
@@ -408,7 +408,7 @@ class Broker(Service):
     def _disconnected(self, connection: Connection) -> None:
         self._client_manager.disconnected(connection)
         self._proxied_clients.disconnected(connection)
-        self._held.disconnected(connection)
+        self._parked_pulls.disconnected(connection)
         self._pop.polls.disconnected(connection)
         self._lite.disconnected(connection)
 

@@ -13,7 +13,7 @@ from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import Any, Final
 
-from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
+from rmq_core.broker.ignored_keys import FIXED_VALUES, IGNORED
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.codec import BodyStruct, decode_body
@@ -315,7 +315,7 @@ def load_config(
         prefix=ENVIRONMENT_PREFIX,
         flags=flags,
         ignored=IGNORED | of_store.keys(),
-        done_anyway=DONE_ANYWAY,
+        fixed_values=FIXED_VALUES,
     )
     if config.append_topic_for_timer_delete_key not in _APPEND_TOPIC:
         choices, setting_text = ", ".join(_APPEND_TOPIC), config.append_topic_for_timer_delete_key

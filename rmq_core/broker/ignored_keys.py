@@ -116,7 +116,7 @@ IGNORED: Final = _FROM_5_4 | frozenset(
 
 _AUTHENTICATION: Final = "org.apache.rocketmq.auth.authentication"
 _AUTHORIZATION: Final = "org.apache.rocketmq.auth.authorization"
-DONE_ANYWAY: Final = {
+FIXED_VALUES: Final = {
     "aclEnable": "false",
     "allAckInSyncStateSet": "false",
     "asyncLearner": "false",

@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter
 from rmq_core.remoting.connection import WAITING_BYTES, Connection
+from rmq_core.remoting.error_responses import failure
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import failure
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import TopicKind, retry_topic
 from rmq_core.store.results import Arrival

@@ -54,12 +54,12 @@ class HaSlave:
         self.has_diverged = False
         self._is_refused = False  # the store has refused what the last connection brought, or the logs differ
         self._start = ComparisonStart(store, flushed_only=self.is_sync)
-        self._on_joined: list[Callable[[], None]] = []
+        self._on_log_confirmed: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
         """Return True if the master is connected, and this log is the beginning of its log."""
-        return self._link is not None and self._link.is_joined
+        return self._link is not None and self._link.is_log_confirmed
 
     def start(self) -> None:
         """Start connecting to the master, again and again."""
@@ -87,9 +87,9 @@ class HaSlave:
         if self._link is not None:
             self._link.end()
 
-    def on_joined(self, listener: Callable[[], None]) -> None:
+    def on_log_confirmed(self, listener: Callable[[], None]) -> None:
         """Register a callback for the moment when this log is confirmed as the beginning of the master's."""
-        self._on_joined.append(listener)
+        self._on_log_confirmed.append(listener)
 
     def check_heartbeats(self) -> None:
         """Send heartbeats, and close the connection of a silent master; to be called periodically."""
@@ -135,11 +135,11 @@ class HaSlave:
             log.error("disconnects from the master: %(error)s", {"error": trouble})
         self.trouble = str(trouble)
 
-    def on_log_joined(self) -> None:
+    def confirm_log(self) -> None:
         """Start replication: this log is the beginning of the master's."""
         self._start.reset()
         self.store.cut_deleted_topics()
-        for listener in self._on_joined:
+        for listener in self._on_log_confirmed:
             listener()
         if self.has_diverged:
             self.has_diverged, self.trouble = False, ""
@@ -249,20 +249,20 @@ class MasterLink(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._reported = self._comparison.begin
         self._write(self._comparison.repeats)
-        if self.is_joined:
+        if self.is_log_confirmed:
             try:
                 self._join()
             except StoreRefusedError as error:
                 self._fail(error)
 
     @property
-    def is_joined(self) -> bool:
+    def is_log_confirmed(self) -> bool:
         """Return True if this log was compared with the master's, without a difference."""
         return self._comparison.is_done
 
     def connection_lost(self, _: Exception | None) -> None:
         """Record the end of the connection."""
-        if self.is_joined and not self._slave.trouble:
+        if self.is_log_confirmed and not self._slave.trouble:
             log.info("the master at %(address)s has disconnected", {"address": self._slave.master_address})
         self.ended.set_result(None)
 
@@ -285,7 +285,7 @@ class MasterLink(asyncio.Protocol):
             StoreRefusedError: it cannot note that on its disk.
         """
         try:
-            self._slave.on_log_joined()
+            self._slave.confirm_log()
         except OSError as error:
             raise StoreRefusedError(f"the disk does not take what follows from the master's log: {error}") from error
 
@@ -309,14 +309,14 @@ class MasterLink(asyncio.Protocol):
             raise ReplicationError(f"the master pushed bytes at {offset}, but this log ends at {end}")
         if not piece:
             return
-        if not store.put_encoded(offset, piece):
+        if not store.append_to_commit_log(offset, piece):
             raise StoreRefusedError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is appended")
         self.has_appended = True
         self._slave.clear_trouble()
 
     def report(self) -> None:
         """Report the end of this log if the end has risen; with SYNC_FLUSH the flushed end."""
-        if not self.is_joined:
+        if not self.is_log_confirmed:
             return
         offset = self._store.flushed_offset if self._slave.is_sync else self._store.max_physical_offset
         if offset > self._reported and not self._transport.is_closing():
@@ -336,7 +336,7 @@ class MasterLink(asyncio.Protocol):
         if now - self._read_at > settings.ha_housekeeping_interval_ms / 1000:
             log.warning("the master at %(address)s is silent, disconnecting", {"address": self._slave.master_address})
             self.end()
-        elif self.is_joined and now - self._written_at > settings.ha_send_heartbeat_interval_ms / 1000:
+        elif self.is_log_confirmed and now - self._written_at > settings.ha_send_heartbeat_interval_ms / 1000:
             self._write()
 
     def end(self) -> None:

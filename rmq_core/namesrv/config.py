@@ -57,7 +57,7 @@ IGNORED: Final = frozenset(
 )
 
 # Keys that promise what this server does not have, and the value that promises nothing: any other is refused.
-DONE_ANYWAY: Final = {
+FIXED_VALUES: Final = {
     "clusterTest": "false",
     "enableControllerInNamesrv": "false",
     "socksProxyConfig": "{}|",
@@ -122,5 +122,5 @@ def load_config(
         prefix=ENVIRONMENT_PREFIX,
         flags=flags,
         ignored=IGNORED,
-        done_anyway=DONE_ANYWAY,
+        fixed_values=FIXED_VALUES,
     )

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import UNSET, structs
 
 from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.config import DONE_ANYWAY, NamesrvConfig
+from rmq_core.namesrv.config import FIXED_VALUES, NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.route_info import (
     UNIT_FLAG,
@@ -335,7 +335,7 @@ class NamesrvProcessor:
         """Change mutable settings until the next start, all or none: UPDATE_NAMESRV_CONFIG (318)."""
         try:
             changes = parse_properties(str(request.body, "utf-8"))
-            values = changed_settings(self.config, changes, DONE_ANYWAY)
+            values = changed_settings(self.config, changes, FIXED_VALUES)
         except (UnicodeDecodeError, DecodeError) as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         except OptionError as error:

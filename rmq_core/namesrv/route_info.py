@@ -31,7 +31,7 @@ ZONE_MODE: Final = "__ZONE_MODE"
 
 
 @dataclass(slots=True)
-class _Live:
+class BrokerLiveInfo:
     """Registration of a broker process."""
 
     broker: BrokerId
@@ -43,7 +43,7 @@ class _Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisterBrokerResult:
     """The answer to a broker's registration.
 
     Attributes:
@@ -73,7 +73,7 @@ class RouteInfo:
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by topic and broker name
     _groups: dict[str, BrokerGroup] = field(default_factory=dict)  # by broker name
     _clusters: dict[str, dict[str, None]] = field(default_factory=dict)  # broker names in order
-    _live: dict[tuple[str, str], _Live] = field(default_factory=dict)  # by cluster and address
+    _live: dict[tuple[str, str], BrokerLiveInfo] = field(default_factory=dict)  # by cluster and address
     _filter_servers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     _mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)  # static topics
 
@@ -81,7 +81,7 @@ class RouteInfo:
 
     def register(
         self, broker: RegisterBroker, body: RegisterBrokerBody, *, zone: str | None, connection: object, now_ms: int
-    ) -> Registered | None:
+    ) -> RegisterBrokerResult | None:
         """Register a broker, which repeats this every 30 s.
 
         Args:
@@ -100,7 +100,7 @@ class RouteInfo:
         current = None if group is None else group.addresses.get(broker_id)
         if current is not None and current != address and self._is_newer((cluster, current), topics.data_version):
             self._live.pop((cluster, address), None)
-            return Registered()
+            return RegisterBrokerResult()
         if current is None and len(topics.topic_config_table) == 1:
             return None
         if group is None:
@@ -117,7 +117,7 @@ class RouteInfo:
         connections = {} if before is None else before.connections
         connections.pop(connection, None)
         connections[connection] = None
-        self._live[cluster, address] = _Live(
+        self._live[cluster, address] = BrokerLiveInfo(
             BrokerId(broker_name=name, broker_addr=address, cluster_name=cluster, broker_id=broker_id),
             now_ms, expiry_ms, topics.data_version, connections, broker.ha_server_addr,
         )  # fmt: skip
@@ -129,8 +129,8 @@ class RouteInfo:
         master = group.addresses.get(MASTER_ID)
         live_master = None if master is None else self._live.get((cluster, master))
         if broker_id == MASTER_ID or live_master is None:
-            return Registered(notice=notice)
-        return Registered(live_master.ha_server_addr, master, notice)
+            return RegisterBrokerResult(notice=notice)
+        return RegisterBrokerResult(live_master.ha_server_addr, master, notice)
 
     def _is_newer(self, live: tuple[str, str], version: DataVersion) -> bool:
         """Return True if the registered broker has a later state than a broker that claims its id."""

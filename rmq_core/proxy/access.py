@@ -23,14 +23,14 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from rmq_core.broker.access.accounts import ENABLED, SUPER
-from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, Failures
+from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, RefusalCounter
 from rmq_core.broker.access.policies import Action, Entry, Permission, decision, parse_entry, topic_permission
 from rmq_core.broker.access.required_permissions import GROUP, RULES, TOPIC, Names
 from rmq_core.broker.tables.clients import Login
 from rmq_core.client.admin.broker_queries import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
-from rmq_core.proxy.front import FORWARDED_CLIENTS
+from rmq_core.proxy.port_forwarder import FORWARDED_CLIENTS
 from rmq_core.proxy.wire import StatusError, v2
 from rmq_core.remoting.bodies.configs import AclInfo
 from rmq_core.remoting.clock import now_ms, steady_ms
@@ -63,7 +63,7 @@ class _Account:
         return f"<account, super: {self.is_super}>"
 
 
-class Access:
+class CallGuard:
     """Checks calls against the users and policies of the brokers."""
 
     def __init__(self, brokers: Brokers, *, authorizes: bool) -> None:
@@ -75,7 +75,7 @@ class Access:
         """
         self._brokers = brokers
         self._authorizes = authorizes
-        self._failures = Failures(steady_ms)
+        self._failures = RefusalCounter(steady_ms)
         self._users = UserRequests(brokers.cluster)
         self._accounts: dict[str, tuple[float, _Account]] = {}
 
@@ -173,7 +173,7 @@ class Access:
 class Caller:
     """User of a call or a stream; where clients need not sign, a caller with all rights."""
 
-    access: Access | None = None
+    access: CallGuard | None = None
     login: Login | None = None
     host: str = ""
 

@@ -37,8 +37,8 @@ _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
 Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
-class Rate:
-    """Rate limiter of calls, which allows the unused calls of up to one second at once."""
+class RateLimiter:
+    """Limiter of the rate of calls, which allows the unused calls of up to one second at once."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -82,7 +82,7 @@ class LiteSubscriptionActivity:
         self._brokers = brokers
         self._sessions = sessions
         self._begin = begin
-        self._rate = Rate(_MOST_PER_SECOND)
+        self._rate = RateLimiter(_MOST_PER_SECOND)
         self._subscribers: dict[str, _Subscriber] = {}
         brokers.on_lite_unsubscribed = self._on_unsubscribed
         sessions.on_end = self._on_session_end

@@ -215,7 +215,7 @@ def _time_ms(text: str | None, otherwise: int) -> int:
     return min(max(0, parse_decimal(text, otherwise)), _MOST_MS)
 
 
-class Receipt(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """Handle that a message is acknowledged by: that of POP, with the record's physical offset and the child's name.
 
     Source: ``ReceiptHandle``. That of the original has no child, and its clients say it; but 5.2.0 of Java says none
@@ -235,7 +235,7 @@ class Receipt(NamedTuple):
         return f"{text} {self.lite_topic}" if self.lite_topic else text
 
     @classmethod
-    def decode(cls, text: str, lite_topic: str = "") -> "Receipt":
+    def decode(cls, text: str, lite_topic: str = "") -> "ReceiptHandle":
         """Parse a handle; ``lite_topic`` is the client's, for handles of other proxies without a child's name.
 
         Raises StatusError.
@@ -262,15 +262,15 @@ class Receipt(NamedTuple):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
-class Popped(NamedTuple):
+class PoppedMessage(NamedTuple):
     """Popped message; ``deliveries`` counts the earlier ones."""
 
     record: StoredMessage
-    receipt: Receipt
+    receipt: ReceiptHandle
     deliveries: int
 
 
-def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
+def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response; one that cannot be acknowledged comes back until it is a dead letter.
 
     Raises StatusError if the answer is none of POP.
@@ -285,10 +285,10 @@ def popped_messages(fields: PopAnswer, body: bytes, broker: str) -> Iterator[Pop
         except ValueError:
             continue
         deliveries = handles.deliveries(record.queue_id, record.queue_offset, record.reconsume_times)
-        yield Popped(record, Receipt(handle, record.recorded_physical_offset), deliveries)
+        yield PoppedMessage(record, ReceiptHandle(handle, record.recorded_physical_offset), deliveries)
 
 
-def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[Popped]:
+def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[PoppedMessage]:
     """Yield the messages of a response to a pop of lite topics. Raises StatusError.
 
     What is of none of them cannot be acknowledged. The original counts deliveries only where each message of an answer
@@ -302,7 +302,9 @@ def popped_lite_messages(fields: PopAnswer, body: bytes, broker: str, parent: st
             handle = PopHandle(
                 0, fields.pop_time, fields.invisible_time, fields.revive_qid, TopicKind.NORMAL, broker, 0, child.offset
             )
-            yield Popped(record, Receipt(handle, record.recorded_physical_offset, child.lite_topic), deliveries)
+            yield PoppedMessage(
+                record, ReceiptHandle(handle, record.recorded_physical_offset, child.lite_topic), deliveries
+            )
 
 
 class LiteTopicOffset(NamedTuple):

@@ -20,7 +20,7 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.pop.handles import ack_fields, changed_handle
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
-from rmq_core.proxy.messages import Receipt, lite_topic_offset
+from rmq_core.proxy.messages import ReceiptHandle, lite_topic_offset
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import StatusError, combined_status, ms_of, ok, rpc, status_of, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -42,7 +42,7 @@ _MOST_RENEWAL_STEPS: Final = 10
 _MOST_RENEWED: Final = 1_000_000  # messages; of more none is renewed
 _MOST_RENEWED_OF_CLIENT: Final = 32_768  # likewise: eight times what the official clients keep in memory
 _MOST_RENEWALS: Final = 64  # renewals of one broker that are under way
-Change = Callable[[str, str, Receipt, int], Awaitable[Receipt]]
+Change = Callable[[str, str, ReceiptHandle, int], Awaitable[ReceiptHandle]]
 Key = tuple[str, str, str]  # client, group, the first handle
 MOST_INVISIBLE_MS: Final = 12 * 3_600_000
 _TO_DEAD_LETTERS: Final = -1
@@ -63,7 +63,7 @@ class _RenewedMessage:
     """
 
     topic: str
-    receipt: Receipt
+    receipt: ReceiptHandle
     since_s: float
     visible_s: float
     times: int = 0
@@ -85,7 +85,7 @@ class Renewal:
         self._counts: dict[str, int] = {}  # of what is kept, by client
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker: one that does not answer must not hold up others
 
-    def start(self, client_id: str, group: str, topic: str, receipt: Receipt) -> None:
+    def start(self, client_id: str, group: str, topic: str, receipt: ReceiptHandle) -> None:
         """Start to renew a message that was just popped."""
         if len(self._messages) < _MOST_RENEWED and self._counts.get(client_id, 0) < _MOST_RENEWED_OF_CLIENT:
             now_s = monotonic()
@@ -109,7 +109,7 @@ class Renewal:
         return message
 
     @asynccontextmanager
-    async def stop_renewal(self, client_id: str, group: str, handle: str) -> AsyncIterator[Receipt | None]:
+    async def stop_renewal(self, client_id: str, group: str, handle: str) -> AsyncIterator[ReceiptHandle | None]:
         """Stop the renewal of a message, and yield its newest receipt, or None if the message was not renewed.
 
         Where what is done with it gets no answer of the broker, it is renewed again: its client will ask again.
@@ -249,15 +249,15 @@ class Receipts:
         )
 
     @asynccontextmanager
-    async def _newest_receipt(self, client_id: str, group: str, request: Any) -> AsyncIterator[Receipt]:
+    async def _newest_receipt(self, client_id: str, group: str, request: Any) -> AsyncIterator[ReceiptHandle]:
         """Yield the newest receipt of a call's message, whose renewal stops. Raises StatusError."""
         async with self.renewal.stop_renewal(client_id, group, request.receipt_handle) as renewed:
-            yield renewed or Receipt.decode(request.receipt_handle, request.lite_topic)
+            yield renewed or ReceiptHandle.decode(request.receipt_handle, request.lite_topic)
 
-    def _check_time(self, receipt: Receipt) -> None:
+    def _check_time(self, receipt: ReceiptHandle) -> None:
         receipt.check_time(self._brokers.now_ms(receipt.handle.broker_name))
 
-    async def acknowledge(self, group: str, topic: str, receipt: Receipt) -> None:
+    async def acknowledge(self, group: str, topic: str, receipt: ReceiptHandle) -> None:
         """Acknowledge a message at its broker. Raises StatusError, BrokerError, TransportError."""
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
@@ -272,7 +272,7 @@ class Receipts:
         if not 0 <= invisible_ms <= MOST_INVISIBLE_MS:
             raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
 
-        async def change() -> Receipt:
+        async def change() -> ReceiptHandle:
             async with self._newest_receipt(client_id, group, request) as receipt:
                 self._check_time(receipt)
                 with _translate_handle_errors():
@@ -282,8 +282,8 @@ class Receipts:
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
 
     async def change(
-        self, group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspends: bool = False
-    ) -> Receipt:
+        self, group: str, topic: str, receipt: ReceiptHandle, invisible_ms: int, *, suspends: bool = False
+    ) -> ReceiptHandle:
         """Change for how long a message is invisible, from now; return its new receipt.
 
         Args:
@@ -320,7 +320,7 @@ class Receipts:
         await asyncio.shield(self.begin(forward()))
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
-    async def _check_record(self, group: str, topic: str, receipt: Receipt) -> None:
+    async def _check_record(self, group: str, topic: str, receipt: ReceiptHandle) -> None:
         """Refuse a handle with the place of another record: its text is the client's, and the record may be a secret.
 
         The original copies any record that the handle says. Raises StatusError.
@@ -332,7 +332,7 @@ class Receipts:
         if record is None or not is_popped_record(receipt, stored_in, record):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
 
-    async def send_to_dead_letters(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
+    async def send_to_dead_letters(self, group: str, topic: str, receipt: ReceiptHandle, message_id: str) -> None:
         """Send a message to the dead letter queue, and acknowledge the message."""
         handle = receipt.handle
         fields = SendBackFields(
@@ -356,7 +356,7 @@ def _translate_handle_errors() -> Iterator[None]:
         raise
 
 
-def is_popped_record(receipt: Receipt, stored_in: str, record: StoredMessage) -> bool:
+def is_popped_record(receipt: ReceiptHandle, stored_in: str, record: StoredMessage) -> bool:
     """Return True if a record is the popped message of a receipt."""
     handle = receipt.handle
     if record.topic != stored_in:

@@ -17,7 +17,7 @@ from msgspec import structs
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import bound_topic, check_bound_topic, group_name, topic_name
 from rmq_core.proxy.lite_subscriptions import broker_client_id
-from rmq_core.proxy.messages import Receipt, popped_lite_messages, popped_messages, tags_of, to_wire
+from rmq_core.proxy.messages import ReceiptHandle, popped_lite_messages, popped_messages, tags_of, to_wire
 from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, RELEASE_MS, Receipts
 from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
 from rmq_core.proxy.wire import StatusError, ms_of, ok, rpc, v2
@@ -61,7 +61,7 @@ class _Receive:
 class _ClientMessage(NamedTuple):
     """Message that was popped for a client."""
 
-    receipt: Receipt
+    receipt: ReceiptHandle
     message: Any
 
 

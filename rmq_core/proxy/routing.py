@@ -11,8 +11,8 @@ from typing import Any, Final
 from rmq_core.proxy.access import Caller, settings_permissions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import LITE_CLIENTS, bound_topic, check_settings, group_name, topic_name
+from rmq_core.proxy.client_reports import client_of
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
-from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.sessions import (
     Collector,
     Session,

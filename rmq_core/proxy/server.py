@@ -14,14 +14,14 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of, required_permissions
+from rmq_core.proxy.access import Caller, CallGuard, address_of, host_of, metadata_of, required_permissions
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes, check_entries
-from rmq_core.proxy.front import LOOPBACK, Front, certificates, self_signed
+from rmq_core.proxy.client_reports import ClientReporter
 from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity
-from rmq_core.proxy.presence import Presence
+from rmq_core.proxy.port_forwarder import LOOPBACK, PortForwarder, certificates, self_signed
 from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
+from rmq_core.proxy.request_budget import MOST_CALL_BYTES, RequestBudget, check_entries
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sending import SendMessageActivity
 from rmq_core.proxy.sessions import NO_COLLECTOR, Collector, Sessions, check_client_id
@@ -88,9 +88,9 @@ class Proxy:
         self._tls = self_signed() if tls is None else certificates(tls)
         self._takes_plain = tls is None if takes_plain is None else takes_plain
         self._brokers = Brokers(namesrv, options or ClientOptions(), credentials, auth_brokers)
-        self._access = None if credentials is None else Access(self._brokers, authorizes=authorizes)
+        self._access = None if credentials is None else CallGuard(self._brokers, authorizes=authorizes)
         self._sessions = Sessions()
-        self._bytes = CallBytes()
+        self._bytes = RequestBudget()
         self._collector = collector
 
     async def __aenter__(self) -> "Proxy":
@@ -111,7 +111,7 @@ class Proxy:
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)
             ending.push_async_callback(lite.close)  # before all streams end
-            for work in (renewal.run(), Presence(self._brokers, self._sessions).run(), self._expire_idle()):
+            for work in (renewal.run(), ClientReporter(self._brokers, self._sessions).run(), self._expire_idle()):
                 task = asyncio.create_task(work)
                 ending.push_async_callback(_cancel, task)
             self._ending = ending.pop_all()
@@ -127,7 +127,7 @@ class Proxy:
         """Listen for TLS connections, plain ones, or both. Raises ListenError."""
         try:
             if self._tls is not None and self._takes_plain:
-                front = Front(
+                front = PortForwarder(
                     server.add_insecure_port(f"{LOOPBACK}:0"), server.add_secure_port(f"{LOOPBACK}:0", self._tls)
                 )
                 ending.callback(front.close)

@@ -28,8 +28,8 @@ from rmq_core.remoting.connection_state import (
     YIELD,
     Event,
 )
+from rmq_core.remoting.error_responses import RefusalLog, failure, not_supported
 from rmq_core.remoting.errors import ConnectionLostError
-from rmq_core.remoting.failure import RefusalLog, failure, not_supported
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.loop import work_clock

@@ -70,7 +70,7 @@ def load_settings(
     prefix: str = "RMQ_",
     flags: Mapping[str, object] | None = None,
     ignored: Container[str] = (),
-    done_anyway: Mapping[str, str] = {},
+    fixed_values: Mapping[str, str] = {},
 ) -> tuple[_T, list[str]]:
     """Load settings from all their sources; return them, and the ignored keys of the file.
 
@@ -80,7 +80,7 @@ def load_settings(
         prefix: of the variables; others are not looked at.
         flags: by the field's name; None is as if it were not there.
         ignored: Java's keys that a file may have and that have no effect here.
-        done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing; where
+        fixed_values: Java's keys that promise what is not there, and for each the value that promises nothing; where
             there are several, they are separated by ``|``.
 
     Raises:
@@ -92,8 +92,8 @@ def load_settings(
     for key, value in (read_settings_file(file) if file else {}).items():
         if key in by_name:
             values[by_name[key].name] = _convert(by_name[key], value, f"{file}: {key}")
-        elif key in done_anyway:
-            check_promise(key, _text(value), done_anyway[key], f"{file}: ")
+        elif key in fixed_values:
+            check_fixed_value(key, _text(value), fixed_values[key], f"{file}: ")
         elif key in ignored:
             ignored_keys.append(key)
         else:
@@ -111,13 +111,13 @@ def load_settings(
     return kind(**values), ignored_keys
 
 
-def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> None:
+def check_fixed_value(key: str, value: str, fixed_values: str, where: str = "") -> None:
     """Refuse a value that promises a missing feature.
 
     Raises:
         OptionError: it is not the value that describes what is done anyway.
     """
-    allowed = done_anyway.split("|")
+    allowed = fixed_values.split("|")
     if value.strip().lower() not in (text.lower() for text in allowed):
         only = f"the only value is {allowed[0]}" if allowed[0] else "it has to be empty"
         raise OptionError(f"{where}{key}={value.strip()} is not supported: {only}")
@@ -162,11 +162,11 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapping[str, str]) -> dict[str, object]:
+def changed_settings(settings: _T, changes: Mapping[str, str], fixed_values: Mapping[str, str]) -> dict[str, object]:
     """Return the new values by field of a change over the wire; only fields declared mutable may be changed.
 
-    Settings that ``config_black_list`` names may not be. A key of ``done_anyway`` (see ``load_settings``) may be set to
-    the value that changes nothing.
+    Settings that ``config_black_list`` names may not be. A key of ``fixed_values`` (see ``load_settings``) may be set
+    to the value that changes nothing.
 
     Raises:
         OptionError: an unknown key, a bad value, or a setting that may not be changed: then none is.
@@ -177,8 +177,8 @@ def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapp
     for key, text in changes.items():
         if key in black_list or (key in by_name and java_name(by_name[key]) in black_list):
             raise OptionError(f"{key} is in configBlackList")
-        if key in done_anyway:
-            check_promise(key, text, done_anyway[key])
+        if key in fixed_values:
+            check_fixed_value(key, text, fixed_values[key])
             continue
         if key not in by_name or not by_name[key].metadata["mutable"]:
             raise OptionError(f"{key} cannot be changed while it runs")

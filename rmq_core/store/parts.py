@@ -11,7 +11,7 @@ from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
-from rmq_core.store.files.watermark import Marks
+from rmq_core.store.files.watermark import CheckpointFiles
 from rmq_core.store.index.index import Index
 
 
@@ -28,5 +28,5 @@ class StoreParts:
     index: Index | None
     dispatch: Dispatch
     flusher: LogFlusher
-    marks: Marks
+    checkpoint_files: CheckpointFiles
     refusals: Refusals

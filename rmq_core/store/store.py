@@ -22,7 +22,7 @@ from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.opening import lock_store, refuse_layouts
 from rmq_core.store.files.threads import Threads
-from rmq_core.store.files.watermark import Marks
+from rmq_core.store.files.watermark import CheckpointFiles
 from rmq_core.store.index.index import Index, tags_from
 from rmq_core.store.maintenance.background import Background
 from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport, TopicDeletions
@@ -65,7 +65,7 @@ class MessageStore:
         quarantine = Quarantine(config.root, disk)
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
-            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), quarantine,
+            log, queues, index, levels_ms, UnitWriter(queues, is_slave=config.slave), quarantine,
             tags_from=tags_from(config), to_light_queues=config.lmq_enabled)  # fmt: skip
         reader = StoreReader(config, log, queues, index)
         self.get = reader.get
@@ -97,7 +97,7 @@ class MessageStore:
         self._parts = StoreParts(
             config=config, disk=disk, threads=threads, log=log, quarantine=quarantine, queues=queues, index=index,
             dispatch=self._dispatch,
-            flusher=self._flusher, marks=Marks(config.root, disk), refusals=self._refusals,
+            flusher=self._flusher, checkpoint_files=CheckpointFiles(config.root, disk), refusals=self._refusals,
         )  # fmt: skip
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
@@ -147,17 +147,17 @@ class MessageStore:
             damages = "; ".join(map(str, self.recovery.damages))
             _LOGGER.error("%(store)s: damage in the log: %(damages)s", {"store": self.config.root, "damages": damages})
         self._flusher.start(self._log.max_offset)
-        self._background.force()
+        self._background.flush()
         self._background.start()
 
     # --- appending ----------------------------------------------------------------------
-    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
+    def append_to_commit_log(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append bytes of a master's log, as a slave does; they may begin and end within records.
 
         Returns:
             False if they do not belong at the end of this log, or cannot be taken now.
         """
-        return not self._refusals.by_cause and self.bulk.put_encoded(physical_offset, data)
+        return not self._refusals.by_cause and self.bulk.append_to_commit_log(physical_offset, data)
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
         """Make readable what has been appended; call it after each batch of appends. See ``LiveDispatch.run``."""
@@ -219,7 +219,7 @@ class MessageStore:
 
     def flush(self) -> bool:
         """Flush log, queues and Index as far as they are dispatched, and wait; False if that failed."""
-        return self._background.force()
+        return self._background.flush()
 
     def _on_flush_fault(self, error: OSError) -> None:
         self._refusals.add("fault", f"the disk failed: {error}; open the store again")
@@ -305,7 +305,7 @@ class MessageStore:
             self._queues.remove_files()
             is_complete = self._dispatch.offset == self._log.max_offset and not self._log.has_trailing_bytes
             is_complete = is_complete and self.fault is None
-            is_complete = is_complete and self._background.force(clean=True)
+            is_complete = is_complete and self._background.flush(clean=True)
             if is_complete:
                 self.disk.remove(paths.abort_file(self.config.root))
                 self.disk.sync_directory(self.config.root)

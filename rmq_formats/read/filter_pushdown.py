@@ -1,6 +1,6 @@
-"""Narrows a query by conditions of an engine that applies them to the rows once more.
+"""Pushes the filters of an engine down into a query.
 
-So no row may be dropped for which they hold; others may be left.
+The result may have more rows than match, as the engine filters once more; it lacks none that match.
 """
 
 from collections.abc import Iterable

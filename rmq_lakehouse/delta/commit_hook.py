@@ -20,7 +20,7 @@ from rmq_lakehouse.delta.files import set_transaction
 from rmq_lakehouse.java import java_class, scala_object
 
 CommitGuard = Callable[[], AbstractContextManager[None]]
-"""Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
+"""Makes a context manager: entered after a transaction has written its files, left after its commit or its failure."""
 
 
 @contextmanager

@@ -72,7 +72,10 @@ def writer_lease(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callabl
 
 
 def _needs_lease(spark: SparkSession, table: str) -> bool:
-    """Return whether only a lease keeps two drivers apart; the log store that needs none is put in where it can be."""
+    """Return whether the table needs a lease of its writer.
+
+    Where the file system can, the log store that needs no lease is installed.
+    """
     jvm: Any = spark._jvm
     scheme = str(java_class(jvm, "org.apache.hadoop.fs.Path")(table).toUri().getScheme())
     if scheme not in _SCHEMES:

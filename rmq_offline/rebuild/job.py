@@ -190,7 +190,7 @@ def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Seg
 
 @contextmanager
 def _removed_if_refused(area: WorkArea) -> Iterator[None]:
-    """Leave nothing of a rebuild that is refused; of one that fails, what the next one goes on from."""
+    """Delete the work area if the rebuild is refused; after another error the next rebuild resumes from it."""
     try:
         yield
     except (StoreLayoutError, NotAcceptedError):

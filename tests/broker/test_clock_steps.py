@@ -180,14 +180,14 @@ async def test_a_pull_waits_as_long_as_it_asks_to(asker: Stepped, step_ms: int) 
     task = asyncio.ensure_future(asker.pull("T", 1, sysFlag=6, suspendTimeoutMillis=30_000))
 
     async def is_held() -> bool:
-        return broker._held.count == 1
+        return broker._parked_pulls.count == 1
 
     await eventually(is_held)
     asker.clocks.set(step_ms)
-    broker._held.expire(broker.state.steady_ms())
-    assert broker._held.count == 1
+    broker._parked_pulls.expire(broker.state.steady_ms())
+    assert broker._parked_pulls.count == 1
     asker.clocks.pass_ms(31_000)
-    broker._held.expire(broker.state.steady_ms())
+    broker._parked_pulls.expire(broker.state.steady_ms())
     assert (await task).code == 19
 
 

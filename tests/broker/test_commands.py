@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_core.broker.config import load_config
-from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
+from rmq_core.broker.ignored_keys import FIXED_VALUES, IGNORED
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.settings import changed_settings
@@ -165,10 +165,10 @@ def test_a_file_may_be_toml_and_use_either_name(tmp_path: Path) -> None:
     assert passed_over == []
 
 
-@pytest.mark.parametrize("key", sorted(DONE_ANYWAY))
+@pytest.mark.parametrize("key", sorted(FIXED_VALUES))
 def test_what_is_promised_and_not_there_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
     """At the start and over the wire; the value that promises nothing is taken."""
-    nothing, *others = DONE_ANYWAY[key].split("|")
+    nothing, *others = FIXED_VALUES[key].split("|")
     something = {"false": "true", "true": "false"}.get(nothing, "other")
     config, _, passed_over = load_config("/store", Path(conf(tmp_path, f"{key}={nothing}\n")), {}, {})
     assert passed_over == []
@@ -176,9 +176,9 @@ def test_what_is_promised_and_not_there_is_refused_in_one_line(tmp_path: Path, k
         load_config("/store", Path(conf(tmp_path, f"{key}={other}\n")), {}, {})
     with pytest.raises(OptionError, match=rf"broker.conf: {key}={something} is not supported"):
         load_config("/store", Path(conf(tmp_path, f"{key} = {something}\n")), {}, {})
-    assert changed_settings(config, {key: nothing}, DONE_ANYWAY) == {}
+    assert changed_settings(config, {key: nothing}, FIXED_VALUES) == {}
     with pytest.raises(OptionError, match=f"^{key}={something} is not supported"):
-        changed_settings(config, {key: something, "brokerPermission": "4"}, DONE_ANYWAY)
+        changed_settings(config, {key: something, "brokerPermission": "4"}, FIXED_VALUES)
     assert key not in IGNORED
 
 
@@ -187,8 +187,8 @@ def test_settings_of_the_black_list_are_not_changed_over_the_wire(tmp_path: Path
     config, _, _ = load_config("/store", Path(conf(tmp_path, text)), {}, {})
     for key in ("brokerPermission", "broker_permission", "autoCreateTopicEnable"):
         with pytest.raises(OptionError, match=f"{key} is in configBlackList"):
-            changed_settings(config, {"longPollingEnable": "false", key: "4"}, DONE_ANYWAY)
-    assert changed_settings(config, {"longPollingEnable": "false"}, DONE_ANYWAY) == {"long_polling_enable": False}
+            changed_settings(config, {"longPollingEnable": "false", key: "4"}, FIXED_VALUES)
+    assert changed_settings(config, {"longPollingEnable": "false"}, FIXED_VALUES) == {"long_polling_enable": False}
 
 
 @pytest.mark.parametrize("command", ["broker", "standalone"])

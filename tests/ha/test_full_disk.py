@@ -24,12 +24,12 @@ def test_a_stretch_is_taken_whole_or_later(tmp_path: Path) -> None:
     list(fill(master, 60))
     data = bytes(master.read_log_range(0, 1 << 20) or b"")
     slave = opened(config_of(tmp_path / "slave", slave=True), disk=disk)
-    assert slave.put_encoded(0, data[:5000])
+    assert slave.append_to_commit_log(0, data[:5000])
     disk.is_full = True
-    assert not slave.put_encoded(5000, data[5000:])
+    assert not slave.append_to_commit_log(5000, data[5000:])
     assert slave.max_physical_offset == 5000
     disk.is_full = False
-    assert slave.put_encoded(5000, data[5000:])
+    assert slave.append_to_commit_log(5000, data[5000:])
     assert bytes(slave.read_log_range(0, 1 << 20) or b"") == data
     for store in (slave, master):
         assert store.shutdown()

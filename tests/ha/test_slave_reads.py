@@ -153,7 +153,7 @@ async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, nam
         waiting = asyncio.create_task(slave.pull("T", 2, sysFlag=6, suspendTimeoutMillis=60_000))
 
         async def is_held() -> bool:
-            return slave.broker._held.count == 1
+            return slave.broker._parked_pulls.count == 1
 
         await eventually(is_held)
         async with running(store_of(tmp_path / "master"), **settings, ha_listen_port=port) as master:

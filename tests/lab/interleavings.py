@@ -173,7 +173,7 @@ class Schedule:
         begin = store.max_physical_offset
         stretch = master.read_log_range(begin, self._dice.choice([1, 100, 700, 4096]))
         assert stretch is not None
-        taken = store.put_encoded(begin, stretch)
+        taken = store.append_to_commit_log(begin, stretch)
         end = store.max_physical_offset
         self._one.step(f"replicated: {taken} {begin}..{end} of {len(stretch)}")
         if taken:
@@ -196,7 +196,7 @@ class Schedule:
 
     def _force(self) -> None:
         units, keys = self._dice.random() < 0.7, self._dice.random() < 0.5
-        self._one.step(f"force units={units} keys={keys}: {self._stepped.force(units=units, keys=keys)}")
+        self._one.step(f"force units={units} keys={keys}: {self._stepped.flush(units=units, keys=keys)}")
 
     def _make_next(self) -> None:
         self._one.step("make the next file")

@@ -91,7 +91,7 @@ def _live(one: Round, config: StoreConfig) -> tuple[list[State], Records]:
             stepped.flush_log()
             store.dispatch()
         elif chance < 0.75:
-            stepped.force(units=dice.random() < 0.7, keys=dice.random() < 0.5)
+            stepped.flush(units=dice.random() < 0.7, keys=dice.random() < 0.5)
         elif chance < 0.8:
             stepped.make_next()
     one.step(f"{_MESSAGES} messages, {store.max_physical_offset} bytes of log, {config.flush_disk_type.name}")

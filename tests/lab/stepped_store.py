@@ -38,9 +38,9 @@ class SteppedStore:
         """What the flush thread does when it is asked, or when its interval is over."""
         return self.store._flusher.flush()
 
-    def force(self, *, units: bool, keys: bool) -> bool:
+    def flush(self, *, units: bool, keys: bool) -> bool:
         """What the background thread does when its intervals are over."""
-        return self.store._background.force(units=units, keys=keys)
+        return self.store._background.flush(units=units, keys=keys)
 
     def make_next(self) -> None:
         """Have the background thread make the log file that it was asked for."""

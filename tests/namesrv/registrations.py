@@ -1,6 +1,6 @@
 """Registrations that the tests of this directory share."""
 
-from rmq_core.namesrv.route_info import Registered, RouteInfo
+from rmq_core.namesrv.route_info import RegisterBrokerResult, RouteInfo
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConfigAndMapping
 from rmq_core.remoting.bodies.routes import RegisterBrokerBody
 from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
@@ -43,5 +43,5 @@ def register(
     body: RegisterBrokerBody,
     now_ms: int = 0,
     connection: object = None,
-) -> Registered | None:
+) -> RegisterBrokerResult | None:
     return routes.register(registration, body, zone=None, connection=connection, now_ms=now_ms)

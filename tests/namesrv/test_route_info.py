@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.route_info import Registered, RouteInfo, RouteOptions
+from rmq_core.namesrv.route_info import RegisterBrokerResult, RouteInfo, RouteOptions
 from rmq_core.remoting.bodies.configs import DataVersion, TopicConfigAndMapping, TopicQueueMapping
 from rmq_core.remoting.bodies.routes import BrokerData, QueueData, RegisterBrokerBody, TopicRouteData
 from tests.namesrv.registrations import broker, identity, register, topics
@@ -22,7 +22,7 @@ def perm(routes: RouteInfo, topic: str) -> int:
 
 def test_a_topic_s_route_is_its_broker_and_its_queues() -> None:
     routes = RouteInfo()
-    assert register(routes, broker(), topics("T", "U")) == Registered()
+    assert register(routes, broker(), topics("T", "U")) == RegisterBrokerResult()
     assert route_of(routes, "T") == TopicRouteData(
         broker_datas=[BrokerData(broker_addrs={0: "a0:10911"}, broker_name="a", cluster="C")],
         queue_datas=[QueueData(broker_name="a", perm=6, read_queue_nums=4, write_queue_nums=4)],
@@ -35,17 +35,17 @@ def test_a_first_registration_with_exactly_one_topic_is_refused_and_leaves_nothi
     routes = RouteInfo()
     assert register(routes, broker(), topics("T")) is None
     assert routes.cluster_info().broker_addr_table == {}
-    assert register(routes, broker(), topics()) == Registered()
-    assert register(routes, broker(), topics("T", version=2)) == Registered()
+    assert register(routes, broker(), topics()) == RegisterBrokerResult()
+    assert register(routes, broker(), topics("T", version=2)) == RegisterBrokerResult()
     assert register(routes, broker("a", 1), topics("T")) is None
 
 
 def test_a_slave_hears_of_its_master_and_adds_no_topics() -> None:
     routes = RouteInfo()
-    assert register(routes, broker("a", 1), topics("T", "U")) == Registered()
+    assert register(routes, broker("a", 1), topics("T", "U")) == RegisterBrokerResult()
     assert routes.route("T") is None
     register(routes, broker("a", 0), topics("T", "U"))
-    assert register(routes, broker("a", 1), topics("V", "W")) == Registered("a0:10912", "a0:10911")
+    assert register(routes, broker("a", 1), topics("V", "W")) == RegisterBrokerResult("a0:10912", "a0:10911")
     assert route_of(routes, "T").broker_datas[0].broker_addrs == {0: "a0:10911", 1: "a1:10911"}
     assert routes.route("V") is None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.messages import ReceiptHandle
 from rmq_core.proxy.wire import rpc, v2
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.proxy.conftest import named
@@ -199,12 +199,12 @@ async def test_handles_of_other_proxies_and_of_nothing(parents: Make) -> None:
     await parent.subscribe("a")
     await parent.send("a", b"0", b"1")
     found = await parent.until(2)
-    receipts = [Receipt.decode(one.system_properties.receipt_handle) for one in found]
+    receipts = [ReceiptHandle.decode(one.system_properties.receipt_handle) for one in found]
     assert [(one.lite_topic, one.handle.queue_id, one.handle.offset) for one in receipts] == [("a", 0, 0), ("a", 0, 1)]
     await parent.ack(found[0], receipt_handle=receipts[0]._replace(lite_topic="").encode(), lite_topic="a")
     handle = receipts[1].handle
 
-    async def told(receipt: Receipt, **more: Any) -> int:
+    async def told(receipt: ReceiptHandle, **more: Any) -> int:
         entry = rpc.AckMessageEntry(message_id="x", receipt_handle=receipt.encode(), **more)
         topic, group = named(parent.topic), named(parent.group)
         answer = await parent.caller.call("AckMessage", group=group, topic=topic, entries=[entry])
@@ -234,7 +234,7 @@ async def test_a_dead_letter_of_a_child_is_the_handle_s_message(parents: Make) -
         )  # fmt: skip
         return int(answer.status.code)
 
-    own, other = (Receipt.decode(one.system_properties.receipt_handle) for one in (first, second))
+    own, other = (ReceiptHandle.decode(one.system_properties.receipt_handle) for one in (first, second))
     assert await forward(own._replace(physical_offset=other.physical_offset).encode()) == v2.INVALID_RECEIPT_HANDLE
     assert await forward(own._replace(lite_topic="b").encode()) == v2.INVALID_RECEIPT_HANDLE
     assert await forward(own.encode()) == v2.OK

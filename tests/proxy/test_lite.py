@@ -10,9 +10,9 @@ from rmq_core.client.routes import Route
 from rmq_core.proxy import lite_subscriptions
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topic, check_lite_topics, lite_quota
-from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, Rate, broker_client_id
-from rmq_core.proxy.messages import Receipt, popped_lite_messages
-from rmq_core.proxy.presence import client_of
+from rmq_core.proxy.client_reports import client_of
+from rmq_core.proxy.lite_subscriptions import LiteSubscriptionActivity, RateLimiter, broker_client_id
+from rmq_core.proxy.messages import ReceiptHandle, popped_lite_messages
 from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import StatusError, rpc, status_of, v2
@@ -44,20 +44,22 @@ def test_names_of_children_are_short_and_plain() -> None:
 
 
 def test_a_handle_has_its_child_and_one_of_another_proxy_is_taken() -> None:
-    receipt = Receipt.decode(f"{PLAIN} 4711 child")
+    receipt = ReceiptHandle.decode(f"{PLAIN} 4711 child")
     assert (receipt.lite_topic, receipt.physical_offset, receipt.handle.offset) == ("child", 4711, 7)
     assert receipt.encode() == f"{PLAIN} 4711 child"
-    assert Receipt.decode(f"{PLAIN} 4711 child", "said").lite_topic == "child"
-    assert Receipt.decode(f"{PLAIN} 4711", "said").lite_topic == "said"
-    assert Receipt.decode(f"{PLAIN} 4711").encode() == f"{PLAIN} 4711"
-    assert Receipt.decode(f"{PLAIN} 4711 ä child").lite_topic == "ä child"  # of a producer of the remoting protocol
+    assert ReceiptHandle.decode(f"{PLAIN} 4711 child", "said").lite_topic == "child"
+    assert ReceiptHandle.decode(f"{PLAIN} 4711", "said").lite_topic == "said"
+    assert ReceiptHandle.decode(f"{PLAIN} 4711").encode() == f"{PLAIN} 4711"
+    assert (
+        ReceiptHandle.decode(f"{PLAIN} 4711 ä child").lite_topic == "ä child"
+    )  # of a producer of the remoting protocol
     for text in (PLAIN, f"{PLAIN} ", f"{PLAIN} x child", f"{PLAIN} 4711 ", f"{PLAIN} 4711 a$b", f"{PLAIN} 4711 a\n"):
         with pytest.raises(StatusError) as caught:
-            Receipt.decode(text)
+            ReceiptHandle.decode(text)
         assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
     for said in ("a$", "a/b", "x" * 256):
         with pytest.raises(StatusError) as caught:
-            Receipt.decode(f"{PLAIN} 4711", said)
+            ReceiptHandle.decode(f"{PLAIN} 4711", said)
         assert caught.value.code == v2.ILLEGAL_LITE_TOPIC
 
 
@@ -107,7 +109,7 @@ def test_what_is_of_no_child_has_no_handle_and_what_names_one_of_another_topic_h
 def test_a_rate_takes_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(lite_subscriptions.time, "monotonic", lambda: now[0])
-    limit = Rate(3)
+    limit = RateLimiter(3)
     assert [limit.try_acquire() for _ in range(4)] == [True, True, True, False]
     now[0] += 0.4
     assert [limit.try_acquire() for _ in range(2)] == [True, False]
@@ -269,7 +271,7 @@ async def test_a_call_has_a_limit_of_names_whatever_the_quota(
 async def test_too_many_subscriptions_a_second_are_refused_and_ends_are_not(
     subscriptions: LiteSubscriptionActivity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "_rate", Rate(0.001))
+    monkeypatch.setattr(subscriptions, "_rate", RateLimiter(0.001))
     with pytest.raises(StatusError) as caught:
         await subscriptions.sync(adding("x"), "c", "")
     assert caught.value.code == v2.TOO_MANY_REQUESTS
@@ -293,7 +295,7 @@ class Answering:
 
 
 async def test_a_renewal_is_of_the_child_and_a_message_that_is_acknowledged_has_none(sessions: Sessions) -> None:
-    receipt = Receipt.decode(f"{PLAIN} 4711 child")
+    receipt = ReceiptHandle.decode(f"{PLAIN} 4711 child")
     renewal = Renewal(sessions)
     broker = Answering(popTime="1795731541246", invisibleTime="60000", reviveQid="999")
     renewing = Receipts(broker, renewal)  # type: ignore[arg-type]

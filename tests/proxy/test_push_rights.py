@@ -122,7 +122,7 @@ async def test_a_right_that_is_withdrawn_while_a_receive_waits_counts(guarded: C
             long_polling_timeout=seconds(20),
         )  # fmt: skip
         waiting = asyncio.ensure_future(pull)
-        pulls = guarded.broker._held
+        pulls = guarded.broker._parked_pulls
         await eventually(lambda: _is(pulls.count == 1))
     await users.allow("SecretT")
     for queue_id in range(2):

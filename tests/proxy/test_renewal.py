@@ -10,7 +10,7 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import receipts
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.messages import ReceiptHandle
 from rmq_core.proxy.receipts import Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.remoting.errors import RequestTimeoutError
@@ -20,9 +20,9 @@ from tests.broker.conftest import eventually
 LOST = RequestTimeoutError("127.0.0.1:1", "no answer")
 
 
-def receipt(offset: int = 0, broker: str = "a", invisible_ms: int = 5000) -> Receipt:
+def receipt(offset: int = 0, broker: str = "a", invisible_ms: int = 5000) -> ReceiptHandle:
     """A receipt of a message whose broker's clock is nowhere near."""
-    return Receipt(PopHandle(offset, 1000, invisible_ms, 0, TopicKind.NORMAL, broker, 0, offset), 0)
+    return ReceiptHandle(PopHandle(offset, 1000, invisible_ms, 0, TopicKind.NORMAL, broker, 0, offset), 0)
 
 
 class Broker:
@@ -33,7 +33,7 @@ class Broker:
         self.fails: Callable[[str], Exception | None] = lambda _: None
         self.gates: dict[str, asyncio.Event] = {}
 
-    async def change(self, _: str, __: str, one: Receipt, invisible_ms: int) -> Receipt:
+    async def change(self, _: str, __: str, one: ReceiptHandle, invisible_ms: int) -> ReceiptHandle:
         handle = one.handle
         self.asked.append((handle.broker_name, handle.offset, invisible_ms))
         if handle.broker_name in self.gates:
@@ -71,7 +71,7 @@ async def settled(renewal: Renewal) -> None:
     await eventually(is_settled, 60)
 
 
-async def taken(renewal: Renewal, one: Receipt) -> Receipt | None:
+async def taken(renewal: Renewal, one: ReceiptHandle) -> ReceiptHandle | None:
     async with renewal.stop_renewal("c", "g", one.encode()) as newest:
         return newest
 

@@ -13,7 +13,7 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import brokers as proxied_brokers
 from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.messages import ReceiptHandle
 from rmq_core.proxy.receipts import Receipts, Renewal
 from rmq_core.proxy.receiving import ReceiveMessageActivity
 from rmq_core.proxy.routing import ClientActivity
@@ -162,8 +162,8 @@ async def test_a_handle_with_the_place_of_another_record_makes_no_dead_letter_of
     await caller.send(caller.message("MixedT", b"a secret"))
     await caller.send(caller.message())
     (secret,), (own,) = await caller.receive("MixedT", "other"), await caller.receive()
-    place = Receipt.decode(secret.system_properties.receipt_handle).physical_offset
-    receipt = Receipt.decode(own.system_properties.receipt_handle)
+    place = ReceiptHandle.decode(secret.system_properties.receipt_handle).physical_offset
+    receipt = ReceiptHandle.decode(own.system_properties.receipt_handle)
 
     async def forward(handle: str) -> int:
         answer = await caller.call(

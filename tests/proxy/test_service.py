@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from rmq_core.client import Admin, Message, Producer
-from rmq_core.proxy.messages import Receipt
+from rmq_core.proxy.messages import ReceiptHandle
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig
 from rmq_formats.codecs.hashing import consistent_hash
@@ -67,7 +67,7 @@ async def test_what_is_not_acknowledged_comes_back_and_a_changed_time_counts(cal
     await eventually(back, 60)
     assert [one.body for one in again] == [kept.body]
     assert again[0].system_properties.delivery_attempt == 2
-    assert Receipt.decode(again[0].system_properties.receipt_handle).handle.kind == 1
+    assert ReceiptHandle.decode(again[0].system_properties.receipt_handle).handle.kind == 1
     assert (await caller.ack(again[0])).status.code == v2.OK
     assert (await caller.ack(changed, handle=answer.receipt_handle)).status.code == v2.OK
 

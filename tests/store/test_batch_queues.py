@@ -353,7 +353,7 @@ def test_a_slave_makes_batch_queues_of_what_came_before_their_topic_s_name(tmp_p
         config = config_of(tmp_path / f"slave{is_killed}", batchconsumequeue_file_bytes=FILE_BYTES, slave=True)
         slave = opened(config)
         half = len(whole) // 2
-        assert slave.put_encoded(0, whole[:half])
+        assert slave.append_to_commit_log(0, whole[:half])
         slave.dispatch()
         if is_killed:
             slave.shutdown()
@@ -362,7 +362,7 @@ def test_a_slave_makes_batch_queues_of_what_came_before_their_topic_s_name(tmp_p
         else:
             slave.set_batch_topics([TOPIC])
         half = slave.max_physical_offset  # of whole records, after the start
-        assert slave.put_encoded(half, whole[half:])
+        assert slave.append_to_commit_log(half, whole[half:])
         slave.dispatch()
         assert slave.shutdown()
         check_batches(config)
@@ -386,7 +386,7 @@ def test_a_slave_drops_batch_queues_of_a_topic_that_was_made_anew(tmp_path: Path
     whole = bytes(master.read_log_range(0, 16_384) or b"")
     assert master.shutdown()
     slave = opened(config_of(tmp_path / "slave", batchconsumequeue_file_bytes=FILE_BYTES, slave=True))
-    assert slave.put_encoded(0, whole)
+    assert slave.append_to_commit_log(0, whole)
     slave.dispatch()
     found = slave.get(TOPIC, 0, 0, 9)
     assert (found.max_offset, [decode_record(record).body for record in found.slices]) == (1, [b"new"])
@@ -412,7 +412,7 @@ def test_batch_queues_that_the_disk_did_not_take_are_made_at_the_next_try(tmp_pa
     assert master.shutdown()
     disk, config = FullDisk(), config_of(tmp_path / "slave", batchconsumequeue_file_bytes=FILE_BYTES, slave=True)
     slave = opened(config, disk=disk)
-    assert slave.put_encoded(0, whole)
+    assert slave.append_to_commit_log(0, whole)
     slave.dispatch()
     disk.is_full = True
     with pytest.raises(OSError, match="no space left"):

@@ -125,7 +125,7 @@ def test_the_last_file_stays_though_it_is_full(open_store: Opener, slave: bool) 
     assert store.shutdown()
     settings = {"name": "full", "delete_when": hour_of(NOW_S * 1000), "offset_check_in_slave": True}
     full = open_store(disk=SizedDisk(), slave=True, **settings)
-    assert full.put_encoded(0, copied)
+    assert full.append_to_commit_log(0, copied)
     assert full.flush()
     if not slave:
         assert full.shutdown()
@@ -151,7 +151,7 @@ def test_a_full_file_stays_until_the_next_one_has_a_forced_record(open_store: Op
                        flush_interval_ms=60_000)  # fmt: skip
     aged(slave, [1000] * 100)
     for begin, end in ((0, len(copied) // 2), (len(copied) // 2, rest - 1), (rest - 1, rest)):
-        assert slave.put_encoded(begin, copied[begin:end])
+        assert slave.append_to_commit_log(begin, copied[begin:end])
         aged(slave, [1000] * 100)
         slave.dispatch()
         assert slave.clean(NOW_S * 1000).log_files == 0

@@ -20,7 +20,7 @@ def copied(master: MessageStore, slave: MessageStore) -> None:
     """Give a slave what it lacks of its master's log."""
     master.dispatch()
     while stretch := master.read_log_range(slave.max_physical_offset, 1000):
-        assert slave.put_encoded(slave.max_physical_offset, stretch)
+        assert slave.append_to_commit_log(slave.max_physical_offset, stretch)
         slave.dispatch()
 
 
@@ -136,7 +136,7 @@ def test_a_topic_made_anew_is_known_though_its_first_messages_are_lost(open_stor
     at = log.index(b"\x01T")  # the topic, behind its length
     second = log.index(b"\x01T", at + 1)
     log = log[: at + 1] + b"U" + log[at + 2 : second + 1] + b"U" + log[second + 2 :]
-    assert slave.put_encoded(begin, log)
+    assert slave.append_to_commit_log(begin, log)
     slave.dispatch()
     assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
     slave.drop_before(dict(master.deleted_topics))
@@ -174,7 +174,7 @@ def test_what_has_fitted_behind_a_deleted_topic_stays(open_store: Opener, old: i
     for _ in range(old):
         at = log.index(b"\x01T", at + 1)
         log[at + 1] = ord("U")
-    assert slave.put_encoded(begin, bytes(log))
+    assert slave.append_to_commit_log(begin, bytes(log))
     slave.dispatch()
     new = [b"new %d" % old, b"new %d" % (old + 1)]
     assert queues_of(slave, 1)[0][-2:] == new

@@ -21,8 +21,8 @@ from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.error_responses import not_supported
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.failure import not_supported
 from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.codecs.record import StoredMessage
 
@@ -35,7 +35,7 @@ _MOST_REFUSED_HOSTS: Final = 10_000
 _MOST_DECISIONS: Final = 100_000
 
 
-class Failures:
+class RefusalCounter:
     """Refusals of each host in the current window."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
@@ -82,7 +82,7 @@ class Guard:
         self._rules = RULES | dict(more_rules or {})
         self._open_codes = open_codes
         self._free = open_codes | codes_for_all_users
-        self._failures = Failures(steady_ms)
+        self._failures = RefusalCounter(steady_ms)
         self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
         self._changes = 0  # version of the accounts in the decisions
 

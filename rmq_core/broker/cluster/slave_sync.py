@@ -68,12 +68,12 @@ class SlaveSync:
         self._dropped = dict(state.store.deleted_topics)  # topics whose offsets are removed
         state.store.on_dispatched(self._on_arrivals, lambda: True)
         if state.replication.slave is not None:
-            state.replication.slave.on_joined(self._wake.set)
+            state.replication.slave.on_log_confirmed(self._wake.set)
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Poll at once for a topic that the master must have created; once, as the topic may be deleted already."""
         unknown = {arrival.topic for arrival in arrivals} - self._state.topics.table.keys() - self._unknown_topics
-        missed = {topic for topic in unknown if not names.is_light(topic)}
+        missed = {topic for topic in unknown if not names.has_lmq_prefix(topic)}
         if missed or self._state.store.deleted_topics != self._dropped:
             self._unknown_topics |= missed
             self._wake.set()
@@ -169,7 +169,7 @@ class SlaveSync:
         else:
             unknown_topics = state.store.topics().keys() - master_topics.topic_config_table.keys()
             system_topics = {
-                topic for topic in unknown_topics if state.topics.is_system(topic) or names.is_light(topic)
+                topic for topic in unknown_topics if state.topics.is_system(topic) or names.has_lmq_prefix(topic)
             }
             state.store.drop_before(dict.fromkeys(unknown_topics - system_topics, log_end), at_least=True)
         for topic, end in state.store.deleted_topics.items():

@@ -10,7 +10,7 @@ from typing import Final
 from rmq_core.broker.lite.metadata import LiteGroups
 from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.pop.order import ConsumerOrderInfo
-from rmq_core.broker.processors.acknowledge import await_write, respond_after_persist
+from rmq_core.broker.processors.durable_responder import await_write, respond_after_persist
 from rmq_core.broker.processors.topic_admin import check_deletable
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState

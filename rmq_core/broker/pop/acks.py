@@ -12,7 +12,7 @@ from rmq_core.broker.pop.checks import require_topic
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint
-from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies.codec import decode_body
 from rmq_core.remoting.bodies.pop import BatchAck, BatchAcks

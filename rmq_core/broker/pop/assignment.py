@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.broker.pop.checks import refuse_lmq_group, require_topic
-from rmq_core.broker.processors.acknowledge import respond_after_persist
+from rmq_core.broker.processors.durable_responder import respond_after_persist
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile

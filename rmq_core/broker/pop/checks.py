@@ -56,7 +56,7 @@ def refuse_lmq_group(state: BrokerState, group: str) -> None:
 
     Clients make up names of such groups, while POP has tables and a retry topic for each group.
     """
-    if state.groups.is_light(group):
+    if state.groups.is_lmq_group(group):
         raise ResponseError(ResponseCode.NO_PERMISSION, f"[{group}] is a group of light queues (LMQ): let it pull")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Key, Record, encode_record
+from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Key, PopRecord, encode_pop_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.store.results import PutResult, PutStatus
@@ -157,7 +157,7 @@ class PopJournal:
             self.outstanding.acknowledge(ack)
         return result
 
-    def _put(self, record: Record, tag: str, queue_id: int, deliver_ms: int) -> PutResult:
+    def _put(self, record: PopRecord, tag: str, queue_id: int, deliver_ms: int) -> PutResult:
         state, now_ms = self._state, self._state.clock_ms()
         properties = {
             PROPERTY_TAGS: tag,
@@ -166,5 +166,5 @@ class PopJournal:
         }
         topic, to_queue = state.timers.redirect(self.topic, queue_id, properties)
         return state.store.appender.put(
-            topic, to_queue, encode_record(record), encode_properties(properties), now_ms, self._host, now_ms
+            topic, to_queue, encode_pop_record(record), encode_properties(properties), now_ms, self._host, now_ms
         )

@@ -98,7 +98,7 @@ class ConsumerOrderInfo:
         }
         self._file: TableFile | None = None
         if files is not None:
-            self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_in=store)
+            self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_store=store)
         self._free_times: list[tuple[int, str, str, int]] = []  # a heap: time, topic, group, queue id
         self._next_free_ms: dict[tuple[str, str, int], int] = {}  # earliest time of each queue in the heap
         for key, queues in self._table.items():

@@ -128,15 +128,15 @@ class Acknowledgement(BodyStruct, frozen=True, kw_only=True):
         return f"{self.t}@{self.q}@{self.ao}@{self.c}@{self.pt}@{self.bn}@{ACK}"
 
 
-Record = CheckPoint | Acknowledgement
+PopRecord = CheckPoint | Acknowledgement
 
 
-def encode_record(record: Record) -> bytes:
+def encode_pop_record(record: PopRecord) -> bytes:
     """Encode the body of a record's message."""
     return _encode(record)
 
 
-def decode_pop_record(tag: str | None, body: bytes) -> Record:
+def decode_pop_record(tag: str | None, body: bytes) -> PopRecord:
     """Decode the body of a message in the revive topic. Raises DecodeError for an invalid body or tag."""
     if tag in (ACK, BATCH_ACK):
         return decode_body(body, Acknowledgement)

@@ -8,7 +8,7 @@ from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.pop.polling import PollingProcessor
 from rmq_core.broker.pop.pop_message import PopMessageProcessor, PopReader
 from rmq_core.broker.pop.revive import PopReviveService, TimerBacklog
-from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Handler
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from rmq_core.broker.config import store_properties
-from rmq_core.broker.ignored_keys import DONE_ANYWAY
+from rmq_core.broker.ignored_keys import FIXED_VALUES
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.names import SCHEDULE_TOPIC
@@ -198,7 +198,7 @@ class BrokerAdmin:
         """Change mutable settings until the next start, or none if one is immutable (UPDATE_BROKER_CONFIG, 25)."""
         state = self._state
         try:
-            values = changed_settings(state.config, parse_properties(str(request.body, "utf-8")), DONE_ANYWAY)
+            values = changed_settings(state.config, parse_properties(str(request.body, "utf-8")), FIXED_VALUES)
         except (UnicodeDecodeError, DecodeError) as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         except OptionError as error:

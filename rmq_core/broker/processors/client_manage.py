@@ -140,7 +140,7 @@ class ClientManageProcessor:
             return
         topics = state.topics.table
         ordered = any(sub.topic in topics and topics[sub.topic].order for sub in data.subscription_data_set)
-        if not state.groups.is_light(data.group_name):  # each light queue may have a group
+        if not state.groups.is_lmq_group(data.group_name):  # each light queue may have a group
             retry_topic = names.retry_topic(data.group_name)
             state.topics.make(retry_topic, group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
         if without_subscriptions:  # the subscriptions are those of the heartbeat before

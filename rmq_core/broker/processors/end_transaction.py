@@ -8,7 +8,7 @@ Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessa
 import logging
 from typing import Final
 
-from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.transaction.half import (

@@ -75,7 +75,7 @@ def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues
     return structs.replace(fields, properties=encode_properties(properties).decode())
 
 
-def check_names_no_child(topic: str, names: list[str]) -> None:
+def check_no_lite_queue(topic: str, names: list[str]) -> None:
     """Refuse a message that names the light queue of a lite topic: permission was checked for the message's topic only.
 
     The original stores the message there. Raises ResponseError.
@@ -86,7 +86,7 @@ def check_names_no_child(topic: str, names: list[str]) -> None:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
 
 
-def leave_child(properties: dict[str, str]) -> None:
+def remove_lite_queue(properties: dict[str, str]) -> None:
     """Remove the light queues of a lite topic from a dead letter's properties.
 
     In the original (5.5.1) the dead letter is the child's next message, which fails again. The dead letter of the

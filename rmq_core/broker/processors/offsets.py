@@ -133,7 +133,7 @@ class ProgressAdmin:
 
     def __init__(self, state: BrokerState, polls: PullLongPolling, schedule: Schedule) -> None:
         self._state = state
-        self._held = polls
+        self._parked_pulls = polls
         self._schedule = schedule
         self._in_slices = state.slices.each
 
@@ -271,7 +271,7 @@ class ProgressAdmin:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         async for queue_id, offset in self._in_slices(targets.items()):
             state.offsets.reset(fields.topic, fields.group, queue_id, offset)
-            self._held.wake_all((fields.topic, queue_id))
+            self._parked_pulls.wake_all((fields.topic, queue_id))
         log.info(
             "%(client)s reset %(group)s of %(topic)s to %(offsets)s",
             {"client": connection.remote_address, "group": fields.group, "topic": fields.topic, "offsets": targets},

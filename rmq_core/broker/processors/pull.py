@@ -51,7 +51,7 @@ class PullMessageProcessor:
 
     def __init__(self, state: BrokerState, held: PullLongPolling) -> None:
         self._state = state
-        self._held = held
+        self._parked_pulls = held
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -164,7 +164,7 @@ class PullMessageProcessor:
         def pull_again(pull: ParkedRequest[tuple[str, int]], _: bool) -> RemotingCommand | None:
             return self._pull(pull.request, pull.connection, fields, may_wait=False, again=True)
 
-        return self._held.park(
+        return self._parked_pulls.park(
             ParkedRequest(
                 (fields.topic, fields.queue_id), request, connection, self._state.steady_ms() + max(0, wait_ms),
                 pull_again, fields.subscription, message_filter, next_offset=fields.queue_offset,

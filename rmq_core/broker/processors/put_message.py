@@ -7,7 +7,7 @@ import random
 import re
 from typing import Final, NamedTuple
 
-from rmq_core.broker.processors.lite_names import check_names_no_child, with_lite_queue
+from rmq_core.broker.processors.lite_names import check_no_lite_queue, with_lite_queue
 from rmq_core.broker.processors.recall import encode_recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
@@ -184,7 +184,7 @@ class MessageWriter:
         topics = self._state.topics
         light = topics.get(fields.topic) if is_lmq(fields.topic) else None
         if light is not None:
-            check_names_no_child(fields.topic, [])
+            check_no_lite_queue(fields.topic, [])
             self._check_room([fields.topic])
             return light
         problem = names.topic_fault(fields.topic)
@@ -194,7 +194,7 @@ class MessageWriter:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{fields.topic}] is forbidden.")
         is_retry = fields.topic.startswith(names.RETRY_PREFIX)
         sys_flag = (2 if is_retry else 1) if fields.unit_mode else 0
-        created = topics.make_for_send(
+        created = topics.create_topic_in_send_message(
             fields.topic, fields.default_topic, fields.default_topic_queue_nums, sys_flag,
             self._state.config.auto_create_topic_enable,
         )  # fmt: skip
@@ -215,7 +215,7 @@ class MessageWriter:
         encoded = (fields.properties or "").encode("utf-8", "replace")
         light_queues = decode_lmq_names(encoded)
         if not may_be_child:
-            check_names_no_child(fields.topic, light_queues)
+            check_no_lite_queue(fields.topic, light_queues)
         if len(encoded) + len(light_queues) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
             count = len(light_queues)
             problem = f"{count} light queues are too many for one message: their places have no room in its properties"

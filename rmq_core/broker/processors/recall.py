@@ -6,7 +6,7 @@ Source: ``RecallMessageProcessor``, ``SendMessageProcessor#attachRecallHandle``.
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_core.broker.processors.acknowledge import DurableResponder
+from rmq_core.broker.processors.durable_responder import DurableResponder
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.timer.records import delete_key

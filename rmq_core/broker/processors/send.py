@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rmq_core.broker.processors.acknowledge import DurableResponder
-from rmq_core.broker.processors.lite_names import leave_child
+from rmq_core.broker.processors.durable_responder import DurableResponder
+from rmq_core.broker.processors.lite_names import remove_lite_queue
 from rmq_core.broker.processors.put_message import MessageWriter, WriteResult
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
@@ -140,7 +140,7 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             return request.response()
         retry_topic = names.retry_topic(fields.group)
-        if state.groups.is_light(fields.group) and retry_topic not in state.topics.table:
+        if state.groups.is_lmq_group(fields.group) and retry_topic not in state.topics.table:
             self._check_light(retry_topic)
         topic = state.topics.make(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
         if not topic.perm & names.PERM_WRITE:
@@ -178,7 +178,7 @@ class SendBackProcessor:
         if message.reconsume_times >= most_retries or fields.delay_level < 0:
             topic, queue_id = state.topics.make(names.dlq_topic(fields.group), 1).topic_name, 0
             properties[PROPERTY_DELAY] = "0"
-            leave_child(properties)
+            remove_lite_queue(properties)
         else:
             level = fields.delay_level or _FIRST_LEVEL + message.reconsume_times
             topic, queue_id = names.retry_topic(fields.group), random.randrange(group.retry_queue_nums)

@@ -42,7 +42,7 @@ class ConsumerOffsets:
         self._adopt(saved)
         self._resets: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}  # in memory only, as in the original
-        self.file = TableFile(files, name, self.body, progress_in=store)
+        self.file = TableFile(files, name, self.body, progress_store=store)
         self._set_back(store)
 
     def _set_back(self, store: MessageStore) -> None:

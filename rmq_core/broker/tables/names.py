@@ -54,19 +54,19 @@ def topic_fault(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > MAX_TOPIC_CHARS:
         return "The specified topic is longer than topic max length."
-    if is_light(topic):  # its queues would be taken for those, and the store be refused
+    if has_lmq_prefix(topic):  # its queues would be taken for those, and the store be refused
         return f"Names that begin with {LIGHT_QUEUE_PREFIX} are those of light queues, which are no topics."
     return None
 
 
-def is_light(name: str) -> bool:
+def has_lmq_prefix(name: str) -> bool:
     """Return whether a name belongs to a light queue (LMQ) or to a group of light queues. Source: ``MixAll#isLmq``."""
     return name.startswith(LIGHT_QUEUE_PREFIX)
 
 
-def is_light_group(name: str) -> bool:
+def is_valid_lmq_group(name: str) -> bool:
     """Return whether a name is valid for a group of light queues, which clients name freely."""
-    return is_light(name) and len(name) <= MAX_GROUP_CHARS and _CONTROL.search(name) is None
+    return has_lmq_prefix(name) and len(name) <= MAX_GROUP_CHARS and _CONTROL.search(name) is None
 
 
 def is_group(name: str) -> bool:

@@ -35,11 +35,11 @@ class Groups:
         Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
         """
         config = self.table.get(group)
-        return SubscriptionGroupConfig(group_name=group) if config is None and self.is_light(group) else config
+        return SubscriptionGroupConfig(group_name=group) if config is None and self.is_lmq_group(group) else config
 
-    def is_light(self, group: str) -> bool:
+    def is_lmq_group(self, group: str) -> bool:
         """Return whether a group belongs to light queues (LMQ) of this broker."""
-        return self._has_light_queues and names.is_light_group(group)
+        return self._has_light_queues and names.is_valid_lmq_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
         """Find a group, or create it if it is the system's or ``auto``; else None.

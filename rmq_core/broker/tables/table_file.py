@@ -31,7 +31,7 @@ from rmq_formats.codecs.paths import config_dir
 log = logging.getLogger("rmq.broker")
 _THREADS: Final = 8  # one for each file: one that waits for the log holds up no other
 _REST: Final = 9.0  # times what encoding a table has taken: at most a tenth of the event loop's time goes into that
-_FORCE_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
+_FLUSH_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -140,13 +140,13 @@ class TableFile:
 
     def __init__(
         self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct],
-        progress_in: MessageStore | None = None, *, keeps_former: bool = True,
+        progress_store: MessageStore | None = None, *, keeps_former: bool = True,
     ) -> None:  # fmt: skip
         """Name a file.
 
         Args:
             body: gives what it is to hold, to be encoded in pieces.
-            progress_in: a store if the table tells of progress in its log: the log is forced before the table is
+            progress_store: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.
             keeps_former: whether ``.bak`` has the text before the last change, or the same as the file.
         """
@@ -157,7 +157,7 @@ class TableFile:
         self.fault = ""
         self._files = files
         self._body = body
-        self._store = progress_in
+        self._store = progress_store
         self._keeps_former = keeps_former
         self._is_writing = False
         self._is_wanted = False  # by a ``save`` while a write is under way
@@ -187,7 +187,7 @@ class TableFile:
 
     def _write(self, pieces: list[bytes], log_end: int) -> str:
         """Write the file, on any thread; why it cannot be written, or nothing."""
-        if self._store is not None and not self._store.wait_flushed(log_end, _FORCE_TIMEOUT_S):
+        if self._store is not None and not self._store.wait_flushed(log_end, _FLUSH_TIMEOUT_S):
             return "the log that it tells of is not forced"
         try:
             config_files.save(

@@ -81,7 +81,7 @@ class Topics:
         """True if no more topics are created for messages."""
         return len(self.table) >= names.MOST_MADE_BY_USE
 
-    def make_for_send(
+    def create_topic_in_send_message(
         self, topic: str, template: str, queue_count: int, sys_flag: int, auto: bool
     ) -> TopicConfig | None:
         """Create the topic of a message from a template topic; None if that does not allow it.

@@ -45,7 +45,7 @@ class Schedule:
         saved = state.files.load(_FILE, DelayOffsets)
         self._version = saved.data_version
         self.offsets: dict[int, int] = saved.offset_table
-        self._file = TableFile(state.files, _FILE, self.body, progress_in=state.store)
+        self._file = TableFile(state.files, _FILE, self.body, progress_store=state.store)
         self._saved_offsets = dict(saved.offset_table)
         self._set_back()
         self._due_ms: dict[int, int] = {}  # of the next message, by the steady clock, if known

@@ -24,9 +24,9 @@ from rmq_core.client.consumer.broker_callbacks import ids_changed_handler, runni
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
 from rmq_core.client.consumer.rebalance import Rebalancer
+from rmq_core.client.group_client import GroupClient
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
-from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import ConsumerData, ConsumerRunningInfo, HeartbeatData, SubscriptionData
@@ -96,7 +96,7 @@ class PullConsumer(GroupClient):
         else:
             self._cluster.run(self._cluster.send_heartbeats())
         if self.options.auto_commit:
-            self._cluster.run(self._commit_again_and_again())
+            self._cluster.run(self._commit_loop())
 
     async def close(self) -> None:
         """Commit if that is automatic, leave the group, and close all connections."""
@@ -354,7 +354,7 @@ class PullConsumer(GroupClient):
             if pulled.position is not None:
                 self._consumed.update(queue, pulled.position, only_up=False)
 
-    async def _commit_again_and_again(self) -> None:
+    async def _commit_loop(self) -> None:
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
             await self._consumed.persist(list(self._assigned))

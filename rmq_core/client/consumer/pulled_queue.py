@@ -41,7 +41,7 @@ class PulledQueue:
     Attributes:
         position: offset of the message that ``poll`` returns next; None until the broker was asked where to begin.
         is_paused: it gives no messages.
-        is_leaving: it is no longer assigned, and gives none either.
+        is_revoked: it is no longer assigned, and gives none either.
         last_pull_ms: when it was last pulled, ms since 1970.
         is_abandoned: never: nothing of it goes on when it is stopped.
     """
@@ -67,7 +67,7 @@ class PulledQueue:
         self.subscription = subscription
         self.position: int | None = None
         self.is_paused = False
-        self.is_leaving = False
+        self.is_revoked = False
         self.last_pull_ms = 0
         self._puller = puller
         self._options = options
@@ -84,7 +84,7 @@ class PulledQueue:
         self.cancel()
         self.position = offset
         self._next_offset = offset or 0
-        self._task = asyncio.get_running_loop().create_task(self._pull_again_and_again())
+        self._task = asyncio.get_running_loop().create_task(self._pull_loop())
 
     async def stop(self) -> None:
         """Stop, as the pull loops of other consumers do; nothing has to be waited for."""
@@ -100,7 +100,7 @@ class PulledQueue:
     def poll(self, limit: int) -> list[ReceivedMessage]:
         """Remove messages from the cache, in order."""
         cached = self._cached
-        if not cached or self.is_paused or self.is_leaving:
+        if not cached or self.is_paused or self.is_revoked:
             return []
         messages = [cached.popleft() for _ in range(min(limit, len(cached)))]
         self._cached_bytes -= sum(message.size for message in messages)
@@ -117,11 +117,11 @@ class PulledQueue:
             cached_msg_max_offset=cached[-1].queue_offset if cached else 0,
             cached_msg_size_in_mib=self._cached_bytes >> 20,
             commit_offset=-1 if committed_offset is None else committed_offset,
-            droped=self.is_leaving,
+            droped=self.is_revoked,
             last_pull_timestamp=self.last_pull_ms,
         )
 
-    async def _pull_again_and_again(self) -> None:
+    async def _pull_loop(self) -> None:
         while True:
             try:
                 await self._pull_once()

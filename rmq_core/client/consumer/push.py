@@ -26,13 +26,13 @@ from rmq_core.client.consumer.consume_message import (
     ConsumeMessageService,
 )
 from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
-from rmq_core.client.consumer.queue_worker import QueueWork
+from rmq_core.client.consumer.queue_pull_loop import QueuePullLoop
 from rmq_core.client.consumer.rebalance import ConsumerQueueLocks, Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
+from rmq_core.client.group_client import GroupClient
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, Message, ReceivedMessage
 from rmq_core.client.options import MessageModel, ProducerOptions, PushOptions
-from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.tracer import GROUP_PREFIX, SEND_TIMEOUT_S, Tracer, traced
@@ -158,18 +158,18 @@ class PushConsumer(GroupClient):
             await self._tracing.start()
         self._consuming.start()
         self._run(self._rebalancer.run())
-        self._run(self._persist_again_and_again())
+        self._run(self._persist_loop())
         if self._locks is not None:
-            self._run(self._lock_again_and_again(self._locks))
+            self._run(self._lock_loop(self._locks))
 
     async def close(self) -> None:
         """Leave the group: calls of the listener end, offsets are persisted, other members get the queues."""
         self._started_ms = 0
         await self._cluster.stop_tasks()
         for work in self._rebalancer.works.values():
-            work.pull_no_more()
+            work.stop_pulling()
         if self._locks is not None:
-            self._run(self._lock_again_and_again(self._locks))  # as long as the last calls run
+            self._run(self._lock_loop(self._locks))  # as long as the last calls run
         await self._consuming.close()
         await self._rebalancer.close()
         if self._tracing is not None:
@@ -202,8 +202,8 @@ class PushConsumer(GroupClient):
     def _is_locked(self, queue: MessageQueue) -> bool:
         return self._locks is None or self._locks.is_locked(queue)
 
-    def _make_work(self, queue: MessageQueue, data: SubscriptionData) -> QueueWork:
-        return QueueWork(queue, data, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
+    def _make_work(self, queue: MessageQueue, data: SubscriptionData) -> QueuePullLoop:
+        return QueuePullLoop(queue, data, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self._started_ms:
@@ -222,7 +222,7 @@ class PushConsumer(GroupClient):
         await self._cluster.send_heartbeats()
         self._rebalancer.rebalance_soon()
 
-    async def _persist_again_and_again(self) -> None:
+    async def _persist_loop(self) -> None:
         while True:
             await asyncio.sleep(self.options.persist_interval_s)
             try:
@@ -230,7 +230,7 @@ class PushConsumer(GroupClient):
             except RmqError as error:
                 log.warning("cannot commit the offsets of %s: %s", self.group, error)
 
-    async def _lock_again_and_again(self, locks: ConsumerQueueLocks) -> None:
+    async def _lock_loop(self, locks: ConsumerQueueLocks) -> None:
         while True:
             await asyncio.sleep(self.options.lock_interval_s)
             await locks.lock(list(self._rebalancer.works))
@@ -245,7 +245,7 @@ class PushConsumer(GroupClient):
         for queue, offset in offsets.items():
             work = self._rebalancer.works.get(queue)
             if work is not None:
-                self._run(work.begin_anew(offset))
+                self._run(work.restart_at(offset))
 
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumer offsets of a topic in memory."""
@@ -268,7 +268,7 @@ class PushConsumer(GroupClient):
             subscription_set=list(self._subscriptions.values()),
         )
 
-    def _queue_info(self, work: QueueWork) -> ProcessQueueInfo:
+    def _queue_info(self, work: QueuePullLoop) -> ProcessQueueInfo:
         messages = work.messages
         first, last = messages.bounds
         return ProcessQueueInfo(
@@ -277,7 +277,7 @@ class PushConsumer(GroupClient):
             cached_msg_max_offset=last,
             cached_msg_size_in_mib=messages.cached_bytes >> 20,
             commit_offset=self._offsets.get(work.queue) or 0,
-            droped=work.is_leaving or messages.is_dropped,
+            droped=work.is_revoked or messages.is_dropped,
             last_pull_timestamp=work.last_pull_ms,
             locked=self.options.in_order and self._is_locked(work.queue),
         )

@@ -84,9 +84,9 @@ def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 
 
 class Work(Protocol):
-    """Pull loop of an assigned queue; ``is_leaving`` is set before it is stopped for good."""
+    """Pull loop of an assigned queue; ``is_revoked`` is set before it is stopped for good."""
 
-    is_leaving: bool
+    is_revoked: bool
 
     @property
     def is_abandoned(self) -> bool:
@@ -233,8 +233,8 @@ class Rebalancer(Generic[_W]):
     def _revoke(self, queue: MessageQueue) -> None:
         """Stop a queue's pull loop, without waiting: an orderly queue stays, with its lock, while its call runs."""
         work = self.works[queue]
-        if not work.is_leaving:
-            work.is_leaving = True
+        if not work.is_revoked:
+            work.is_revoked = True
             self._cluster.run(self._finish_revoke(queue, work))
 
     async def _finish_revoke(self, queue: MessageQueue, work: _W) -> None:

@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
+from rmq_core.client.group_client import GroupClient
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import Backoff, ProducerOptions
-from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import Packer, Packet
-from rmq_core.client.producer.request_reply import Requests
+from rmq_core.client.producer.request_reply import PendingReplies
 from rmq_core.client.producer.selectors import QueueSelector
 from rmq_core.client.producer.tracer import SEND_TIMEOUT_S, Tracer, trace_sent
 from rmq_core.remoting.access.acl import Credentials
@@ -117,9 +117,12 @@ class Producer(GroupClient):
             OptionError: no address of a name server.
             MessageError: a bad group.
         """
-        self._requests = Requests()
+        self._pending_replies = PendingReplies()
         self._registered_topics: set[str] = set()
-        all_handlers = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.on_reply, **(handlers or {})}
+        all_handlers = {
+            int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._pending_replies.on_reply,
+            **(handlers or {}),
+        }
         super().__init__("producer", namesrv, group, options, credentials, handlers=all_handlers)
         self.options = options
         self._packer = Packer(group, options)
@@ -228,7 +231,7 @@ class Producer(GroupClient):
         if message.topic not in self._registered_topics:  # replies are pushed only to clients known by a heartbeat
             await self._cluster.send_heartbeats()
             self._registered_topics.add(message.topic)
-        asking, reply = self._requests.prepare(message, self.client_id, timeout_s)
+        asking, reply = self._pending_replies.prepare(message, self.client_id, timeout_s)
         try:
             await self.send(asking, queue=queue, timeout_s=timeout_s)
             return await asyncio.wait_for(reply, max(0.0, deadline - asyncio.get_running_loop().time()))

@@ -55,7 +55,7 @@ def reply_to(message: ReceivedMessage, body: bytes) -> Message:
     return Message(cluster + _REPLY_TOPIC, body, properties=marks)
 
 
-class Requests:
+class PendingReplies:
     """The requests of a producer that wait for replies."""
 
     def __init__(self) -> None:

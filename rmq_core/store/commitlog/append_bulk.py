@@ -152,7 +152,7 @@ class BulkAppender:
         queue.next_offset += count - 1  # ``put`` has counted one
         return result._replace(message_count=count)
 
-    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
+    def append_to_commit_log(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append replicated bytes of a master's CommitLog; they may begin and end within records.
 
         Returns:

@@ -45,7 +45,7 @@ class LogFlusher:
         self._disk = disk
         self._interval = None if interval_ms is None else interval_ms / 1000
         self._threads = threads
-        self._forcing = threading.Lock()
+        self._fsync_lock = threading.Lock()
         self._done = threading.Condition()
         self._flushed: list[FlushListener] = []
         self._failed: list[FaultListener] = []
@@ -106,7 +106,7 @@ class LogFlusher:
 
     def flush(self) -> bool:
         """Flush all that is appended now, on the calling thread; False if this or an earlier flush failed."""
-        with self._forcing:
+        with self._fsync_lock:
             if self.fault is not None:
                 return False
             target, self._flushed_at = self._log.max_offset, self._threads.monotonic_s()

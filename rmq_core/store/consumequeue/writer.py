@@ -44,14 +44,14 @@ class UnitWriter:
         displaced: units left out because of an impossible queue offset.
         met: queues that had their first unit here, for most of which a directory and a file were made.
         names: topic and queue id of each row; the owner adds to it.
-        follows: this is a slave's store: a newer record with an older queue offset is of a topic that the master has
+        is_slave: this is a slave's store: a newer record with an older queue offset is of a topic that the master has
             made anew.
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
             of the records at hand. The owner sets it.
         lost: damaged ranges of the log, begins and ends: a gap that their messages explain stays open.
     """
 
-    def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
+    def __init__(self, queues: ConsumeQueueTable, *, is_slave: bool) -> None:
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
         self.met = 0
@@ -61,7 +61,7 @@ class UnitWriter:
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
         self._deleted_topics = queues.deleted_topics.ends
-        self.follows = follows
+        self.is_slave = is_slave
         self._rows: list[Queue | None] = []
         self._files: list[ConsumeQueueFile | None] = []  # that a row's target is in
         self._mapped: deque[ConsumeQueueFile] = deque()
@@ -117,13 +117,13 @@ class UnitWriter:
         queue = self._queue(row)
         if queue is None:
             return 1
-        if self.follows and queue_offset < queue.max_offset and 0 <= queue.last_end() <= physical_offset:
+        if self.is_slave and queue_offset < queue.max_offset and 0 <= queue.last_end() <= physical_offset:
             self._drop(queue)
             return 0
         if isinstance(queue, BatchQueue):
             return self._put_batches(row, queue, units)
         before = queue.max_offset
-        if self._restarted is not None and self.follows and row not in self._restarted:
+        if self._restarted is not None and self.is_slave and row not in self._restarted:
             self._restarted.add(row)
             queue.restart(queue_offset)
         count = 1
@@ -222,7 +222,7 @@ class UnitWriter:
             self.met += 1
             if isinstance(queue, ConsumeQueue):  # units of others all come to ``put``
                 queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
-                self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.follows else BOUND_TO_ONE_TOPIC
+                self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.is_slave else BOUND_TO_ONE_TOPIC
         return queue
 
     def _grow(self, least: int) -> None:

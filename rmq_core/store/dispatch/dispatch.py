@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rmq_formats.scan.segment import FrameBatch
 
 
-class Mark(NamedTuple):
+class DispatchProgress(NamedTuple):
     """Progress of dispatch, as the thread that flushes its files reads it.
 
     Attributes:
@@ -101,18 +101,18 @@ class Dispatch:
         self.has_more = False
         self.stray_batch_topics: set[str] = set()
         self._log = log
-        self._follows = writer.follows
+        self._is_slave = writer.is_slave
         self._queues = queues
         self._index = index
         self._quarantine = quarantine
         self._collector = Collector(delay_levels_ms, tags_from, to_light_queues=to_light_queues)
-        self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
+        self.mark = DispatchProgress(0, 0, 0, 0, 0, b"", 0)
 
     def note(self) -> None:
         """Renew ``mark`` with the progress of now."""
         index = self._index
         newest = index.files[-1] if index is not None and index.files else None
-        self.mark = Mark(
+        self.mark = DispatchProgress(
             self.offset,
             self.timestamp_ms,
             self._queues.unit_total,
@@ -235,7 +235,7 @@ class Dispatch:
         units, keys, last = collector.collect_sound(batch)
         self._note_tombstones()
         self._note_strays(units)
-        if not (self._follows or self._queues.has_topic_list):  # a slave may yet be told of the topic
+        if not (self._is_slave or self._queues.has_topic_list):  # a slave may yet be told of the topic
             store_variants.refuse(store_variants.dispatch_refusal(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return

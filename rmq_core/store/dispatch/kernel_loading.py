@@ -26,7 +26,7 @@ _MAPPING: Final = re.compile(
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def freeze_new_objects() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection, as they live as long as the process.
 
     numba and its kernels are some 110,000 objects to go over, again and again while they are made, and later in a
@@ -82,7 +82,7 @@ def load_kernels() -> None:
     hint = threading.Timer(_PATIENCE_S, _log_wait)
     hint.start()
     try:
-        with lasting():
+        with freeze_new_objects():
             import_module(_KERNELS)
     except Exception as error:
         raise StoreError(f"the kernels of dispatch cannot be loaded: {error}") from error

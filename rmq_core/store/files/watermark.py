@@ -93,7 +93,7 @@ class Watermark:
         )  # fmt: skip
 
 
-class Marks:
+class CheckpointFiles:
     """The files ``checkpoint`` and ``watermark`` of a store."""
 
     def __init__(self, root: str, disk: Disk) -> None:

@@ -159,7 +159,7 @@ class MappedIndexFile(MappedFile):
         header = self.header
         return header.index_count <= self.entries and 0 <= header.begin_physical_offset <= header.end_physical_offset
 
-    def force(self) -> None:
+    def fsync(self) -> None:
         """Force the file to the disk."""
         self.is_dirty = False
         self._disk.sync(self.descriptor)

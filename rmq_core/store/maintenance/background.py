@@ -14,7 +14,7 @@ from typing import Final
 
 from rmq_core.store.commitlog.flush import PAGE_BYTES
 from rmq_core.store.commitlog.log import LogFile
-from rmq_core.store.dispatch.dispatch import Mark
+from rmq_core.store.dispatch.dispatch import DispatchProgress
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -25,7 +25,12 @@ _LOGGER = logging.getLogger(__name__)
 _FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
 _MUCH_BYTES: Final = 256 << 20  # of log since the last watermark: bounds what a recovery dispatches again
 _RETRY_S: Final = 1.0  # between two tries to remove a file, unless ``redelete_interval_ms`` says more
-LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # lack of resources: the next try may succeed
+RETRIABLE_ERRNOS: Final = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+}  # lack of resources: the next try may succeed
 
 
 @dataclass(slots=True)
@@ -54,7 +59,7 @@ class Background:
         self._index = parts.index
         self._dispatch = parts.dispatch
         self._flusher = parts.flusher
-        self._marks = parts.marks
+        self._checkpoint_files = parts.checkpoint_files
         self._making = threading.Lock()  # held while a log file is made
         self._lacks_file = False  # that a new log file could not be made is told once
         self._wanted_start: int | None = None
@@ -62,7 +67,7 @@ class Background:
         self._to_remove: deque[_Removal] = deque()
         self._is_removal_stuck = False  # the first of them has failed, and that was told
         self._remove_at = 0.0  # not before
-        self._forcing = threading.Lock()  # held while queues, Index and marks are forced
+        self._fsync_lock = threading.Lock()  # held while queues, Index and checkpoint files are flushed
         self._thorough_at = 0.0
         self._index_at = 0.0
         self._is_flush_requested = False
@@ -221,17 +226,17 @@ class Background:
             or mark.offset - self.watermark.index_dispatched > _MUCH_BYTES
         )
         if thorough or with_index:
-            self.force(units=thorough, keys=with_index)
+            self.flush(units=thorough, keys=with_index)
 
     @property
     def _has_few_files(self) -> bool:
         return len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
 
-    def _new_unit_pages(self, mark: Mark) -> int:
+    def _new_unit_pages(self, mark: DispatchProgress) -> int:
         """Pages of units that are new in all ConsumeQueues together."""
         return (mark.unit_total - self.watermark.unit_total) * UNIT_BYTES // PAGE_BYTES
 
-    def force(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
+    def flush(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
         """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.
 
         Args:
@@ -240,7 +245,7 @@ class Background:
         Returns:
             Whether all of it succeeded.
         """
-        with self._forcing:
+        with self._fsync_lock:
             mark, before = self._dispatch.mark, self.watermark
             units = units and (mark.offset, mark.unit_total) != (before.dispatched, before.unit_total)
             keys = keys and self._index is not None and mark.offset != before.index_dispatched
@@ -249,13 +254,13 @@ class Background:
             if not (units or keys or clean or self._flusher.flushed_offset > before.log_flushed):
                 return True
             try:
-                done = not units or self._force_queues()
-                done = done and (not keys or self._force_index())
+                done = not units or self._fsync_queues()
+                done = done and (not keys or self._fsync_index())
                 if done:
                     has_index = self._index is not None
                     self._write(mark, units=units or clean, keys=has_index and (keys or clean), clean=clean)
             except OSError as error:
-                if error.errno in LACKS:
+                if error.errno in RETRIABLE_ERRNOS:
                     return False
                 self._flusher.fail(error)
                 return False
@@ -264,7 +269,7 @@ class Background:
             self._index_at = now if keys else self._index_at
             return done
 
-    def _force_queues(self) -> bool:
+    def _fsync_queues(self) -> bool:
         files = self._open_files
         for file in self._dispatch.writer.collect_dirty_files():
             files.note_dirty(file)
@@ -274,17 +279,17 @@ class Background:
             if file.is_dropped:
                 continue
             try:
-                self._force_path(file.path)
+                self._fsync_path(file.path)
             except OSError as error:
-                if error.errno not in LACKS:
+                if error.errno not in RETRIABLE_ERRNOS:
                     raise
                 file.is_dirty = True
                 files.dirty.append(file)
                 return False
-        self._force_names(files.new_directories)
+        self._fsync_directories(files.new_directories)
         return True
 
-    def _force_names(self, directories: deque[str]) -> None:
+    def _fsync_directories(self, directories: deque[str]) -> None:
         changed = sorted({directories.popleft() for _ in range(len(directories))})
         for number, directory in enumerate(changed):
             try:
@@ -295,36 +300,36 @@ class Background:
                 directories.extend(changed[number:])
                 raise
 
-    def _force_path(self, path: str) -> None:
+    def _fsync_path(self, path: str) -> None:
         try:
             descriptor = self._disk.open(path)
         except FileNotFoundError:  # removed with its topic, or with the oldest messages
             return
         try:
             self._disk.sync(descriptor)
-        except OSError as error:  # for lack of space, too: a second try would find the pages clean, and force nothing
+        except OSError as error:  # for lack of space, too: a second try would find the pages clean, and flush nothing
             self._flusher.fail(error)
             raise
         finally:
             self._disk.close(descriptor)
 
-    def _force_index(self) -> bool:
+    def _fsync_index(self) -> bool:
         index = self._index
         assert index is not None
         for _ in range(len(index.dirty)):
             file = index.dirty.popleft()
             try:
-                file.force()
+                file.fsync()
             except OSError as error:  # likewise
                 self._flusher.fail(error)
                 raise
-        self._force_names(index.new_directories)
+        self._fsync_directories(index.new_directories)
         return True
 
-    def _write(self, mark: Mark, *, units: bool, keys: bool, clean: bool) -> None:
+    def _write(self, mark: DispatchProgress, *, units: bool, keys: bool, clean: bool) -> None:
         """Write watermark and checkpoint: what was flushed now is on the disk up to ``mark``."""
         before, flushed = self.watermark, self._flusher.flushed_offset
-        old = self._marks.checkpoint
+        old = self._checkpoint_files.checkpoint
         self.watermark = Watermark(
             clean=clean,
             log_flushed=flushed,
@@ -349,4 +354,4 @@ class Background:
             # As brokers from 5.5 on, where the store is one of theirs; after a crash they go by the times above with 0.
             logics_physical_offset=mark.offset if clean and self._dispatch.tags_from != NO_TAGS else 0,
         )
-        self._marks.write(self.watermark, checkpoint)
+        self._checkpoint_files.write(self.watermark, checkpoint)

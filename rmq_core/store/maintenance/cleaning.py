@@ -16,7 +16,7 @@ from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.config import StoreConfig, delete_hours
 from rmq_core.store.files.config_files import DeletedTopics
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.maintenance.background import LACKS, Background
+from rmq_core.store.maintenance.background import RETRIABLE_ERRNOS, Background
 from rmq_core.store.maintenance.reput import LiveDispatch
 from rmq_core.store.parts import StoreParts
 
@@ -153,7 +153,7 @@ class Cleaner:
         expired = [] if self._index is None else self._index.remove_expired(log_min)
         self._dispatch.note()
         if expired:  # no watermark may name a file that is gone
-            self._background.remove_later(self._background.force)
+            self._background.remove_later(self._background.flush)
         for file in expired:
             self._background.remove_later(partial(self._disk.remove, file.path))
         return queue_files, len(expired)
@@ -220,7 +220,9 @@ class TopicDeletions:
             if not self._deleted_topics.note(ends, self._begin):
                 return 0
         except OSError as error:
-            if error.errno not in LACKS:  # the note may be there: at the next start, what came now would be dead
+            if (
+                error.errno not in RETRIABLE_ERRNOS
+            ):  # the note may be there: at the next start, what came now would be dead
                 self._flusher.fail(error)
             raise
         self._dispatch.writer.clear_cache()

@@ -54,7 +54,7 @@ class RecoveryPlanner:
         self._files = files
         self._queues = parts.queues
         self._index = parts.index
-        self._marks = parts.marks
+        self._checkpoint_files = parts.checkpoint_files
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
         """Return the recovery after the watermark; None where the watermark cannot be this store's."""
@@ -111,7 +111,7 @@ class RecoveryPlanner:
 
     def _rebuild(self) -> Resume:
         """Prepare to rebuild all ConsumeQueues and the Index; a note has it begun again, should it be interrupted."""
-        self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
+        self._checkpoint_files.write(Watermark(rebuild=True), self._checkpoint_files.checkpoint)
         for queue in self._queues:
             queue.scan_all()
             queue.write_again(self._files[0].start)
@@ -130,7 +130,7 @@ class RecoveryPlanner:
             self._queues.load(None)
             if self._index is not None:
                 self._index.load()
-        checkpoint = self._marks.checkpoint
+        checkpoint = self._checkpoint_files.checkpoint
         forced_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
         unproven_from = self._first_after(forced_ms) if crashed else self._files[-1].start + self._files[-1].size
         if not self._queues.is_whole:

@@ -74,7 +74,7 @@ class Recovery:
         self._queues = parts.queues
         self._index = parts.index
         self._dispatch = parts.dispatch
-        self._marks = parts.marks
+        self._checkpoint_files = parts.checkpoint_files
         self._now_ms = now_ms
         self._quarantine = parts.quarantine
         self._files: list[LogFile] = []
@@ -89,7 +89,7 @@ class Recovery:
         """
         crashed = Path(abort_file(self._config.root)).exists()
         self._files = self._find_files()
-        watermark = self._marks.trusted()
+        watermark = self._checkpoint_files.trusted()
         is_clean = not crashed and (watermark is None or watermark.clean)
         self._write_abort()
         try:
@@ -174,7 +174,7 @@ class Recovery:
 
         scan = RecoveryScan(
             self._files, feed, flushed_until=plan.flushed_until, verify_crc=self._config.check_crc_on_recover,
-            follows=self._config.slave,
+            is_slave=self._config.slave,
         )  # fmt: skip
         scan.run(plan.start)
         writer.note_lost(scan.damages)
@@ -201,7 +201,7 @@ class Recovery:
                 self._disk.sync(file.descriptor)
         self._log.adopt(self._files, scan.end)
         self._dispatch.offset = scan.end
-        self._dispatch.timestamp_ms = scan.timestamp_ms or self._marks.checkpoint.logics_msg_timestamp_ms
+        self._dispatch.timestamp_ms = scan.timestamp_ms or self._checkpoint_files.checkpoint.logics_msg_timestamp_ms
         self._cut_queues(scan)
         if self._index is not None:
             self._index.cut(scan.end, self._log.store_timestamp_ms)

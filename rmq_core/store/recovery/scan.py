@@ -81,7 +81,7 @@ class RecoveryScan:
         *,
         flushed_until: int,
         verify_crc: bool,
-        follows: bool,
+        is_slave: bool,
     ) -> None:
         """Prepare a scan.
 
@@ -89,7 +89,7 @@ class RecoveryScan:
             files: of the log, in order; those from the start of the scan on are read.
             feed: dispatches the sound frames of a batch; those whose CODE is not 0 are damaged.
             flushed_until: physical offset below which all was on the disk: nothing there is half-written.
-            follows: this is a slave's log, which ends before the first damage after what was flushed: its master has
+            is_slave: this is a slave's log, which ends before the first damage after what was flushed: its master has
                 the rest, where a log that was patched would be another one than the master's.
         """
         self.end = 0
@@ -101,7 +101,7 @@ class RecoveryScan:
         self._feed = feed
         self._flushed_until = flushed_until
         self._verify_crc = verify_crc
-        self._follows = follows
+        self._is_slave = is_slave
         self._is_last_data = False
         self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
 
@@ -157,7 +157,7 @@ class RecoveryScan:
         unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
         if unflushed.any():
             window_at = batch.physical_offset - file.start
-            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)), self._follows)
+            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)), self._is_slave)
         sound = frames[:, CODE] == SOUND
         if sound.all() and not self.tail and not self._rests:
             self._accept_frames(batch, frames)
@@ -179,7 +179,7 @@ class RecoveryScan:
 
     def _ends_before(self, physical_offset: int) -> bool:
         """Return whether a slave's log ends before a sound frame, because of damage in between."""
-        return self._follows and bool(self.tail or self._rests) and physical_offset >= self._flushed_until
+        return self._is_slave and bool(self.tail or self._rests) and physical_offset >= self._flushed_until
 
     def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
         at, size = int(frames[-1, POSITION]), int(frames[-1, SIZE])

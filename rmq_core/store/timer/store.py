@@ -127,7 +127,7 @@ class TimerStore:
         # By the time of a slot that is not cleared yet: where its chain began, and where the CommitLog ended then.
         self._delivered: dict[int, tuple[int, int]] = {}
         self._is_writing = False
-        self._forced_end = min(checkpoint.last_timer_log_flush_position, log.end)
+        self._fsynced_end = min(checkpoint.last_timer_log_flush_position, log.end)
         self._has_failed = False
         self._changes: list[tuple[int, bytes]] = []
 
@@ -296,7 +296,7 @@ class TimerStore:
         if self._is_writing:
             return
         if self._has_failed:
-            self.log.write_again(self._forced_end)
+            self.log.write_again(self._fsynced_end)
             self.wheel.touch([position for position, _ in self._changes])
         checkpoint = self.checkpoint(now_ms)
         if not self._is_due(checkpoint):
@@ -311,7 +311,7 @@ class TimerStore:
         def write() -> None:
             try:
                 self._write(files, named, data)
-                self._forced_end = checkpoint.last_timer_log_flush_position
+                self._fsynced_end = checkpoint.last_timer_log_flush_position
             except OSError:
                 self._has_failed = True
                 raise

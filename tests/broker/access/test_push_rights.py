@@ -189,7 +189,7 @@ async def test_a_right_that_is_withdrawn_while_a_request_waits_counts(
         await door.allow(ALICE, one, "Sub")
     async with door.client(ALICE) as alice:
         waiting = asyncio.ensure_future(alice.ask(code, fields))
-        held = door.broker._held if code == 11 else door.broker._pop.polls
+        held = door.broker._parked_pulls if code == 11 else door.broker._pop.polls
         await eventually(lambda: _is(held.count == 1))
         await door.withdraw(ALICE, resource)
         assert (await door.ask(ADMIN, 310, send_fields("T"), b"secret")).code == 0

@@ -58,7 +58,7 @@ class Begun:
     """A pull loop that only notes where it begins."""
 
     offsets: ClassVar[dict[MessageQueue, int]] = {}
-    is_abandoned = is_leaving = False
+    is_abandoned = is_revoked = False
 
     def __init__(self, queue: MessageQueue, _: SubscriptionData) -> None:
         self.queue = queue

@@ -13,7 +13,7 @@ from rmq_core.remoting.bodies.configs import OffsetTable, TopicConfigs
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.config_files import load, load_numbers
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.files.watermark import Marks, Watermark
+from rmq_core.store.files.watermark import CheckpointFiles, Watermark
 from rmq_core.store.index.file import MappedIndexFile
 from rmq_core.store.timer.log import TimerLog
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -73,8 +73,8 @@ def targets() -> list[Target]:
             _table(root / "config/consumerOffset.json", OffsetTable)))),
         Target("droppedTopics.json", [b'{"T": 4096, "U": 0}'], _through("config/droppedTopics.json", lambda root: (
             load_numbers(str(root / "config/droppedTopics.json"), Disk())))),
-        Target("file watermark", [mark + mark, bytes(512) + mark], _through("watermark", _marks)),
-        Target("file checkpoint", [Checkpoint(1, 2, 3, 4).encode()], _through("checkpoint", _marks)),
+        Target("file watermark", [mark + mark, bytes(512) + mark], _through("watermark", _checkpoint_files)),
+        Target("file checkpoint", [Checkpoint(1, 2, 3, 4).encode()], _through("checkpoint", _checkpoint_files)),
         Target("timerlog", [timer_log, unit * 3], _through(f"timerlog/{0:020d}", _read_timer_log)),
         Target("IndexFile", index, _through("index/20261121031411502", _search_index), share=0.4),
         Target("replay.json", [b'{"replay": "r", "next_physical_offset": 4096, "messages": 7}'],
@@ -126,7 +126,7 @@ def _settings(data: bytes) -> None:
         return
 
 
-def _marks(root: Path) -> None:
-    marks = Marks(str(root), Disk())
-    marks.trusted()
-    marks.checkpoint.min_timestamp_ms  # noqa: B018
+def _checkpoint_files(root: Path) -> None:
+    checkpoint_files = CheckpointFiles(str(root), Disk())
+    checkpoint_files.trusted()
+    checkpoint_files.checkpoint.min_timestamp_ms  # noqa: B018

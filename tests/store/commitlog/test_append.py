@@ -228,8 +228,8 @@ def test_a_slave_takes_its_masters_bytes_in_any_pieces(open_store: Opener) -> No
     while at < master.max_physical_offset:
         piece = master.read_log_range(at, 1 + source.randrange(300))
         assert piece is not None
-        assert not slave.put_encoded(at + 1, piece), "a gap"
-        assert slave.put_encoded(at, bytes(piece))
+        assert not slave.append_to_commit_log(at + 1, piece), "a gap"
+        assert slave.append_to_commit_log(at, bytes(piece))
         at += len(piece)
         assert slave.dispatch()
     assert slave.max_physical_offset == master.max_physical_offset
@@ -243,8 +243,8 @@ def test_a_slave_takes_its_masters_bytes_in_any_pieces(open_store: Opener) -> No
 
 def test_an_empty_slave_may_begin_at_a_later_file(open_store: Opener) -> None:
     slave = open_store(commitlog_file_bytes=1000)
-    assert not slave.put_encoded(1001, b"x")
-    assert slave.put_encoded(3000, b"x")
+    assert not slave.append_to_commit_log(1001, b"x")
+    assert slave.append_to_commit_log(3000, b"x")
     assert (slave.min_physical_offset, slave.max_physical_offset) == (3000, 3001)
 
 
@@ -262,9 +262,9 @@ class FullOnce(QuickDisk):
 
 def test_a_slave_that_has_no_room_for_its_first_file_is_empty_still(tmp_path: Path) -> None:
     slave = opened(config_of(tmp_path / "store", slave=True, commitlog_file_bytes=1000), disk=FullOnce())
-    assert not slave.put_encoded(3000, b"x")
+    assert not slave.append_to_commit_log(3000, b"x")
     assert (slave.min_physical_offset, slave.max_physical_offset) == (0, 0)
-    assert slave.put_encoded(4000, b"x")
+    assert slave.append_to_commit_log(4000, b"x")
     assert (slave.min_physical_offset, slave.max_physical_offset) == (4000, 4001)
     slave.shutdown()
 
@@ -272,11 +272,11 @@ def test_a_slave_that_has_no_room_for_its_first_file_is_empty_still(tmp_path: Pa
 def test_a_slave_whose_first_file_holds_nothing_may_begin_at_a_later_one(tmp_path: Path) -> None:
     config = config_of(tmp_path / "store", slave=True, commitlog_file_bytes=1000)
     slave = opened(config)
-    assert slave.put_encoded(0, b"\0\0\1")  # what a loss of power leaves of a first record
+    assert slave.append_to_commit_log(0, b"\0\0\1")  # what a loss of power leaves of a first record
     slave.shutdown()
     slave = opened(config)
     assert slave.max_physical_offset == 0
-    assert slave.put_encoded(3000, b"x")
+    assert slave.append_to_commit_log(3000, b"x")
     assert (slave.min_physical_offset, slave.max_physical_offset) == (3000, 3001)
     assert [path.name for path in Path(config.commitlog_path).iterdir()] == [f"{3000:020d}"]
     assert slave.flush()
@@ -316,8 +316,8 @@ def test_records_of_a_push_that_failed_do_not_stand_behind_a_log_that_is_shut_do
     first, second, third = records_of(open_store, "master", b"body")
     config = config_of(tmp_path / "slave", slave=True)
     slave = opened(config, disk=TakesAPart(2 * len(first) + 9, breaks=breaks))
-    assert slave.put_encoded(0, first)
-    assert not slave.put_encoded(len(first), second + third)
+    assert slave.append_to_commit_log(0, first)
+    assert not slave.append_to_commit_log(len(first), second + third)
     assert slave.max_physical_offset == len(first)
     assert slave.dispatch()
     assert slave.shutdown() is not breaks  # where the second one stays, the next start takes it in
@@ -337,8 +337,8 @@ def test_records_of_a_push_that_failed_do_not_come_back_behind_what_took_their_p
     config = config_of(tmp_path / "slave", slave=True)
     disk = TakesAPart(2 * len(first) + 9, breaks=False)
     slave = opened(config, disk=disk)
-    assert not slave.put_encoded(0, first + second + third)
-    assert slave.put_encoded(0, other)
+    assert not slave.append_to_commit_log(0, first + second + third)
+    assert slave.append_to_commit_log(0, other)
     shutil.copytree(config.root, tmp_path / "killed")
     slave.shutdown()
     slave = opened(replace(config, root=str(tmp_path / "killed"), commitlog_path=""))

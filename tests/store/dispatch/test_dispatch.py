@@ -264,7 +264,7 @@ def test_damage_that_a_master_sends_is_stepped_over(open_store: Opener) -> None:
     data = bytearray(master.read_log_range(0, 1 << 20) or b"")
     data[964:967] = b"\xff\xff\xff"
     slave = open_store(name="slave")
-    assert slave.put_encoded(0, bytes(data))
+    assert slave.append_to_commit_log(0, bytes(data))
     slave.dispatch()
     assert slave.dispatched_offset == slave.max_physical_offset
     assert len(read_all(slave)) == 29

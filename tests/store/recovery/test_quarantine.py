@@ -10,7 +10,7 @@ import pytest
 from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.commitlog.quarantine import TOMBSTONE_TOPIC, Quarantine, tombstone
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.files.watermark import COPIES, SECTOR_BYTES, Marks, Watermark, watermark_file
+from rmq_core.store.files.watermark import COPIES, SECTOR_BYTES, CheckpointFiles, Watermark, watermark_file
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.record import decode_record
@@ -100,7 +100,7 @@ def copied_slave(master: MessageStore, root: Path) -> MessageStore:
     """Return a new slave that has its master's log."""
     slave = opened(config_of(root, slave=True))
     while log_range := master.read_log_range(slave.max_physical_offset, 1000):
-        assert slave.put_encoded(slave.max_physical_offset, log_range)
+        assert slave.append_to_commit_log(slave.max_physical_offset, log_range)
         slave.dispatch()
     return slave
 
@@ -155,38 +155,38 @@ def mark(number: int) -> Watermark:
 
 
 def test_the_newer_of_two_copies_counts_and_a_torn_one_does_not(tmp_path: Path) -> None:
-    marks = Marks(str(tmp_path), QuickDisk())
-    assert marks.trusted() is None
+    checkpoint_files = CheckpointFiles(str(tmp_path), QuickDisk())
+    assert checkpoint_files.trusted() is None
     for number in range(1, 6):
-        marks.write(mark(number), Checkpoint(physic_msg_timestamp_ms=number))
+        checkpoint_files.write(mark(number), Checkpoint(physic_msg_timestamp_ms=number))
     path = Path(watermark_file(str(tmp_path)))
     image = path.read_bytes()
     assert len(image) == COPIES * SECTOR_BYTES
-    found = Marks(str(tmp_path), QuickDisk()).trusted()
+    found = CheckpointFiles(str(tmp_path), QuickDisk()).trusted()
     assert found is not None
     assert (found.log_flushed, found.sequence) == (50, 5)
     for byte in range(0, SECTOR_BYTES, 7):
         torn = bytearray(image)
         torn[SECTOR_BYTES + byte] ^= 1  # of the fifth, which is the second copy
         path.write_bytes(torn)
-        fallback = Marks(str(tmp_path), QuickDisk()).trusted()
+        fallback = CheckpointFiles(str(tmp_path), QuickDisk()).trusted()
         # The fourth knows its own checkpoint and the one before, not the fifth's: it is not trusted.
         assert fallback is None or fallback == found
 
 
 def test_a_kill_between_the_two_files_leaves_a_trusted_mark(tmp_path: Path) -> None:
-    marks = Marks(str(tmp_path), QuickDisk())
-    marks.write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
+    checkpoint_files = CheckpointFiles(str(tmp_path), QuickDisk())
+    checkpoint_files.write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
     before = (tmp_path / "checkpoint").read_bytes()
-    marks.write(mark(2), Checkpoint(physic_msg_timestamp_ms=2))
+    checkpoint_files.write(mark(2), Checkpoint(physic_msg_timestamp_ms=2))
     (tmp_path / "checkpoint").write_bytes(before)
-    found = Marks(str(tmp_path), QuickDisk()).trusted()
+    found = CheckpointFiles(str(tmp_path), QuickDisk()).trusted()
     assert found is not None
     assert found.log_flushed == 20
 
 
 def test_a_mark_is_not_trusted_after_the_original_has_worked_on_the_store(tmp_path: Path) -> None:
-    Marks(str(tmp_path), QuickDisk()).write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
+    CheckpointFiles(str(tmp_path), QuickDisk()).write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
     with (tmp_path / "checkpoint").open("r+b") as file:
         file.write(Checkpoint(physic_msg_timestamp_ms=99).encode())
-    assert Marks(str(tmp_path), QuickDisk()).trusted() is None
+    assert CheckpointFiles(str(tmp_path), QuickDisk()).trusted() is None

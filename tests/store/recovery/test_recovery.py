@@ -82,9 +82,9 @@ def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> Non
     config = config_of(tmp_path / "slave", slave=True)
     for pushed in range(ends[1] - len(properties), ends[1] - 1, 3):
         slave = opened(config)
-        assert slave.put_encoded(0, whole[:pushed])
+        assert slave.append_to_commit_log(0, whole[:pushed])
         assert slave.flush()
-        assert slave.put_encoded(pushed, whole[pushed:])
+        assert slave.append_to_commit_log(pushed, whole[pushed:])
         shutil.copytree(config.root, tmp_path / "undone")
         slave.shutdown()
         with Path(tmp_path, "undone", "commitlog", f"{0:020d}").open("r+b") as file:
@@ -93,7 +93,7 @@ def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> Non
         undone = replace(config, root=str(tmp_path / "undone"), commitlog_path="")
         slave = opened(undone)
         assert slave.max_physical_offset == ends[0], pushed
-        assert slave.put_encoded(ends[0], whole[ends[0] :])
+        assert slave.append_to_commit_log(ends[0], whole[ends[0] :])
         assert slave.shutdown()
         check_derived(undone)
         shutil.rmtree(undone.root)
@@ -112,9 +112,9 @@ def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a
     config = config_of(tmp_path / "slave", slave=True)
     for forced in range(ends[1] - len(properties), min(ends[1], SECTOR_BYTES), 4):
         slave = opened(config)
-        assert slave.put_encoded(0, whole[:forced])
+        assert slave.append_to_commit_log(0, whole[:forced])
         assert slave.flush()
-        assert slave.put_encoded(forced, whole[forced:])
+        assert slave.append_to_commit_log(forced, whole[forced:])
         shutil.copytree(config.root, tmp_path / "lost")
         slave.shutdown()
         with Path(tmp_path, "lost", "commitlog", f"{0:020d}").open("r+b") as file:
@@ -123,7 +123,7 @@ def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a
         lost = replace(config, root=str(tmp_path / "lost"), commitlog_path="")
         slave = opened(lost)
         assert slave.max_physical_offset == ends[0], forced
-        assert slave.put_encoded(ends[0], whole[ends[0] :])
+        assert slave.append_to_commit_log(ends[0], whole[ends[0] :])
         assert slave.shutdown()
         check_derived(lost)
         shutil.rmtree(lost.root)

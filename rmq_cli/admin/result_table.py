@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResultTable:
     """Rows of values under column names.
 
     Attributes:
@@ -38,7 +38,9 @@ class Answer:
     code: int = output.EXIT_CLEAN
 
 
-def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True, charset: str = "utf-8") -> Answer:
+def table_of_messages(
+    messages: "Iterable[ReceivedMessage]", *, with_body: bool = True, charset: str = "utf-8"
+) -> ResultTable:
     """Build the answer for messages, in the format of ``rmq consume --json``; the exit code is 1 if there are none."""
     from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
 
@@ -57,7 +59,9 @@ def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True
         for message in shown
     ]
     code = output.EXIT_CLEAN if shown else output.EXIT_FINDINGS
-    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(message, charset) for message in shown], code=code)
+    return ResultTable(
+        _MESSAGE_COLUMNS, rows, lines=[line_of_message(message, charset) for message in shown], code=code
+    )
 
 
 def _text(body: bytes, charset: str) -> str:
@@ -68,7 +72,7 @@ def _text(body: bytes, charset: str) -> str:
         return f"{len(body)} bytes"
 
 
-async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:
+async def show_all(answers: AsyncIterable[ResultTable], *, as_json: bool) -> int:
     """Print answers as they come; return the last one's exit code, or 0."""
     code = output.EXIT_CLEAN
     async for answer in answers:
@@ -76,7 +80,7 @@ async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:
     return code
 
 
-def show(answer: Answer, *, as_json: bool) -> int:
+def show(answer: ResultTable, *, as_json: bool) -> int:
     """Print an answer; return the exit code."""
     if as_json or answer.always_lines:
         _print_lines(answer)
@@ -91,7 +95,7 @@ def show(answer: Answer, *, as_json: bool) -> int:
     return answer.code
 
 
-def _print_lines(answer: Answer) -> None:
+def _print_lines(answer: ResultTable) -> None:
     if answer.lines is None:
         for row in answer.rows:
             output.print_json(dict(zip(answer.columns, row, strict=True)))
@@ -101,7 +105,7 @@ def _print_lines(answer: Answer) -> None:
             lines.write(line)
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: ResultTable) -> None:
     columns = []
     for column, value in zip(answer.columns, answer.rows[0], strict=True):
         is_time = column.endswith(_TIME)

@@ -10,9 +10,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from rmq_core.proxy import front
+from rmq_core.proxy import port_forwarder
 from rmq_core.proxy.access import address_of
-from rmq_core.proxy.front import FORWARDED_CLIENTS, make_self_signed
+from rmq_core.proxy.port_forwarder import FORWARDED_CLIENTS, make_self_signed
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.tls import read_tls_file
@@ -82,7 +82,7 @@ async def test_addresses_are_forgotten_with_their_connections(proxy: Proxy) -> N
 
 
 async def test_a_connection_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "FIRST_BYTE_S", 0.05)
+    monkeypatch.setattr(port_forwarder, "FIRST_BYTE_S", 0.05)
     async with Proxy("127.0.0.1:1", "127.0.0.1:0") as proxy:
         host, _, port = proxy.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -100,7 +100,7 @@ async def test_a_port_in_use_is_an_error(proxy: Proxy) -> None:
 async def test_without_cryptography_the_port_is_plain_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(front, "find_spec", lambda _: None)
+    monkeypatch.setattr(port_forwarder, "find_spec", lambda _: None)
     async with Proxy("127.0.0.1:1", "127.0.0.1:0") as proxy, grpc.aio.insecure_channel(proxy.address) as channel:
         await heartbeat(channel)
     assert "pip install cryptography" in caplog.text
@@ -142,7 +142,7 @@ async def test_what_a_server_sends_first_reaches_each_client() -> None:
 
     inner = await asyncio.start_server(greet, "127.0.0.1", 0)
     inner_port = inner.sockets[0].getsockname()[1]
-    entrance = front.Front(inner_port, inner_port)
+    entrance = port_forwarder.PortForwarder(inner_port, inner_port)
     try:
         port = int((await entrance.listen("127.0.0.1:0")).rpartition(":")[2])
         assert set(await asyncio.gather(*(first_bytes(port) for _ in range(100)))) == {b"settings"}

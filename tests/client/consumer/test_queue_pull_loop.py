@@ -6,7 +6,7 @@ import pytest
 
 from rmq_core.client import BrokerError, MessageQueue, ReceivedMessage
 from rmq_core.client.consumer.offset_store import RemoteOffsets
-from rmq_core.client.consumer.queue_worker import QueueWork
+from rmq_core.client.consumer.queue_pull_loop import QueuePullLoop
 from rmq_core.client.pull.request import Pulled, PullStatus, subscription
 from rmq_core.remoting.codes import ResponseCode
 from tests.client.conftest import QUEUE, received
@@ -26,7 +26,9 @@ async def test_a_pull_that_brings_messages_is_followed_by_the_pull_interval() ->
     may_pull = asyncio.Event()
     may_pull.set()
     async with Bench(lambda _: None, pull_interval_s=0.2) as bench:
-        work = QueueWork(QUEUE, subscription("T"), Bringing(), bench.offsets, bench.consuming, bench.options, may_pull)  # type: ignore[arg-type]
+        work = QueuePullLoop(
+            QUEUE, subscription("T"), Bringing(), bench.offsets, bench.consuming, bench.options, may_pull
+        )  # type: ignore[arg-type]
         work.start(0)
         await bench.until(4)
         await work.stop()
@@ -59,11 +61,11 @@ class Endless:
         return Pulled(PullStatus.FOUND, offset + 10, 0, 1 << 40, list(map(received, range(offset, offset + 10))))
 
 
-def endless_work(bench: Bench, puller: Endless) -> QueueWork:
+def endless_work(bench: Bench, puller: Endless) -> QueuePullLoop:
     may_pull = asyncio.Event()
     may_pull.set()
     wanted = subscription("T")
-    return QueueWork(QUEUE, wanted, puller, bench.offsets, bench.consuming, bench.options, may_pull)  # type: ignore[arg-type]
+    return QueuePullLoop(QUEUE, wanted, puller, bench.offsets, bench.consuming, bench.options, may_pull)  # type: ignore[arg-type]
 
 
 async def test_the_window_of_parallel_calls_slides_when_its_first_message_is_consumed() -> None:
@@ -137,8 +139,8 @@ class Resting:
         """Commit nowhere."""
 
 
-@pytest.mark.parametrize("is_leaving", [False, True])
-async def test_in_order_a_reset_waits_for_the_running_call_whose_result_does_not_count(is_leaving: bool) -> None:
+@pytest.mark.parametrize("is_revoked", [False, True])
+async def test_in_order_a_reset_waits_for_the_running_call_whose_result_does_not_count(is_revoked: bool) -> None:
     gate, calls, may_pull = asyncio.Event(), 0, asyncio.Event()
     may_pull.set()
 
@@ -149,16 +151,16 @@ async def test_in_order_a_reset_waits_for_the_running_call_whose_result_does_not
 
     async with Bench(listener, in_order=True, close_timeout_s=0.01) as bench:
         offsets = RemoteOffsets("g", Resting())  # type: ignore[arg-type]
-        work = QueueWork(QUEUE, subscription("T"), Resting(), offsets, bench.consuming, bench.options, may_pull)  # type: ignore[arg-type]
+        work = QueuePullLoop(QUEUE, subscription("T"), Resting(), offsets, bench.consuming, bench.options, may_pull)  # type: ignore[arg-type]
         work.start(0)
         first = work.messages
         first.put([received(0), received(1)])
         await asyncio.sleep(0.01)
-        resets = [asyncio.create_task(work.begin_anew(offset)) for offset in (7, 8)]
-        work.is_leaving = is_leaving
+        resets = [asyncio.create_task(work.restart_at(offset)) for offset in (7, 8)]
+        work.is_revoked = is_revoked
         await asyncio.sleep(0.05)
         assert (calls, work.messages is first) == (1, True)
         gate.set()
         await asyncio.gather(*resets)
-        assert (calls, work.messages is first, offsets.get(QUEUE)) == (1, is_leaving, 8)
+        assert (calls, work.messages is first, offsets.get(QUEUE)) == (1, is_revoked, 8)
         await work.stop()

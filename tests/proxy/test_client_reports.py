@@ -9,7 +9,7 @@ import pytest
 from rmq_core.client import Admin
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy.access import Caller as ProxyCaller
-from rmq_core.proxy.presence import split_report, version_of
+from rmq_core.proxy.client_reports import split_report, version_of
 from rmq_core.proxy.routing import ClientActivity
 from rmq_core.proxy.sessions import NO_COLLECTOR, Sessions
 from rmq_core.proxy.wire import rpc, v2

@@ -20,11 +20,11 @@ _AFTER_ERROR_S: Final = 3.0
 _AFTER_FLOW_CONTROL_S: Final = 0.02
 
 
-class QueueWork:
+class QueuePullLoop:
     """Pull loop of a push consumer's assigned queue, which passes messages to the consume service.
 
     Attributes:
-        is_leaving: it is no longer assigned, and a call of the listener may still run.
+        is_revoked: it is no longer assigned, and a call of the listener may still run.
         messages: what was pulled of it and is not consumed yet.
         last_pull_ms: when it was last pulled, ms since 1970.
     """
@@ -42,7 +42,7 @@ class QueueWork:
         """Create the pull loop; ``start`` starts pulling. ``may_pull`` is cleared while the consumer is paused."""
         self.queue = queue
         self.subscription = subscription
-        self.is_leaving = False
+        self.is_revoked = False
         self.messages = ProcessQueue(options, in_order=options.in_order)
         self.last_pull_ms = 0
         self._puller = puller
@@ -58,38 +58,38 @@ class QueueWork:
         """Start pulling at an offset."""
         self._next_offset = offset
         self._consuming.add(self.queue, self.messages)
-        self._task = asyncio.get_running_loop().create_task(self._pull_again_and_again())
+        self._task = asyncio.get_running_loop().create_task(self._pull_loop())
 
     @property
     def is_abandoned(self) -> bool:
         """Return True if a call of the listener was cancelled, so that a thread of the call may still run."""
         return self.messages.is_abandoned
 
-    def pull_no_more(self) -> None:
+    def stop_pulling(self) -> None:
         """Stop pulling; messages that were pulled may still be consumed."""
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
         """Stop, and drop unconsumed messages; return when the listener has finished with the queue, if that matters."""
-        self.pull_no_more()
+        self.stop_pulling()
         if self._task is not None:
             await asyncio.wait([self._task])
         await self._consuming.drop(self.messages)
         self.messages.is_dropped = True
 
-    async def begin_anew(self, offset: int) -> None:
+    async def restart_at(self, offset: int) -> None:
         """Drop unconsumed messages, and continue at another offset, unless the queue is leaving."""
         async with self._one_reset:
             self.messages.is_dropped = True  # first of all: offsets from before must not be committed any more
             self._offsets.update(self.queue, offset, only_up=False)
             await self.stop()
             await self._persist()
-            if not self.is_leaving:
+            if not self.is_revoked:
                 self.messages = ProcessQueue(self._options, in_order=self._options.in_order)
                 self.start(offset)
 
-    async def _pull_again_and_again(self) -> None:
+    async def _pull_loop(self) -> None:
         while True:
             try:
                 await self._pull_once()

@@ -53,7 +53,7 @@ FORWARDED_CLIENTS: Final = (
 )  # one for a process: gRPC gives its handlers nothing else to know a connection by
 
 
-class Front:
+class PortForwarder:
     """Listener at one address that forwards each connection to the port for plain or for TLS connections."""
 
     def __init__(self, plain_port: int, tls_port: int) -> None:
@@ -94,15 +94,15 @@ class Front:
 class _ForwardedEnd(asyncio.Protocol):
     """One end of a forwarded connection: bytes that arrive here leave at the other end, and both end together."""
 
-    def __init__(self, front: Front, other: "_ForwardedEnd | None" = None) -> None:
-        self._front = front
+    def __init__(self, front: PortForwarder, other: "_ForwardedEnd | None" = None) -> None:
+        self._forwarder = front
         self.transport: asyncio.Transport | None = None
         self.other = other
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        self._front.ends.add(self)
+        self._forwarder.ends.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -118,7 +118,7 @@ class _ForwardedEnd(asyncio.Protocol):
             other.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._front.ends.discard(self)
+        self._forwarder.ends.discard(self)
         self.transport = None
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
@@ -132,7 +132,7 @@ class _ForwardedEnd(asyncio.Protocol):
 class _ClientEnd(_ForwardedEnd):
     """The client's end, whose first byte decides the target port."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: PortForwarder) -> None:
         super().__init__(front)
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
@@ -157,7 +157,7 @@ class _ClientEnd(_ForwardedEnd):
         try:
             # gRPC sends its settings at once: the inner end knows where they go before it is connected.
             inner, end = await loop.create_connection(
-                lambda: _ForwardedEnd(self._front, self), LOOPBACK, self._front.port(data[0])
+                lambda: _ForwardedEnd(self._forwarder, self), LOOPBACK, self._forwarder.port(data[0])
             )
         except OSError:
             self.abort()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rmq_core.proxy import call_bytes, server
-from rmq_core.proxy.call_bytes import MOST_ENTRIES, CallBytes, check_entries
+from rmq_core.proxy import request_budget, server
+from rmq_core.proxy.request_budget import MOST_ENTRIES, RequestBudget, check_entries
 from rmq_core.proxy.wire import StatusError, rpc, v2
 from tests.proxy import test_access
 from tests.proxy.conftest import Caller
@@ -26,7 +26,7 @@ class Call:
         return await self.data
 
 
-async def held(budget: CallBytes, call: Call, until: asyncio.Event) -> str:
+async def held(budget: RequestBudget, call: Call, until: asyncio.Event) -> str:
     """Work on a call until an event; what it is answered."""
     try:
         async with budget.request(call):
@@ -37,7 +37,7 @@ async def held(budget: CallBytes, call: Call, until: asyncio.Event) -> str:
 
 
 async def test_calls_under_way_have_so_many_bytes() -> None:
-    budget, until = CallBytes(most_bytes=10), asyncio.Event()
+    budget, until = RequestBudget(most_bytes=10), asyncio.Event()
     calls = [Call() for _ in range(3)]
     work = [asyncio.ensure_future(held(budget, call, until)) for call in calls]
     for call in calls[:2]:
@@ -50,8 +50,8 @@ async def test_calls_under_way_have_so_many_bytes() -> None:
 
 
 async def test_a_call_that_is_sent_slowly_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_bytes, "_PATIENCE_S", 0.02)
-    budget, until = CallBytes(most_readers=2), asyncio.Event()
+    monkeypatch.setattr(request_budget, "_PATIENCE_S", 0.02)
+    budget, until = RequestBudget(most_readers=2), asyncio.Event()
     until.set()
     slow = [Call() for _ in range(2)]
     slow_work = [asyncio.ensure_future(held(budget, call, until)) for call in slow]
@@ -66,7 +66,7 @@ async def test_a_call_that_is_sent_slowly_makes_room_for_others(monkeypatch: pyt
 
 
 async def test_a_call_that_its_client_cancels_leaves_nothing() -> None:
-    budget = CallBytes(most_readers=1)
+    budget = RequestBudget(most_readers=1)
     work = asyncio.ensure_future(held(budget, Call(), asyncio.Event()))
     await asyncio.sleep(0)
     work.cancel()
@@ -103,7 +103,7 @@ async def test_a_stranger_is_refused_before_his_request_is_read(
     async def read(*_: Any) -> bytes:
         raise AssertionError("read")
 
-    monkeypatch.setattr(CallBytes, "_read", read)
+    monkeypatch.setattr(RequestBudget, "_read", read)
     monkeypatch.setattr(server, "_decode", read)
     guarded.signs = list
     for name in ("SendMessage", "ReceiveMessage"):

@@ -19,7 +19,7 @@ _PATIENCE_S: Final = 1.0  # with a call that sends slowly, while others wait
 _MOST_BYTES: Final = 256 << 20
 
 
-class CallBytes:
+class RequestBudget:
     """Reads the requests of calls, within a budget."""
 
     def __init__(self, most_readers: int = _MOST_READERS, most_bytes: int = _MOST_BYTES) -> None:

@@ -114,7 +114,7 @@ class _ReportedClients:
     refuses: bool = False
 
 
-class Presence:
+class ClientReporter:
     """Reporter of connected clients to all masters."""
 
     def __init__(self, brokers: Brokers, sessions: Sessions) -> None:
