@@ -24,9 +24,9 @@ from rmq_core.client.consumer.broker_callbacks import ids_changed_handler, runni
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
 from rmq_core.client.consumer.rebalance import Rebalancer
-from rmq_core.client.group_client import GroupClient
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
+from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.request import ALL, Puller, QueueOffsets, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import ConsumerData, ConsumerRunningInfo, HeartbeatData, SubscriptionData

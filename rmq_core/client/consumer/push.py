@@ -29,10 +29,10 @@ from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, Rem
 from rmq_core.client.consumer.queue_pull_loop import QueuePullLoop
 from rmq_core.client.consumer.rebalance import ConsumerQueueLocks, Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
-from rmq_core.client.group_client import GroupClient
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, Message, ReceivedMessage
 from rmq_core.client.options import MessageModel, ProducerOptions, PushOptions
+from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.tracer import GROUP_PREFIX, SEND_TIMEOUT_S, Tracer, traced

@@ -24,11 +24,11 @@ from itertools import count
 from typing import Any, Final
 
 from rmq_core.client.errors import NoRouteError
-from rmq_core.client.group_client import GroupClient
 from rmq_core.client.listener import Later, Listener, call_listener
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PopOptions
 from rmq_core.client.pop.requests import PopRequests, handle_of
+from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.request import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData

@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
-from rmq_core.client.group_client import GroupClient
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import Backoff, ProducerOptions
+from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.producer.packet import Packer, Packet
 from rmq_core.client.producer.request_reply import PendingReplies
 from rmq_core.client.producer.selectors import QueueSelector

@@ -18,8 +18,8 @@ from rmq_core.client import (
     PushOptions,
     ReceivedMessage,
 )
-from rmq_core.client.group_client import GroupClient
 from rmq_core.client.options import StartPosition
+from rmq_core.client.producer.group_client import GroupClient
 from rmq_formats.errors import RmqError
 from tests.lab.clusters.deliveries import ORDERED, PULLED, SHARED, TIMED, Deliveries
 from tests.lab.clusters.nodes import BrokerNode
