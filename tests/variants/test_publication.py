@@ -101,7 +101,7 @@ def test_names_alone_are_no_sign(tmp_path: Path) -> None:
     (tmp_path / "consumequeue" / "CURRENT" / "0").mkdir(parents=True)  # a topic of that name
     (tmp_path / "config" / "topics").mkdir(parents=True)
     found = detect_layouts(LocalStorage(), str(tmp_path))
-    assert (dict(found.places), write_refusal(found)) == ({}, None)
+    assert (dict(found.evidence), write_refusal(found)) == ({}, None)
     assert dledger_directories(LocalStorage(), str(tmp_path)) == []
 
 
