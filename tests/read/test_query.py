@@ -307,7 +307,7 @@ def test_keys_with_one_hash_are_told_apart(tmp_path: Path) -> None:
     query = Query(topics=frozenset(["T"]), key="BBBB")
     plan = plan_for(tmp_path, query)
     assert plan.access_path is AccessPath.INDEX
-    assert "39 places" in plan.reason  # the last record may lack keys in the index: it is scanned
+    assert "39 entries" in plan.reason  # the last record may lack keys in the index: it is scanned
     check_ways(tmp_path, query, rows[1::2], AccessPath.INDEX)
 
 
