@@ -78,7 +78,7 @@ class DeadLetters:
         """
         pending: PendingRange | None = None
 
-        def start_noted(transaction: TableTransaction) -> CommitAttempt | None:
+        def start_and_record(transaction: TableTransaction) -> CommitAttempt | None:
             nonlocal pending
             attempt = start(transaction)
             pending = None if attempt is None else attempt.pending_range
@@ -90,7 +90,7 @@ class DeadLetters:
             return self.table.append(attempts[0], dead.where(belongs_to_attempt(attempts[0])))
 
         write_rows = None if messages is None else write
-        return commit_with_retry(self.path, self.table.log, [start_noted], write_rows).files, pending
+        return commit_with_retry(self.path, self.table.log, [start_and_record], write_rows).files, pending
 
 
 def table_constraints(schema: StructType, properties: Mapping[str, str]) -> dict[str, str]:

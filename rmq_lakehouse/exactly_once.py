@@ -205,8 +205,11 @@ class ExactlyOnceTable:
         snapshot = transaction.snapshot
         progress = self.progress_in(snapshot, self.app_id)
         first = self._resume_offset(progress)
-        if not self.is_backfill:  # another writer may have committed another store under this store's identifier
-            check_log(log, progress.verified_offset, progress.metadata, self.path)
+        verified_end = progress.verified_offset
+        if self.is_backfill:
+            verified_end = self._verified_end(progress, log, end)
+        else:  # another writer may have committed another store under this store's identifier
+            check_log(log, verified_end, progress.metadata, self.path)
         if end < first or (end == first and not self.is_backfill):
             return None
         begin = max(first, selection.starting_physical_offset)
@@ -215,7 +218,7 @@ class ExactlyOnceTable:
             is_lost = self._watermarks.find_lost_row(snapshot, self.app_id) is not None
             watermark = WATERMARK_LOST if is_lost else snapshot.transaction_version(self.watermark_id)
         versions = {
-            selection.app_id: max(end, self._verified_end(progress, log, end)),
+            selection.app_id: max(end, verified_end),
             selection.lock_id: snapshot.version + 1,
         }
         return CommitAttempt(

@@ -235,7 +235,7 @@ class RawExport(RawTable):
             if has_dead_letters or not observation.get["refused"]:
                 return attempt
             count, first, last = (int(observation.get[f"{name}refused"]) for name in ("", "first_", "last_"))
-            added = Undecoded(count, first, last + 1)
+            added = Undecoded.of_offsets(count, first, last)
             return with_undecoded(attempt, self.table, added)
 
         committed = self.table.append(attempt, records.attempt_frame(attempt), build_columns, complete)

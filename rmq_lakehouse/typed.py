@@ -312,8 +312,7 @@ class TypedExport(ExportTables):
         undecoded = decoded.where(records.belongs_to_attempt(attempt) & self._is_dead_letter & ~F.col("damaged"))
         counted = undecoded.agg(F.count("*"), F.min(_OFFSET), F.max(_OFFSET)).first()
         assert counted is not None  # an aggregate without groups always has one row
-        count, first, last = counted
-        return with_undecoded(attempt, self._table, Undecoded(count, first, last + 1) if count else Undecoded())
+        return with_undecoded(attempt, self._table, Undecoded.of_offsets(*counted))
 
     def resolve_undecoded(self, accepted: Collection[str]) -> int:
         dead_letters = None if self._dead_letters is None else self._dead_letters.table

@@ -168,9 +168,8 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
     """Decode the messages of one task, and write their rows and the dead letters."""
     rows, dead_letters = _Writer(task.table), _Writer(task.dead_letters)
     has_none = task.table is None or task.table.has_none
-    bytes_ = damaged = undecoded = count = 0
-    first: int | None = None
-    last = 0
+    bytes_ = damaged = count = 0
+    undecoded = Undecoded()
     try:
         for decoded in task.decoder.decode_batches(task.rows.batches(task.columns)):
             messages = with_broker(decoded, task.broker)
@@ -185,10 +184,8 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             is_sound_message, is_undecoded = pc.and_(is_sound, is_message), pc.and_not(is_dead, is_damaged)
             bytes_ += pc.sum(messages.column("size").filter(is_sound_message)).as_py() or 0
             damaged += is_damaged.true_count
-            undecoded += is_undecoded.true_count
-            offsets = first, pc.min(messages.column(_OFFSET).filter(is_undecoded)).as_py()
-            first = min((offset for offset in offsets if offset is not None), default=None)
-            last = max(last, pc.max(messages.column(_OFFSET).filter(is_undecoded)).as_py() or 0)
+            offsets = pc.min_max(messages.column(_OFFSET).filter(is_undecoded)).as_py()
+            undecoded += Undecoded.of_offsets(is_undecoded.true_count, offsets["min"], offsets["max"])
             is_pending = rows.pending(messages, pc.and_(is_sound, is_row))
             # Of a message without rows the table does not tell whether it was exported before.
             count += pc.and_(is_sound if has_none else is_pending, is_message).true_count
@@ -196,8 +193,7 @@ def write_typed_task(task: TypedTask) -> TypedFiles:
             rows.write(_typed_columns(task, messages, result.field("value")), placed, is_pending)
             is_pending = dead_letters.pending(messages, is_dead)
             dead_letters.write(_dead_letter_columns(task, messages, reasons), placed, is_pending)
-        skipped = Undecoded(undecoded, first or 0, last + 1) if undecoded else Undecoded()
-        return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), skipped, count)
+        return TypedFiles(rows.close(bytes_, damaged), dead_letters.close(), undecoded, count)
     except BaseException:
         rows.abort()
         dead_letters.abort()

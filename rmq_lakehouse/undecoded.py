@@ -39,6 +39,11 @@ class Undecoded:
     end: int = 0
 
     @classmethod
+    def of_offsets(cls, count: int, first: int | None, last: int | None) -> "Undecoded":
+        """Build from the number of messages and their smallest and largest physical offset; None without messages."""
+        return cls() if first is None or last is None else cls(count, first, last + 1)
+
+    @classmethod
     def of_snapshot(cls, snapshot: TableSnapshot, app_id: str) -> "Undecoded":
         """Read the undecoded messages of a selection from a snapshot."""
         if snapshot.version < 0:

@@ -94,10 +94,10 @@ class IcebergLocation:
                 table = self.catalog().load_table(self.identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        self._check_place(local_path(table.metadata.location, self.table))
+        self._check_location(local_path(table.metadata.location, self.table))
         return table
 
-    def _check_place(self, path: Path | None) -> None:
+    def _check_location(self, path: Path | None) -> None:
         """Refuse a table beside another catalog file than ours: this one was copied. Raises StoreError."""
         if self.directory is None or path is None or path.parent.resolve() == self.directory.parent.resolve():
             return

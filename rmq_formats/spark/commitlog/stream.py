@@ -96,8 +96,8 @@ class _Log:
                 is_there = crc is not None and end <= min(segment.end_offset, self.end)
                 has_bytes = not is_there or self._crc32(segment, end) == crc
                 return has_bytes and self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
-        noted_start = offset.get(SEGMENT, -1)  # within a segment of another size: the log was made anew
-        return not any(segment.start_offset < noted_start < segment.end_offset for segment in self.segments)
+        former_start = offset.get(SEGMENT, -1)  # within a segment of another size: the log was made anew
+        return not any(segment.start_offset < former_start < segment.end_offset for segment in self.segments)
 
     def _crc32(self, segment: "Segment", end: int) -> int:
         """Compute the checksum of a segment's last bytes before a physical offset."""
