@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField
 
+from rmq_formats.arrow.schema import BROKER_NAME
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.spark.options import schemas
@@ -42,6 +43,7 @@ from rmq_offline.tasks.runner import ProcessRunner
 from rmq_offline.write.commitlog import end_killed, refuse_write
 from rmq_offline.write.log_end import is_empty
 
+_ALL_BROKERS = "*"
 # Options of the sink by the job's arguments.
 _SINK_OPTIONS = {
     "commitlog_file_bytes": "commitlogFileBytes",
@@ -67,6 +69,8 @@ def parser() -> JobParser:
     add_broker_conf(job)
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
     job.add_argument("--topics", help="comma list; default: all of the table")
+    job.add_argument("--broker-name", metavar="NAME",
+                     help="of a table of several brokers: whose messages are written; * writes all")  # fmt: skip
     job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
     job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
     job.add_argument("--starting-physical-offset", type=int, help="of the rows in the table, inclusive")
@@ -131,8 +135,12 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
         table = log.visible_rows()
     except AnalysisException as error:
         raise StoreError(f"{arguments.table}: cannot be read ({str(error).splitlines()[0]})") from error
-    store_columns = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
-    frame = table.select(*(_as_stored(table.schema[name]).alias(name) for name in store_columns))
+    names_by_lower = {name.lower(): name for name in table.columns}  # as Spark compares names
+    table = _of_broker(table, names_by_lower.get(BROKER_NAME), arguments)
+    store_columns = {name: names_by_lower[name] for name in schemas.COMMITLOG.fieldNames() if name in names_by_lower}
+    frame = table.select(
+        *(_as_stored(table.schema[of_table], name).alias(name) for name, of_table in store_columns.items())
+    )
     check_columns(
         f"{arguments.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(arguments))
     )
@@ -159,15 +167,36 @@ def rows(spark: SparkSession, arguments: argparse.Namespace) -> tuple[DataFrame,
             frame = frame.where(
                 F.col(time_or_offset) >= bound_column if is_start else F.col(time_or_offset) < bound_column
             )
-    return frame, [name for name in table.columns if name not in store_columns]
+    return frame, [name for name in table.columns if name not in store_columns.values()]
 
 
-def _as_stored(field: StructField) -> Column:
-    """Convert a column to the store's type: texts of bodies to UTF-8, and integers of any width.
+def _of_broker(table: DataFrame, broker_column: str | None, arguments: argparse.Namespace) -> DataFrame:
+    """Select the rows of the broker that the arguments name. Raises OptionError where they have to name one."""
+    if broker_column is None:
+        if arguments.broker_name is not None:
+            raise OptionError(f"--broker-name {arguments.broker_name}: {arguments.table} has no column {BROKER_NAME}")
+        return table
+    if arguments.broker_name == _ALL_BROKERS:
+        return table
+    brokers = sorted(str(row[0]) for row in table.select(column(broker_column)).distinct().collect())
+    if arguments.broker_name is None and len(brokers) > 1:
+        raise OptionError(
+            f"{arguments.table}: has messages of the brokers {', '.join(brokers)}, whose queues have the same numbers. "
+            "Give --broker-name NAME for one broker's, or --broker-name '*' for all in one store"
+        )
+    if arguments.broker_name is not None and arguments.broker_name not in brokers:
+        raise OptionError(
+            f"--broker-name {arguments.broker_name}: {arguments.table} has no such broker, it has {', '.join(brokers)}"
+        )
+    return table if arguments.broker_name is None else table.where(column(broker_column) == arguments.broker_name)
+
+
+def _as_stored(field: StructField, stored_name: str) -> Column:
+    """Convert a table's column to the type of the store's column: texts of bodies to UTF-8, and integers of any width.
 
     The import fails at an integer that the store's type cannot hold.
     """
-    value, kind = column(field.name), schemas.COMMITLOG[field.name].dataType
+    value, kind = column(field.name), schemas.COMMITLOG[stored_name].dataType
     if isinstance(field.dataType, StringType) and isinstance(kind, BinaryType):
         return value.cast(kind)
     if not isinstance(field.dataType, IntegralType) or not isinstance(kind, IntegralType):

@@ -23,6 +23,11 @@ _FIRST: Final = re.compile(r"(00000-.*|v[01]\..*)")  # a table's first metadata,
 _NEWEST_READ: Final = 20  # limit: of metadata files that the table does not name, for a run's look at a directory
 
 
+def is_metadata(name: str) -> bool:
+    """Return whether a file's name is that of an Iceberg table's metadata."""
+    return _METADATA_FILE.fullmatch(name) is not None
+
+
 def iceberg_uuid(content: bytes) -> str | None:
     """Return the uuid of an Iceberg table from a metadata file, whole or cut off; None if the file has none."""
     try:
@@ -48,7 +53,7 @@ def other_iceberg_table(
     """
     for path in paths:
         name = PurePosixPath(path).name
-        if name in named or not _METADATA_FILE.fullmatch(name):
+        if name in named or not is_metadata(name):
             continue
         try:
             with files.open_input_stream(path, compression=None) as stream:
@@ -67,7 +72,7 @@ def other_table(files: pafs.FileSystem, directory: str, uuid: str | None, named:
     if files.get_file_info(log).type == pafs.FileType.Directory:
         return f"a Delta table ({log})"
     listed = files.get_file_info(pafs.FileSelector(f"{directory}/{METADATA}", allow_not_found=True))
-    unnamed = [info for info in listed if info.base_name not in named and _METADATA_FILE.fullmatch(info.base_name)]
+    unnamed = [info for info in listed if info.base_name not in named and is_metadata(info.base_name)]
     by_age = sorted(unnamed, key=lambda info: (_FIRST.fullmatch(info.base_name) is None, -(info.mtime_ns or 0)))
     firsts = sum(_FIRST.fullmatch(info.base_name) is not None for info in unnamed)
     return other_iceberg_table(files, [info.path for info in by_age[: firsts + _NEWEST_READ]], uuid, named)
@@ -77,7 +82,7 @@ def table_around(directory: Path) -> Path | None:
     """Return the nearest directory above this one that has a table's metadata; None if there is no such directory."""
     for above in directory.resolve().parents:
         metadata_names = (path.name for path in (above / METADATA).glob("*.json*"))
-        if (above / DELTA_LOG).is_dir() or any(map(_METADATA_FILE.fullmatch, metadata_names)):
+        if (above / DELTA_LOG).is_dir() or any(map(is_metadata, metadata_names)):
             return above
     return None
 
@@ -97,7 +102,7 @@ def table_within(directory: Path, ignored: Collection[str] = ()) -> str | None:
             names[:] = [name for name in names if name not in ignored and name != DELTA_LOG]
         if DELTA_LOG in names:
             return f"a Delta table ({current_directory / DELTA_LOG})"
-        if current_directory.name == METADATA and any(map(_METADATA_FILE.fullmatch, files)):
+        if current_directory.name == METADATA and any(map(is_metadata, files)):
             return f"an Iceberg table ({current_directory})"
     return linked_directory(directory)
 

@@ -7,7 +7,7 @@ sets the versions that it watches, so the commit depends on them as in the job.
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # pyarrow's data sets load pandas
 
 # delta-rs has one error for all commits that fail: by its text another writer was faster.
 _LOST_RACE: Final = re.compile(r"concurrent|metadata changed|protocol changed|already exists|transaction: \d+$", re.I)
+_UNMAPPED_NAME: Final = re.compile(r"[ ,;{}()\n\t=]")  # DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES
 _NTZ: Final = "timestampNtz"  # files of TIMESTAMP_NTZ are plain Parquet
 _STATS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
 _SQL_TYPES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -130,6 +131,7 @@ class DeltaRsTableLog:
         missing = [field for field in schema if field.name.lower() not in existing]
         if not missing:
             return
+        _check_names(path, _column_paths(missing))
         exported = json.loads(table.metadata().configuration.get(COLUMNS_PROPERTY, "{}")) | _column_paths(missing)
         with self._commit_guard(), _translate_errors(path):
             table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
@@ -164,6 +166,7 @@ class DeltaRsTableLog:
         name = demanding_property(properties)
         if name is not None:
             raise NeedsSparkError(f"{self._name}: property {name} = {properties.get(name)} is for Delta's own writer")
+        _check_names(self._name, _column_paths(schema))
         self._check_new()
         configuration = {**properties, COLUMNS_PROPERTY: json.dumps(_column_paths(schema))}
         if table_spec.stats:
@@ -258,9 +261,9 @@ class DeltaRsTableLog:
         except TableNotFoundError:
             return None
         except DeltaProtocolError as error:
-            raise NeedsSparkError(f"{self._name}: {error}") from error
+            raise NeedsSparkError(f"{self._name}: {_first_line(error)}") from error
         except DeltaError as error:
-            raise StoreError(f"{self._name}: {error}") from error
+            raise StoreError(f"{self._name}: {_first_line(error)}") from error
 
 
 class DeltaRsTransaction:
@@ -289,6 +292,16 @@ class DeltaRsTransaction:
         self._log.commit(self._table, [_add_action(file.action) for file in adds or ()], transactions, info)
 
 
+def _check_names(table: str, columns: Iterable[str]) -> None:
+    """Refuse names of columns that Delta's own writer refuses in a table without column mapping. Raises StoreError."""
+    for path in columns:
+        if _UNMAPPED_NAME.search(path):
+            raise StoreError(
+                f"{table}: column {path!r}: without column mapping Delta allows no spaces, line ends and ,;{{}}()= in "
+                "a name. Give the column another name, or set the table property delta.columnMapping.mode to name"
+            )
+
+
 def _describe(protocol: Mapping[str, Any], properties: Mapping[str, str]) -> str:
     """Describe what a table asks of its writers."""
     versions = f"reader version {protocol['minReaderVersion']}, writer version {protocol['minWriterVersion']}"
@@ -313,9 +326,14 @@ def _translate_errors(path: str) -> Iterator[None]:
     except CommitFailedError as error:
         if _LOST_RACE.search(str(error)):
             raise CommitConflictError(str(error)) from error
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {_first_line(error)}") from error
     except DeltaError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return the message of an error of delta-rs without Rust's backtrace."""
+    return str(error).partition("\n")[0]
 
 
 def _fields(schema: Schema) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta, import_delta
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_ZLIB
 from rmq_formats.codecs.record import MessageToStore
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import OptionError, RmqError
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
 from tests.conftest import GoldenSettings
 from tests.lakehouse.exported_stores import Exporter
@@ -108,12 +108,25 @@ def test_a_table_that_does_not_fit_is_refused(
 
 
 def test_bodies_may_be_texts_and_integers_wider_or_narrower(spark: SparkSession, tmp_path: Path) -> None:
-    columns = "'T' topic, 'zwölf' body, 3L queue_id, 7L flag, CAST(5 AS SMALLINT) reconsume_times"
+    columns = "'T' topic, 'zwölf' Body, 3L Queue_Id, 7L flag, CAST(5 AS SMALLINT) reconsume_times"
     spark.sql(f"SELECT {columns}").write.format("delta").save(str(tmp_path / "table"))
     run(spark, tmp_path / "table", tmp_path / "store", "--commitlog-file-bytes", "65536")
     (record,) = map(json.loads, lines(tmp_path / "store"))
     assert base64.b64decode(record["body_base64"]).decode() == "zwölf"
     assert (record["queue_id"], record["flag"], record["reconsume_times"]) == (3, 7, 5)
+
+
+def test_of_a_table_of_several_brokers_one_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    rows = "VALUES ('T', X'31', 'a'), ('T', X'32', 'b'), ('T', X'33', 'b') AS messages(topic, body, broker_name)"
+    spark.sql(f"SELECT * FROM {rows}").write.format("delta").save(str(tmp_path / "table"))
+    small = ["--commitlog-file-bytes", "65536"]
+    with pytest.raises(OptionError, match="has messages of the brokers a, b, whose queues have the same numbers"):
+        run(spark, tmp_path / "table", tmp_path / "store", *small)
+    with pytest.raises(OptionError, match=r"--broker-name c: .* has no such broker, it has a, b"):
+        run(spark, tmp_path / "table", tmp_path / "store", *small, "--broker-name", "c")
+    for broker, messages in (("b", 2), ("*", 3)):
+        report, code = run(spark, tmp_path / "table", tmp_path / broker, *small, "--broker-name", broker)
+        assert (report["messages"], len(lines(tmp_path / broker)), code) == (messages, messages, 0)
 
 
 def test_an_integer_that_a_store_cannot_hold_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -71,6 +71,17 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> TypedExporter:
     return TypedExporter(tmp_path, request.param)
 
 
+@pytest.mark.parametrize("schema", ["`a b` BIGINT", "id BIGINT, s STRUCT<`x=1`: INT>"])
+def test_names_that_delta_refuses_are_told_before_there_is_a_table(tmp_path: Path, schema: str) -> None:
+    local = TypedExporter(tmp_path, "delta")
+    local.send(SOUND)
+    with pytest.raises(
+        StoreError, match=r"typed: column '(a b|s\.x=1)': without column mapping Delta allows no spaces"
+    ):
+        local.typed(schema=schema)
+    assert not (tmp_path / "typed" / "_delta_log").exists()
+
+
 def test_the_command_needs_neither_pyspark_nor_java(local: TypedExporter) -> None:
     placed = local.send([*SOUND, LATE])
     done = rmq("export", local.store, *local.words(*local.dead))

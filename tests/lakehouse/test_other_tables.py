@@ -25,13 +25,18 @@ SCHEMA = Schema(NestedField(1, "offset", LongType()))
 ROWS = pa.table({"offset": pa.array([1, 2, 3], pa.int64())})
 
 
-def make(place: IcebergLocation) -> Any:
-    place.create(SCHEMA, (), {})
+def load_as_other_programs(place: IcebergLocation) -> Any:
+    """Load a table with pyiceberg's own file IO."""
     table = place.load()
     assert table is not None
     table.io.properties.pop("py-io-impl", None)
-    table.io = load_file_io(table.io.properties)  # as other programs have it
-    table.append(ROWS)
+    table.io = load_file_io(table.io.properties)
+    return table
+
+
+def make(place: IcebergLocation) -> Any:
+    place.create(SCHEMA, (), {})
+    load_as_other_programs(place).append(ROWS)
     return place.load()
 
 
@@ -100,7 +105,9 @@ def test_metadata_that_lost_a_race_or_was_cut_off_is_no_other_table(
     (metadata / "00001-empty.metadata.json").write_bytes(b"")
     assert place.other_table(table) is None
     vacuum(monkeypatch, place)
-    assert not list(metadata.glob("00001-lost*"))
+    assert {path.name for path in metadata.glob("00001-*")} - {Path(table.metadata_location).name} == {
+        "00001-lost.metadata.json"  # which another catalog may name
+    }
     (metadata / "00001-unknown.metadata.json").write_bytes(b"{")
     assert "of an unknown uuid" in str(place.other_table(table))
 
@@ -114,6 +121,45 @@ def test_two_catalogs_over_one_warehouse_make_two_directories(tmp_path: Path) ->
         assert place.other_table(table) is None
         locations.add(table.location())
     assert len(locations) == 2
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_vacuum_spares_what_another_catalog_has_committed_to_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = IcebergLocation(str(tmp_path / "orders"), {})
+    table = make(place)
+    other = SqlCatalog("other", uri=f"sqlite:///{tmp_path}/other.db")
+    other.create_namespace("shop")
+    registered = other.register_table("shop.orders", table.metadata_location)
+    for _ in range(commits):
+        registered.append(ROWS)
+    table = load_as_other_programs(place)
+    table.overwrite(ROWS)  # so that no snapshot of this catalog needs the first file soon
+    table.append(ROWS)
+    vacuum(monkeypatch, place)
+    assert other.load_table("shop.orders").scan().to_arrow().num_rows == 3 * (1 + commits)
+    loaded = place.load()
+    assert loaded is not None
+    assert loaded.scan().to_arrow().num_rows == 6
+    assert "is no part of the table's history" in caplog.text
+
+
+def test_a_vacuum_knows_the_table_s_history_beyond_what_its_metadata_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = IcebergLocation(str(tmp_path / "orders"), {})
+    make(place)
+    table = load_as_other_programs(place)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "2"})
+    for _ in range(6):
+        table.overwrite(ROWS)
+    before = files_below(tmp_path / "orders" / "data")
+    vacuum(monkeypatch, place)
+    assert len(files_below(tmp_path / "orders" / "data")) < len(before)
+    assert len(list((tmp_path / "orders" / "metadata").glob("*.metadata.json"))) <= 4
+    assert not caplog.text
 
 
 def test_a_table_within_another_one_is_refused(tmp_path: Path) -> None:
