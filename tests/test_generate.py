@@ -303,6 +303,7 @@ def peer(*arguments):
 
 
 @pytest.mark.peer
+@pytest.mark.long
 def test_java_reads_every_message_and_rebuilds_the_rest(tmp_path):
     file_bytes = 64 << 10  # eight files: normal recovery used to look at the last three only
     store = generated(tmp_path, messages=1000, body_bytes=300, commitlog_file_bytes=file_bytes)

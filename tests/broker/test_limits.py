@@ -162,6 +162,7 @@ async def test_the_others_are_served_while_the_files_of_a_wide_topic_are_removed
     assert [one.body for one in messages(await asker.pull("Wide"))] == [b"new"]
 
 
+@pytest.mark.long
 async def test_the_others_are_served_while_a_client_joins_many_groups_and_leaves_them(asker: Asker) -> None:
     await asker.send("T")
     count, groups, seen = 3000, asker.broker.state.consumers.groups, set[int]()

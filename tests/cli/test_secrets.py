@@ -95,6 +95,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     assert "config/access/accounts.json" in found
 
 
+@pytest.mark.long
 def test_users_are_created_and_listed_without_their_passwords(watched: Watched) -> None:
     assert watched.admin("createUser", "-u", "alice", lines=f"{ALICE}\n").returncode == 0
     for command, *arguments in (

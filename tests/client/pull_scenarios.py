@@ -6,6 +6,8 @@ The broker is as for ``tests.client.scenarios``.
 import asyncio
 from struct import pack
 
+import pytest
+
 from rmq_core.client import (
     Admin,
     BrokerError,
@@ -23,6 +25,7 @@ from tests.client.consumer_scenarios import topic_queues
 from tests.client.scenarios import FIRST, Seen, bodies_of, fresh, gather_messages, known, send_all, send_raw
 
 
+@pytest.mark.long
 def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str) -> None:
     async def main() -> None:
         topic, group = fresh("Reading"), fresh("group")

@@ -263,6 +263,7 @@ def test_a_link_out_of_the_store_is_not_copied(rmq: Rmq, golden: Golden, tmp_pat
 
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
+@pytest.mark.long
 def test_java_opens_what_was_made_of_files(rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
     store = tmp_path / "store"
     convert(rmq, golden("lmq") / "store", "rocksdb", store)
@@ -285,6 +286,7 @@ def test_java_opens_what_was_made_of_files(rmq: Rmq, golden: Golden, tmp_path: P
 
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
+@pytest.mark.long
 def test_java_leaves_units_and_ends_of_queue_files(rmq: Rmq, tmp_path: Path) -> None:
     store, _ = store_of_lives(tmp_path / "store")
     convert_with_warnings(rmq, store, tmp_path / "new")

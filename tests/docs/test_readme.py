@@ -42,6 +42,7 @@ def test_an_operator_gets_what_is_printed(reader: Reader) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_an_analyst_and_an_engineer_get_what_is_printed(reader: Reader) -> None:
     for _, text in section("Operate a store")[:1]:
         reader.run("sh", text)

@@ -20,11 +20,13 @@ def test_a_store_is_verified_damaged_and_repaired(reader: Reader) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_old_messages_are_found_and_counted(reader: Reader) -> None:
     reader.run_blocks(PAGES["ask"])
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_store_becomes_a_table_and_a_store_again(reader: Reader) -> None:
     reader.run_blocks(PAGES["lakehouse"])
 

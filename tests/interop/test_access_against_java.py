@@ -325,6 +325,7 @@ def test_commands_take_credentials_from_files_and_variables(cluster: Cluster, tm
     assert json.loads(done.stdout)["status"] == "SEND_OK"
 
 
+@pytest.mark.long
 def test_commands_that_are_not_let_in_say_so_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     topic, lines = make_topic(cluster, fresh("Lines")), tmp_path / "lines"
     lines.write_text("first\n" * 50)
@@ -465,6 +466,7 @@ def test_the_source_and_the_sink_are_let_in_and_show_no_secret(
     assert "secretKey -> *********(redacted)" in shown.getvalue()
 
 
+@pytest.mark.long
 def test_a_query_that_is_not_let_in_fails_before_a_task_runs(spark: SparkSession, cluster: Cluster) -> None:
     topic = make_topic(cluster, fresh("Spark"))
     rows = spark.createDataFrame([("x", topic)], "body string, topic string")

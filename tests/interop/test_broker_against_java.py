@@ -213,6 +213,7 @@ def test_mqadmin_shows_statistics(written: Written) -> None:
     assert "export" in exported
 
 
+@pytest.mark.long
 def test_the_original_makes_the_same_queues_and_index(written: Written, tmp_path: Path) -> None:
     assert written.exit_code == 0
     assert not (written.stopped / "abort").exists()

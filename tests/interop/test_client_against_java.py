@@ -70,6 +70,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long
 def test_mqadmin_sees_our_consumer_at_work(namesrv: str) -> None:
     async def main() -> None:
         topic, group = fresh("Admin"), fresh("group")
@@ -169,6 +170,7 @@ def java_member(*arguments: str) -> Iterator[list[str]]:
     ("strategy", "allocation", "in_order"),
     [("averagely", averagely, False), ("hash", ConsistentHash(), False), ("averagely", averagely, True)],
 )
+@pytest.mark.long
 def test_a_group_has_members_of_ours_and_of_javas(
     namesrv: str, strategy: str, allocation: Allocation, in_order: bool
 ) -> None:

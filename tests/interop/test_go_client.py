@@ -117,6 +117,7 @@ def test_what_a_consumer_sends_back_comes_again(produced: Produced) -> None:
     assert bodies(told) == of_kinds("batch") + of_kinds("batch")
 
 
+@pytest.mark.long
 def test_it_comes_in_where_only_tls_is_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signed = Authority(tmp_path).sign("broker", "127.0.0.1")
     file = tmp_path / "tls.properties"

@@ -83,6 +83,7 @@ def test_all_flows_of_the_java_client_pass(endpoints: str) -> None:
 @pytest.mark.peer
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node.js, which nothing else does")
 @pytest.mark.xdist_group("grpc_clients")
+@pytest.mark.long
 def test_all_flows_of_the_node_client_pass(endpoints: str) -> None:
     home = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer")
     modules = home / f"node-client-{NODE_CLIENT}"

@@ -242,6 +242,7 @@ async def check_queues(ours: Path, java_s: Path) -> None:
     assert queues == tree(java_s / "consumequeue")
 
 
+@pytest.mark.long
 async def test_both_answer_the_same_and_one_goes_on_where_the_other_stopped(tmp_path: Path) -> None:
     await asyncio.to_thread(peer.build)
     ours = light_store(tmp_path / "ours")

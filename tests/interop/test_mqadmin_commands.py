@@ -204,6 +204,7 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administe
         yield Administered(running, other, directory)
 
 
+@pytest.mark.long
 def test_the_commands_that_are_said_to_work_do(administered: Administered) -> None:
     for command, wanted in MAKING:
         administered.must_answer(command, wanted)

@@ -69,6 +69,7 @@ def check_broker_equal_to_java(store: Path, root: Path, queues: dict[str, bytes]
     [(0, 0), (0, 5), (19, 0), (19, 1), (38, 3), (40, 0)],
     ids=["empty", "no_keys", "one_full", "one_full_then_keyless", "two_full_then_keyless", "two_full_and_two"],
 )
+@pytest.mark.long
 def test_index_files_are_made_when_java_makes_them(tmp_path: Path, keyed: int, keyless_after: int) -> None:
     messages = [message(number, {"KEYS": f"key{number}"}) for number in range(keyed)]
     messages += [message(number, {}) for number in range(keyless_after)]
@@ -90,6 +91,7 @@ def test_odd_properties_dispatch_as_in_java(tmp_path: Path) -> None:
     check_equal_to_java(tmp_path / "store", tmp_path)
 
 
+@pytest.mark.long
 def test_units_of_odd_queue_offsets_stand_where_java_puts_them(tmp_path: Path) -> None:
     """Gaps, repeats, and queues that begin again: at the begin, in the middle and at the end of a queue."""
     rounds = interleaved()
@@ -101,6 +103,7 @@ def test_units_of_odd_queue_offsets_stand_where_java_puts_them(tmp_path: Path) -
     check_equal_to_java(tmp_path / "store", tmp_path)
 
 
+@pytest.mark.long
 def test_what_java_leaves_out_of_a_log_of_many_files_is_brought_back(tmp_path: Path) -> None:
     """From 5.4 on it looks at the last ten files only: the commands are those of docs/variants.md."""
     store, sizes = tmp_path / "store", ["--consumequeue-file-bytes", "400", "--index-slots=50", "--index-entries=1000"]

@@ -102,6 +102,7 @@ def repair_as_planned(store: Path) -> RepairReport:
         ("exotic_crc", flips, True),
     ],
 )
+@pytest.mark.long
 def test_java_reads_every_sound_message_of_a_repaired_store(
     golden: Callable[[str], Path], tmp_path: Path, name: str, damage: Damage, is_killed: bool
 ) -> None:
@@ -144,6 +145,7 @@ def test_consumers_of_the_original_get_every_sound_message_and_nothing_else(
     }
 
 
+@pytest.mark.long
 def test_java_s_consumers_get_the_same_before_and_after_a_repair_of_one_queue(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def test_java_s_consumers_get_the_same_before_and_after_a_repair_of_one_queue(
 
 
 @pytest.mark.usefixtures("each_release")
+@pytest.mark.long
 def test_java_and_a_repair_leave_a_queue_whose_last_units_are_lost_and_a_rebuild_restores_them(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_java_and_a_repair_leave_a_queue_whose_last_units_are_lost_and_a_rebuild
 
 
 @pytest.mark.usefixtures("each_release")
+@pytest.mark.long
 def test_java_s_consumers_get_new_messages_of_queues_that_lost_all_or_their_last_ones(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -225,6 +229,7 @@ def put_messages(store: Path, name: str, topics: Iterable[str], script: Path) ->
     assert answer.stdout == f"{script}\tok\n"
 
 
+@pytest.mark.long
 def test_java_opens_topics_and_groups_that_were_made_anew(golden: Callable[[str], Path], tmp_path: Path) -> None:
     store = shutil.copytree(golden("mixed") / "store", tmp_path / "store")
     sound = consumed(shutil.copytree(store, tmp_path / "sound"), "mixed")

@@ -49,6 +49,7 @@ async def made(namesrv: str, topic: str) -> None:
         await admin.create_topic(topic, queues=2)
 
 
+@pytest.mark.long
 def test_our_client_answers_what_java_s_asks(namesrv: str) -> None:
     async def main() -> list[dict[str, Any]]:
         await made(namesrv, "JavaAsks")

@@ -86,6 +86,7 @@ def test_the_original_makes_our_queues_and_index_of_our_log(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.long
 def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: Path, flush: FlushDiskType) -> None:
     config = config_of(
         tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20, index_entries=LONGER_INDEX
@@ -102,6 +103,7 @@ def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: P
     check_untouched(java, config)
 
 
+@pytest.mark.long
 def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
     config = config_of(
         tmp_path / "store", flush_consumequeue_interval_ms=20, flush_index_interval_ms=20, flush_interval_ms=20,
@@ -123,6 +125,7 @@ def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
             assert any(offset in own for own in offsets), (offset, key)
 
 
+@pytest.mark.long
 def test_both_work_on_a_store_in_turn(tmp_path: Path) -> None:
     config = config_of(tmp_path / "store")
     for seed in range(3):

@@ -93,6 +93,7 @@ def expected(config: StoreConfig) -> tuple[dict[str, list[str]], Places, Places]
     return {name: [body for _, body in places] for name, places in light.items()}, plain, batches
 
 
+@pytest.mark.long
 def test_each_broker_goes_on_with_the_other_s_light_and_batch_queues(tmp_path: Path) -> None:
     peer.build()
     store = HandedOver(tmp_path, settings=SETTINGS)

@@ -81,6 +81,7 @@ def directories(table: Path) -> set[str]:
     return {str(path.parent.relative_to(table)) for path in table.glob("*=*/**/*.parquet")}
 
 
+@pytest.mark.long
 def test_a_table_with_more_writer_features_is_written_by_spark(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_table_with_more_writer_features_is_written_by_spark(
     assert offsets(spark, table) == [record["physical_offset"] for record in records(golden("mixed"))]
 
 
+@pytest.mark.long
 def test_all_messages_are_exported_once_and_a_second_run_adds_nothing(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -113,6 +115,7 @@ def test_all_messages_are_exported_once_and_a_second_run_adds_nothing(
 
 
 @pytest.mark.parametrize("name", ["dledger", "dledger_mixed", "lmq", "bcq"])
+@pytest.mark.long
 def test_records_of_other_layouts_are_exported_once(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -134,6 +137,7 @@ def test_records_of_other_layouts_are_exported_once(
     assert (code, again["messages"], len(offsets(spark, table))) == (0, 0, len(expected))
 
 
+@pytest.mark.long
 def test_a_relative_table_is_in_the_working_directory(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_relative_table_is_in_the_working_directory(
     assert len(offsets(spark, tmp_path / table)) == report["messages"] == len(records(golden("mixed"))) > 0
 
 
+@pytest.mark.long
 def test_chosen_topics_are_exported_and_the_rest_can_follow(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -170,6 +175,7 @@ def test_offsets_of_queues_bound_an_export(spark: SparkSession, golden: Callable
     assert [row.queue_offset for row in rows] == [record["queue_offset"] for record in orders[2:-1]]
 
 
+@pytest.mark.long
 def test_a_log_that_grew_adds_only_what_is_new(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -202,6 +208,7 @@ def test_damage_is_counted_and_the_rest_is_exported(
     assert victim["physical_offset"] not in offsets(spark, table)
 
 
+@pytest.mark.long
 def test_a_damaged_last_record_is_reported_and_exported_when_whole(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

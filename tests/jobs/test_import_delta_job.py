@@ -54,6 +54,7 @@ def sizes(settings: GoldenSettings) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_an_exported_store_is_imported_as_it_was(
     spark: SparkSession,
     table: Path,

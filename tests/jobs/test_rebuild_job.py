@@ -64,6 +64,7 @@ def test_the_job_writes_javas_bytes_and_a_report(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_process_of_its_own_prints_its_report_and_writes_it(
     golden: Callable[[str], Path], golden_settings: Any, tmp_path: Path
 ) -> None:

@@ -266,6 +266,7 @@ def test_messages_go_to_another_store(spark: SparkSession, mixed: Path, expected
     assert {bytes(row.body) for row in rows} == {one["body"] for one in wanted}
 
 
+@pytest.mark.long
 def test_messages_of_a_tier_go_to_another_store_with_their_places_in_queues(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
@@ -53,6 +54,7 @@ class ClusterExporter:
         return [int(row.body) for row in self.rows()]
 
 
+@pytest.mark.long
 def test_what_is_new_lands_once_and_exports_of_the_store_go_on_from_there_and_back(exporter: ClusterExporter) -> None:
     exporter.send(0, 20)
     report, code = exporter.run()

@@ -72,6 +72,7 @@ class TestDelta:
         assert table.column_names == ["topic", "queue_id", "physical_offset", "store_timestamp", "body"]
         assert table.num_rows == 2
 
+    @pytest.mark.long
     def test_a_clustered_table_with_renamed_columns_goes_on(self, exporter: Exporter) -> None:
         make(exporter, COLUMNS, "CLUSTER BY (topic)", "'delta.columnMapping.mode' = 'name'")
         exporter.spark.sql(f"ALTER TABLE delta.`{exporter.table}` RENAME COLUMN body TO payload")

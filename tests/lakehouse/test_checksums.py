@@ -52,6 +52,7 @@ def checksums(table: Path) -> list[Path]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_table_s_versions_are_delta_s_and_a_file_of_a_lost_commit_misleads_nobody(exporter: Exporter) -> None:
     write(exporter.store, plain(6))
     exporter.run()

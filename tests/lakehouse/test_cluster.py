@@ -80,6 +80,7 @@ def test_what_dies_before_its_commit_or_after_it_and_races_land_each_message_onc
     assert exporter.bodies() == list(range(15))
 
 
+@pytest.mark.long
 def test_rounds_end_with_what_was_there_and_streams_with_a_signal(
     exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_restored_table_a_topic_made_anew_and_options_of_stores_are_refused(ex
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_messages_that_java_wrote_and_the_broker_deleted_are_an_error_or_counted(
     table_format: str,
     spark: SparkSession,
@@ -225,6 +227,7 @@ def test_exploded_messages_of_cluster_and_store_are_exported_once_in_turn_and_at
     assert len({row.physical_offset for row in tables["dead"]}) == len(tables["dead"]) == 5
 
 
+@pytest.mark.long
 def test_two_brokers_land_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     conf = tmp_path / "a.conf"
     conf.write_text(_CONF)

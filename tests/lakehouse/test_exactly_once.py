@@ -31,6 +31,7 @@ ONCE = ("--mode", "available-now")
 MODES = pytest.mark.parametrize("mode", [(), ONCE], ids=["batch", "available-now"])
 
 
+@pytest.mark.long
 def test_micro_batches_and_batches_go_on_from_one_another(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(40))
     first, code = exporter.run(*ONCE, "--max-bytes-per-trigger", "3000")
@@ -61,6 +62,7 @@ def test_a_lost_checkpoint_repeats_nothing_and_a_lost_table_is_filled_again(expo
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_topics_whose_names_joined_are_one_are_other_selections(exporter: Exporter) -> None:
     placed = write(exporter.store, [(topic, b"1") for topic in ("A", "B", "A|B", "C")])
     landed = [exporter.run("--topics", topics)[0]["messages"] for topics in ("A,B", "A|B", "A,B", "A|B", "A|B,C")]
@@ -69,6 +71,7 @@ def test_topics_whose_names_joined_are_one_are_other_selections(exporter: Export
 
 
 @MODES
+@pytest.mark.long
 def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +122,7 @@ def dying_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @MODES
+@pytest.mark.long
 def test_what_dies_after_its_commit_repeats_nothing(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

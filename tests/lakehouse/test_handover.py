@@ -119,6 +119,7 @@ def test_history_that_is_deleted_between_the_turns_is_an_error_or_counted(
     assert bodies[50:] == list(range(bodies[50], 999))
 
 
+@pytest.mark.long
 def test_what_the_queues_do_not_have_yet_when_the_store_has_landed_it_lands_once(
     exporter: ClusterExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ class TestRaw:
         assert offsets(exporter) == placed
 
     @MODES
+    @pytest.mark.long
     def test_what_dies_before_its_commit_leaves_nothing(
         self, exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -162,6 +163,7 @@ class TestRaw:
 
     @pytest.mark.parametrize("others", [(), ("--topics", "Odd")], ids=["the_same", "a_part"])
     @pytest.mark.parametrize("first", [0, 10], ids=["new", "grown"])
+    @pytest.mark.long
     def test_of_two_that_race_each_row_is_one_s(
         self, exporter: Exporter, others: tuple[str, ...], first: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -219,6 +221,7 @@ class TestRaw:
         assert exporter.run(*ICEBERG)[0]["messages"] == 0
         assert offsets(exporter) == placed
 
+    @pytest.mark.long
     def test_what_others_do_beside_changes_nothing(self, exporter: Exporter) -> None:
         placed = write(exporter.store, plain(20))
         exporter.run(*ICEBERG)
@@ -297,6 +300,7 @@ class TestTyped:
         assert typed(ORDERS)["messages"] == 0
         assert len(rows(exporter, "dead")) == 1
 
+    @pytest.mark.long
     def test_a_schema_grows_and_does_not_change(self, exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
         write(exporter.store, [body(1)])
         typed(ORDERS)

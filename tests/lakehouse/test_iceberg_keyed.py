@@ -53,6 +53,7 @@ def files(exporter: Exporter) -> set[str]:
     return {task.file.file_path for task in table_of(exporter, "orders").scan().plan_files()}
 
 
+@pytest.mark.long
 def test_the_last_message_of_a_key_is_its_row(exporter: Exporter, typed: Typed) -> None:
     dice = random.Random(7)
     keys = [f"k{number:02}" for number in range(12)] + ["", "\u20ac", "x" * 40, "x" * 39 + "y"]
@@ -72,6 +73,7 @@ def test_the_last_message_of_a_key_is_its_row(exporter: Exporter, typed: Typed) 
     assert typed(two)["messages"] == 0
 
 
+@pytest.mark.long
 def test_only_files_that_have_a_row_to_replace_are_written_anew(exporter: Exporter, typed: Typed) -> None:
     bodies = [order("a", 1), order("b", 1)]
     write(exporter.store, bodies)
@@ -95,6 +97,7 @@ def test_only_files_that_have_a_row_to_replace_are_written_anew(exporter: Export
     assert any(name.startswith("rmq.txn.") for name in snapshot.summary.additional_properties)
 
 
+@pytest.mark.long
 def test_of_two_that_race_a_row_gives_way_only_to_a_later_message(
     exporter: Exporter, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +148,7 @@ def test_what_dies_before_its_commit_changes_nothing_and_from_offset_repeats_not
     assert held(exporter) == {"a": 3, "c": 5}
 
 
+@pytest.mark.long
 def test_a_row_keeps_what_a_newer_message_has_no_column_for(exporter: Exporter, typed: Typed) -> None:
     grown = f"{ORDERS['schema']}, small TINYINT, `by` ARRAY<STRUCT<name: STRING, n: MAP<STRING, INT>>>"
     narrow = f"{ORDERS['schema']}, `by` ARRAY<STRUCT<name: STRING>>"

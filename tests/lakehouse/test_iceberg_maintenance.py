@@ -126,6 +126,7 @@ class TestCompaction:
         assert len(data_files(exporter)) == 2
         assert offsets(exporter) == [offset for offset in placed if offset != placed[3]]
 
+    @pytest.mark.long
     def test_a_table_that_was_rolled_back_is_still_told(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -209,6 +210,7 @@ class TestRetention:
 class TestVacuum:
     """``--vacuum``."""
 
+    @pytest.mark.long
     def test_old_versions_go_with_their_files_and_what_killed_runs_left(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -244,6 +246,7 @@ class TestVacuum:
         assert exporter.run(*ICEBERG)[0]["messages"] == 3
         assert offsets(exporter) == placed
 
+    @pytest.mark.long
     def test_another_log_is_told_after_all_versions_of_its_exports_are_gone(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -272,6 +275,7 @@ class TestVacuum:
         with pytest.raises(StoreError, match=r"are not those that .*table was exported from"):
             exporter.run(*ICEBERG)
 
+    @pytest.mark.long
     def test_a_selection_that_was_rolled_back_is_told_after_another_one_has_landed(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -147,6 +147,7 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> TypedExporter:
     return TypedExporter(tmp_path, request.param)
 
 
+@pytest.mark.long
 def test_the_command_needs_neither_pyspark_nor_java(local: TypedExporter) -> None:
     write(local.store, SENT)
     done = rmq("export", local.store, *local.words(*local.dead, topics=topics(local.work)))

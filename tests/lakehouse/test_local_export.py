@@ -49,6 +49,7 @@ def rmq(*words: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_command_needs_neither_pyspark_nor_java(local: LocalExporter, tmp_path: Path) -> None:
     placed = write(local.store, plain(30))
     done = rmq("export", local.store, "--table", local.table, "--report", tmp_path / "report.json")
@@ -146,6 +147,7 @@ def test_of_two_exports_that_race_the_later_begins_again_behind_the_other(
     assert local.offsets() == placed
 
 
+@pytest.mark.long
 def test_processes_that_race_land_each_message_once(local: LocalExporter) -> None:
     placed = write(local.store, plain(60))
     command = [sys.executable, "-c", _RMQ, "export", str(local.store), "--table", str(local.table)]
@@ -324,6 +326,7 @@ def test_stores_may_stand_in_front_of_the_options_or_behind() -> None:
     assert with_store_option("rmq export", ["--table", "t", "--topics", "A", "s"]) == expected
 
 
+@pytest.mark.long
 def test_an_option_of_the_job_without_spark_ends_with_the_jobs_command(local: LocalExporter) -> None:
     write(local.store, plain(10))
     done = rmq("export", local.store, "--table", local.table, "--optimize")

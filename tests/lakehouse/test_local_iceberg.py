@@ -35,6 +35,7 @@ def offsets(table: Path) -> list[int]:
     return sorted(iceberg.scan(selected_fields=("physical_offset",)).to_arrow()["physical_offset"].to_pylist())
 
 
+@pytest.mark.long
 def test_the_command_needs_neither_pyspark_nor_java(local: LocalExporter) -> None:
     placed = write(local.store, plain(30))
     done = rmq("export", local.store, "--table", local.table, *ICEBERG)
@@ -92,6 +93,7 @@ def test_of_two_exports_that_race_the_later_begins_again_behind_the_other(
     assert offsets(local.table) == placed
 
 
+@pytest.mark.long
 def test_processes_that_race_land_each_message_once(local: LocalExporter) -> None:
     placed = write(local.store, plain(60))
     command = [sys.executable, "-c", _RMQ, "export", str(local.store), "--table", str(local.table), *ICEBERG]
@@ -132,6 +134,7 @@ def test_transforms_are_left_to_the_job(local: LocalExporter) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_job_and_command_take_turns(exporter: Exporter) -> None:
     local, landed = LocalExporter(exporter.store, exporter.table), []
     for count, run in ((10, exporter.run), (25, local.run), (45, exporter.run), (50, local.run)):

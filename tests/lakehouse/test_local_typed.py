@@ -82,6 +82,7 @@ def test_names_that_delta_refuses_are_told_before_there_is_a_table(tmp_path: Pat
     assert not (tmp_path / "typed" / "_delta_log").exists()
 
 
+@pytest.mark.long
 def test_the_command_needs_neither_pyspark_nor_java(local: TypedExporter) -> None:
     placed = local.send([*SOUND, LATE])
     done = rmq("export", local.store, *local.words(*local.dead))

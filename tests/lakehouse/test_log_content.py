@@ -39,6 +39,7 @@ def test_the_log_is_forced_before_it_is_read(
     assert exporter.offsets() == placed
 
 
+@pytest.mark.long
 def test_a_log_that_was_cut_and_grew_anew_is_refused(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(20), FIRST_MS)
     end = exporter.run()[0]["ending_physical_offset"]
@@ -53,6 +54,7 @@ def test_a_log_that_was_cut_and_grew_anew_is_refused(exporter: Exporter) -> None
     assert exporter.run()[0]["messages"] == 0
 
 
+@pytest.mark.long
 def test_another_log_is_refused_by_a_table_of_keys(exporter: Exporter) -> None:
     topic = {"topic": "Even", "format": "json", "schema": "n INT", "key": ["n"], "table": "numbers"}
     spec = exporter.work / "spec.json"
@@ -99,6 +101,7 @@ def test_a_table_of_keys_that_went_on_with_a_cut_log_stands_at_its_end(exporter:
     assert [row.physical_offset for row in exporter.rows("numbers")] == placed
 
 
+@pytest.mark.long
 def test_a_log_that_is_not_the_one_that_another_selection_was_exported_from_is_refused(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(20), FIRST_MS)
     exporter.run("--topics", "Even", "--ending-physical-offset", str(placed[10]))

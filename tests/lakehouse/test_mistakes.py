@@ -135,6 +135,7 @@ class TestWithATable:
         ],
         ids=["null", "long"],
     )
+    @pytest.mark.long
     def test_a_topic_that_makes_no_partition_is_named(self, exporter: Exporter, topic: str, said: str) -> None:
         write(exporter.store, [("Odd", b"1"), (topic, b"2")])
         with pytest.raises(PySparkException) as caught:
@@ -161,6 +162,7 @@ class TestWithATable:
             other.run(*ONCE, "--checkpoint", str(checkpoint))
         assert not other.table.exists()
 
+    @pytest.mark.long
     def test_a_checkpoint_beyond_the_log_is_refused(self, exporter: Exporter) -> None:
         checkpoint = exporter.work / "checkpoint"
         write(exporter.store, plain(60))

@@ -132,6 +132,7 @@ class TestDelta:
         assert counted.fetchone() == (4, hour_of(1))
         assert messages.schema.field("hour").nullable
 
+    @pytest.mark.long
     def test_spark_s_writer_makes_the_partitions_that_tasks_make(self, exporter: Exporter) -> None:
         write_hours(exporter.store, 2)
         exporter.run("--partition-by", "topic,born_hour,born_date", "--topics", "Orders")
@@ -250,6 +251,7 @@ class TestTyped:
         with pytest.raises(StoreError, match="is partitioned by hour,born_date, not nothing"):
             exporter.run("--typed", write_spec(exporter, "[]"), table=False)
 
+    @pytest.mark.long
     def test_a_row_of_a_key_moves_to_another_partition(self, exporter: Exporter) -> None:
         write_orders(exporter, ORDERS)
         spec = write_spec(exporter, '["day(placed)"]', 'key = ["id"]')

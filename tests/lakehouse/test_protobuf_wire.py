@@ -446,6 +446,7 @@ def test_a_body_of_the_library_is_sound_and_stays_so_with_an_unknown_field(field
     st.builds(double, st.integers(1, 37), st.floats()),
     st.builds(group, st.integers(1, 37), st.builds(number, st.integers(1, 4), st.integers(0, 2**64))),
 ), min_size=1, max_size=4))  # fmt: skip
+@pytest.mark.long
 def test_a_body_has_a_row_whose_columns_hold_it_or_a_reason(parts: list[bytes]) -> None:
     body = b"".join(parts)
     columns = list(protobuf.columns(protobuf.descriptor(SCHEMA, "shop.Order")))

@@ -90,6 +90,7 @@ def test_protobuf_fields_of_other_columns_are_not_looked_at() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.long
 def test_a_table_has_the_columns_of_the_spec_only(exporter: Exporter, table_format: str, tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
     topic: dict[str, Any] = {

@@ -70,6 +70,7 @@ def test_java_s_stores_land_and_missing_ones_later_in_one_commit(
     assert places(spark, tmp_path) == sorted(wanted)
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_appears(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell
     assert (dead.cluster, dead.broker_name, bytes(dead.body)) == ("Shop", "broker-b", b"bad")
 
 
+@pytest.mark.long
 def test_a_store_that_goes_away_while_it_is_exported_ends_no_other_s_typed_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_restored_typed_table_is_merged_again(exporter: Exporter) -> None:
     assert exporter.run(*arguments, table=False)[0]["messages"] == 0
 
 
+@pytest.mark.long
 def test_what_leaves_the_content_as_it_is_changes_nothing(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(20))
     exporter.run()

@@ -64,6 +64,7 @@ def exporter(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path)
     return TierExporter(spark, tmp_path / "store", tmp_path)
 
 
+@pytest.mark.long
 def test_each_message_lands_once_also_when_it_has_moved_to_the_tier(
     exporter: TierExporter, sent: list[Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_tables_of_a_store_alone_and_with_its_tier_are_told_apart(exporter: Tier
         exporter.run("--topics", "Orders")
 
 
+@pytest.mark.long
 def test_bodies_that_do_not_decode_are_dead_letters_of_both(
     exporter: TierExporter, sent: list[Place], tmp_path: Path
 ) -> None:

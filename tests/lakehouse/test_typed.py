@@ -81,6 +81,7 @@ def test_bodies_become_columns_and_what_does_not_decode_a_dead_letter(
     assert [row.reason for row in dead[3:]] == ["the body is empty", "its key id is null"]
 
 
+@pytest.mark.long
 def test_what_is_damaged_in_the_log_is_a_dead_letter_too(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
@@ -106,6 +107,7 @@ def test_what_stands_behind_a_json_object_makes_it_a_dead_letter(
     assert (report["messages"], report["undecoded"]) == (1, len(behind))
 
 
+@pytest.mark.long
 def test_records_within_columns_may_lack_members(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
     line = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}
     fields = [{"name": "lines", "type": {"type": "array", "items": line}}]
@@ -183,6 +185,7 @@ def event(number: int, **more: object) -> tuple[str, bytes]:
     return "Events", json.dumps({**row, **more}).encode()
 
 
+@pytest.mark.long
 def test_the_log_has_bounds_of_columns_that_find_their_rows(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
@@ -222,6 +225,7 @@ def test_tasks_leave_out_rows_that_the_table_has_and_spark_does_of_many(
     assert len(exporter.rows("dead")) == 1
 
 
+@pytest.mark.long
 def test_columns_of_another_case_or_with_fewer_members_are_those_of_the_table(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:

@@ -92,6 +92,7 @@ def test_undecoded_messages_are_reported_until_they_are_dealt_with(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_row_for_which_an_expression_of_the_table_cannot_be_computed_is_a_dead_letter(exporter: Exporter) -> None:
     spark, table = exporter.spark, f"delta.`{exporter.work / 'typed'}`"
     columns = "id BIGINT, total INT, s STRING, st STRUCT<a: VARCHAR(3), l: ARRAY<VARCHAR(2)>>"
@@ -116,6 +117,7 @@ def test_a_row_for_which_an_expression_of_the_table_cannot_be_computed_is_a_dead
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_what_a_constraint_of_the_table_refuses_is_a_dead_letter(exporter: Exporter) -> None:
     run(exporter, SOUND[:1])
     table = f"delta.`{exporter.work / 'typed'}`"
@@ -137,6 +139,7 @@ def files_of(table: Path) -> list[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_each_engine_reads_the_edges_of_time_and_number(exporter: Exporter) -> None:
     duckdb, polars, deltalake = map(pytest.importorskip, ("duckdb", "polars", "deltalake"))
     edges = [

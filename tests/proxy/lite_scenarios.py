@@ -258,6 +258,7 @@ async def test_what_is_delivered_too_often_becomes_a_dead_letter(parents: Make) 
     assert await dead_letters(parent) == [b"1", b"2"]
 
 
+@pytest.mark.long
 async def test_a_client_that_does_not_acknowledge_gets_no_more(parents: Make) -> None:
     parent = await parents()
     children = [f"c{number}" for number in range(101)]
@@ -273,6 +274,7 @@ async def test_a_client_that_does_not_acknowledge_gets_no_more(parents: Make) ->
     assert [one.body for one in await parent.until(1, auto_renew=True)] == [b"1"]
 
 
+@pytest.mark.long
 async def test_what_a_client_has_that_is_gone_others_get_and_it_is_subscribed_to_nothing(parents: Make) -> None:
     parent = await parents()
     other = parent.other()

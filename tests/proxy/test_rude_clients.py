@@ -306,6 +306,7 @@ async def test_a_receive_from_a_broker_that_is_not_there_is_one_from_another(cal
     assert len(await caller.receive(message_queue=gone)) == 1
 
 
+@pytest.mark.long
 async def test_a_handle_counts_for_the_group_that_has_received_it_alone(caller: Caller) -> None:
     """Another group's acknowledgement is answered with OK, as by the original, and the message comes back."""
     await caller.send(caller.message())

@@ -46,6 +46,7 @@ async def test_what_is_sent_is_received_as_it_was_and_acknowledged(caller: Calle
     assert answer[-1].HasField("delivery_timestamp")
 
 
+@pytest.mark.long
 async def test_what_is_not_acknowledged_comes_back_and_a_changed_time_counts(caller: Caller) -> None:
     await caller.send(*(caller.message("MixedT", b"%d" % number) for number in range(2)))
     found: list[Any] = []

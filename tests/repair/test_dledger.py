@@ -128,6 +128,7 @@ def test_what_was_not_committed_is_cut_off(is_cut: bool, rmq: Rmq, variant: Vari
 
 
 @pytest.mark.parametrize("apply", [(), ("--apply",)], ids=["plan", "apply"])
+@pytest.mark.long
 def test_what_other_members_have_is_refused(
     apply: tuple[str, ...], rmq: Rmq, variant: Variant, untouched: Untouched
 ) -> None:

@@ -245,6 +245,7 @@ def killed_rebuild(store: Path) -> None:
     raise AssertionError("no kill left a note")
 
 
+@pytest.mark.long
 def test_a_note_of_another_place_or_time_needs_a_word(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_note_of_another_place_or_time_needs_a_word(
     assert not (store / ".rmq-rebuild").exists()
 
 
+@pytest.mark.long
 def test_a_changed_note_has_no_seal(store: Path) -> None:
     killed_rebuild(store)
     path = store / ".rmq-rebuild" / "publish.json"

@@ -49,6 +49,7 @@ def units(store: Path, lost: list[int]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", TOPICS)
+@pytest.mark.long
 def test_queues_retain_their_offsets(name: str, rmq: Rmq, variant: Variant) -> None:
     store = variant(name)
     lost = damage(store, TOPICS[name])
@@ -139,6 +140,7 @@ SETTINGS = {
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.long
 def test_java_makes_the_same_queues_of_the_repaired_log(name: str, rmq: Rmq, variant: Variant, tmp_path: Path) -> None:
     store, java = variant(name), tmp_path / "java"
     damage(store, TOPICS[name])

@@ -121,6 +121,7 @@ def test_verify_finds_nothing_that_is_in_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_exports_land_each_message_once(tmp_path: Path, spark: SparkSession) -> None:
     store, table = tmp_path / "store", str(tmp_path / "table")
     arguments = ["--store", str(store), "--table", table, "--partition-by", "topic", "--system-topics"]

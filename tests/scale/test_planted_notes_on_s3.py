@@ -54,6 +54,7 @@ REBUILDS = {
 }
 
 
+@pytest.mark.long
 def test_a_rebuild_follows_no_planted_name(bucket: Bucket) -> None:
     uri = planted(bucket, {})
     for name, objects in REBUILDS.items():

@@ -70,6 +70,7 @@ def test_objects_that_nobody_knows_are_named_and_stay(bucket: Bucket, tmp_path: 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_on_spark_from_one_object_store_into_itself(
     bucket: Bucket, golden: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -83,6 +84,7 @@ def test_on_spark_from_one_object_store_into_itself(
     assert {name: data for name, data in found.items() if name not in {*log, MANIFEST}} == tree(tmp_path / "local")
 
 
+@pytest.mark.long
 def test_what_was_there_is_replaced_and_the_rest_left_alone(bucket: Bucket, tmp_path: Path) -> None:
     store, out = small_store(tmp_path / "store", 60), put_old(bucket, tmp_path / "old")
     rebuild(store, tmp_path / "local")
@@ -152,6 +154,7 @@ def test_killed_before_any_change_it_is_old_or_told_to_be_unfinished(bucket: Buc
     assert published(bucket, "out") == new
 
 
+@pytest.mark.long
 def test_of_two_rebuilds_into_one_target_one_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     store, out = small_store(tmp_path / "store", 40), put_old(bucket, tmp_path / "old")
     before = bucket.tree("out")

@@ -22,6 +22,7 @@ def source(end: object, latest: object) -> SourceProgress:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_stream_of_a_store_tells_the_bytes_that_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "store", 60)
     kept = Kept()

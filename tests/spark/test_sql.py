@@ -72,6 +72,7 @@ def test_the_page_has_each_view_column_and_option() -> None:
     assert first_cells(options) == set(OFFSETS_OPTIONS) - set(ACCESS_OPTIONS)
 
 
+@pytest.mark.long
 def test_views_are_of_each_table_and_see_what_comes_later(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_views_are_of_each_table_and_see_what_comes_later(
     assert spark.sql(waits).collect()[0][0] == before + 82 + 3 * 182
 
 
+@pytest.mark.long
 def test_views_of_several_brokers_keep_them_apart(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def queues(store: Path) -> list[tuple[str, int, np.ndarray]]:
     return [(queue.parent.name, int(queue.name), units(queue)) for queue in found]
 
 
+@pytest.mark.long
 def test_each_offset_gives_the_record_whose_unit_holds_it(golden: Variant) -> None:
     store = golden("bcq") / "store"
     for topic, queue_id, own in queues(store):

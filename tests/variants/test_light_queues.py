@@ -155,6 +155,7 @@ def test_names_that_no_directory_can_have_are_told(tmp_path: Path) -> None:
     assert {path.split("/")[1] for path in built(tmp_path).queues} == {"Orders"}
 
 
+@pytest.mark.long
 def test_many_light_queues_of_few_records_are_those_of_the_codecs(tmp_path: Path) -> None:
     light = LightQueues()
     stored = [light.message(*(f"%LMQ%{first + n}" for n in range(1500))) for first in range(0, 900, 300)]

@@ -188,6 +188,7 @@ def test_light_offsets_that_a_broker_does_not_take_are_told(text: str, variant: 
     assert found(store) == {"config.lost": 1}
 
 
+@pytest.mark.long
 def test_ten_thousand_light_queues_are_few_tasks(tmp_path: Path) -> None:
     light = LightQueues()
     stored = [light.message(*(f"%LMQ%{first + n}" for n in range(500))) for first in range(0, 10_000, 500)]

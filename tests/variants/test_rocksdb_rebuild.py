@@ -182,6 +182,7 @@ def test_a_log_that_is_cut_meanwhile_is_told(variant: Variant, monkeypatch: pyte
 
 @pytest.mark.peer
 @pytest.mark.xdist_group("rocksdb_against_java")
+@pytest.mark.long
 def test_java_opens_the_database_and_changes_nothing(variant: Variant, golden: Variant) -> None:
     store = variant("rocksdb_lmq")
     rebuild(store, None, golden_options(VARIANTS["rocksdb_lmq"]))

@@ -30,6 +30,7 @@ def java_settings(settings: GoldenSettings) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["mixed", "exotic"])
+@pytest.mark.long
 def test_java_makes_our_queues_and_index_of_a_written_log(
     name: str, golden: Callable[[str], Path], golden_settings: dict[str, GoldenSettings], tmp_path: Path
 ) -> None:

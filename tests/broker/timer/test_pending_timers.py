@@ -93,6 +93,7 @@ def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_what_waits_is_a_view_in_spark(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
     store = without_checkpoint(golden("mixed"), tmp_path)
     spark_view.pending_timers(spark, str(store), view="pending")

@@ -87,6 +87,7 @@ def test_messages_are_sent_and_found(cluster: Cluster) -> None:
     assert cluster.rows("queryMsgByKey", "-t", topic, "-k", "none", code=1) == []
 
 
+@pytest.mark.long
 def test_offsets_of_groups_are_shown_and_reset(cluster: Cluster) -> None:
     topic, group, other = fresh("Topic"), fresh("group"), fresh("group")
     make(cluster, topic)

@@ -89,6 +89,7 @@ def test_what_is_no_scrape_does_not_end_it(measured: tuple[Cluster, str]) -> Non
     assert scrape(measured[1])
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -42,6 +42,7 @@ def test_mqadmin_shows_what_our_clients_trace(running: Standalone) -> None:
     assert lines[0][2] == "127.0.0.1"
 
 
+@pytest.mark.long
 def test_what_the_original_traces_is_read_and_written_the_same(running: Standalone) -> None:
     peer.build()
     jars = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer") / "lib/*"

@@ -31,6 +31,7 @@ def options(settings: GoldenSettings, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
+@pytest.mark.long
 def test_a_store_read_and_written_is_java_s(
     name: str,
     load: Load,
@@ -47,6 +48,7 @@ def test_a_store_read_and_written_is_java_s(
         assert tree(tmp_path / "store" / "commitlog") == tree(golden(name) / "store" / "commitlog")
 
 
+@pytest.mark.long
 def test_rows_made_in_spark_are_continued(spark: SparkSession, load: Load, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for times in range(2):
@@ -66,6 +68,7 @@ def test_rows_made_in_spark_are_continued(spark: SparkSession, load: Load, tmp_p
     assert (len(queues), {row[2] for row in queues}) == (6, {True})
 
 
+@pytest.mark.long
 def test_tables_of_units_and_of_keys_become_java_s_files(
     load: Load, golden: Callable[[str], Path], golden_settings: dict[str, GoldenSettings], tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def offset_of(progress: dict[str, Any], which: str) -> int:
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_each_record_comes_once_whatever_the_batches_are(stream: Stream, store: Path, limits: dict[str, int]) -> None:
     placed = write(store, 120)
     batches = stream.run(**limits)
@@ -107,6 +108,7 @@ def test_each_record_comes_once_whatever_the_batches_are(stream: Stream, store: 
         assert len(sizes) >= placed[-1] // limits["maxBytesPerTrigger"]
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_where_it_stopped_and_reports_its_lag(stream: Stream, store: Path) -> None:
     first = write(store, 50)
     progress = stream.run()
@@ -143,6 +145,7 @@ def test_a_trigger_looks_at_the_log_once(store: Path, monkeypatch: pytest.Monkey
     assert len(looks) == 2
 
 
+@pytest.mark.long
 def test_half_of_a_record_is_not_read_before_it_is_whole(stream: Stream, store: Path) -> None:
     placed = write(store, 9)
     path = store / "commitlog" / f"{0:020d}"
@@ -155,6 +158,7 @@ def test_half_of_a_record_is_not_read_before_it_is_whole(stream: Stream, store: 
     assert stream.offsets() == placed
 
 
+@pytest.mark.long
 def test_a_running_query_follows_the_log(stream: Stream, store: Path) -> None:
     write(store, 5)
     reader = stream.spark.readStream.format("rmq_commitlog").option("columns", COLUMNS).load(str(store))
@@ -173,6 +177,7 @@ def test_a_running_query_follows_the_log(stream: Stream, store: Path) -> None:
         query.stop()
 
 
+@pytest.mark.long
 def test_a_deleted_segment_is_an_error_that_names_what_is_gone(stream: Stream, store: Path) -> None:
     write(store, 60)
     stream.run(maxOffsetsPerTrigger=100)
@@ -195,6 +200,7 @@ def test_a_deleted_segment_is_an_error_that_names_what_is_gone(stream: Stream, s
     assert sorted(landed) == before + [offset for offset in placed if offset >= end]
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_store_is_refused(stream: Stream, store: Path) -> None:
     write(store, 30)
     stream.run()
@@ -226,6 +232,7 @@ def test_a_store_that_was_made_anew_at_its_path_is_refused(store: Path) -> None:
         reader.latestOffset(end, ReadAllAvailable())
 
 
+@pytest.mark.long
 def test_a_log_that_ends_before_the_checkpoint_is_an_error(stream: Stream, store: Path) -> None:
     write(store, 100)
     stream.run()
@@ -258,6 +265,7 @@ def test_options_choose_rows_and_where_to_begin(stream: Stream, store: Path) -> 
     assert stream.offsets() == placed[11::2]
 
 
+@pytest.mark.long
 def test_latest_begins_with_what_comes_after(stream: Stream, store: Path) -> None:
     write(store, 10)
     stream.run(startingOffsets="latest")
@@ -266,6 +274,7 @@ def test_latest_begins_with_what_comes_after(stream: Stream, store: Path) -> Non
     assert stream.offsets() == placed[10:]
 
 
+@pytest.mark.long
 def test_damage_never_stops_a_stream(stream: Stream, store: Path) -> None:
     placed = write(store, 60)
     flip(store, placed[20] + 4, FILE_BYTES)

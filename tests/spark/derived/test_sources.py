@@ -49,6 +49,7 @@ def test_units_of_some_queues_and_offsets(load: Load, golden: Callable[[str], Pa
     assert load(store, "rmq_consumequeue", subscribe="Nope").count() == 0
 
 
+@pytest.mark.long
 def test_what_dispatch_never_writes_is_a_row_is_left_out_or_stops_the_read(
     load: Load, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_what_dispatch_never_writes_is_a_row_is_left_out_or_stops_the_read(
 
 
 @pytest.mark.parametrize("name", ["mixed", "exotic"])
+@pytest.mark.long
 def test_entries_of_a_golden_store_are_all_there(
     load: Load, golden: Callable[[str], Path], name: str, golden_settings: dict[str, GoldenSettings]
 ) -> None:
@@ -93,6 +95,7 @@ def test_entries_of_a_golden_store_are_all_there(
     assert sorted(tuple(row) for row in frame.collect()) == sorted(expected)
 
 
+@pytest.mark.long
 def test_a_store_without_derived_files_has_no_rows(load: Load, tmp_path: Path) -> None:
     assert load(tmp_path, "rmq_consumequeue").collect() == []
     assert load(tmp_path, "rmq_index").collect() == []

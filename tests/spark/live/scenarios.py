@@ -168,6 +168,7 @@ def run_stream(frame: DataFrame, checkpoint: Path, **options: str) -> list[dict[
     raise AssertionError("it was begun five times")
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_where_it_stood(spark: SparkSession, namesrv: str, tmp_path: Path) -> None:
     source, target = make_topic(namesrv, fresh("Stream")), make_topic(namesrv, fresh("Streamed"))
     group = fresh("streamers")
@@ -185,6 +186,7 @@ def test_a_stream_goes_on_where_it_stood(spark: SparkSession, namesrv: str, tmp_
     assert texts(left) == expected(range(25, 50)) or texts(left) == expected(range(40, 50))
 
 
+@pytest.mark.long
 def test_what_cannot_be_is_told_in_a_line(spark: SparkSession, namesrv: str) -> None:
     topic = make_topic(namesrv, fresh("Told"))
     for told, options in {

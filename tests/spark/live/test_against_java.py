@@ -48,6 +48,7 @@ async def until_there(address: str) -> None:
                 await asyncio.sleep(0.2)
 
 
+@pytest.mark.long
 def test_java_takes_what_is_replayed(namesrv: str, golden: Callable[[str], Path]) -> None:
     directory = golden("mixed")
     expected = expected_messages(directory)

@@ -82,6 +82,7 @@ def mqadmins(started: Started, group: str) -> dict[tuple[str, str, int], tuple[i
     return {(group, row[0], int(row[2])): (int(row[3]), int(row[4]), int(row[5])) for row in rows}
 
 
+@pytest.mark.long
 def test_mqadmin_rmq_admin_and_both_tables_agree(spark: SparkSession, load: Load, started: Started) -> None:
     of_cluster, of_store = (
         by_queue(live(spark, started).collect()),

@@ -18,6 +18,7 @@ HOST = b"\x7f\0\0\1\0\0\0\1"
 
 
 @pytest.mark.parametrize("name", ["mixed"])
+@pytest.mark.long
 def test_the_originals_transactions_are_told(spark: SparkSession, golden: Callable[[str], Path], name: str) -> None:
     """The 12 of GoldenWriter: committed, rolled back, or committed when its producer was asked, in turn."""
     table = transactions(spark, str(golden(name) / "store"), view="transactions")
@@ -62,5 +63,6 @@ def test_every_state_is_told(spark: SparkSession, tmp_path: Path) -> None:
     assert (rows["D"].deliveries, rows["D"].commit_queue_offset, rows["B"].checks) == (2, 0, 15)
 
 
+@pytest.mark.long
 def test_a_store_without_transactions_has_none(spark: SparkSession, golden: Callable[[str], Path]) -> None:
     assert transactions(spark, str(golden("exotic") / "store")).collect() == []
