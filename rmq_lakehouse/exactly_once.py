@@ -330,10 +330,8 @@ def with_high_watermark(attempt: CommitAttempt, last_row: int | None) -> CommitA
             row, in ms. None if there are no rows.
     """
     watermark = max((offset for offset in (attempt.watermark, last_row) if offset is not None), default=None)
-    read_installed_version = (
-        {} if attempt.spans or watermark is None else {attempt.app_id + WATERMARK_SUFFIX: watermark}
-    )
-    versions = {**attempt.versions, **attempt.lost_watermarks, **attempt.undecoded_versions, **read_installed_version}
+    watermark_version = {} if attempt.spans or watermark is None else {attempt.app_id + WATERMARK_SUFFIX: watermark}
+    versions = {**attempt.versions, **attempt.lost_watermarks, **attempt.undecoded_versions, **watermark_version}
     return replace(attempt, versions=versions)
 
 

@@ -49,8 +49,12 @@ class UnreadableMessagesError(StoreError):
 class TaskRows(Protocol):
     """Rows of one task, read by the task itself."""
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Read the rows."""
+    def batches(self, columns: Sequence[str], *, by_topic: bool = False) -> Iterator[pa.RecordBatch]:
+        """Read the rows.
+
+        Args:
+            by_topic: batches may have rows of one topic each; only rows of one topic keep their order then.
+        """
         ...
 
 
@@ -86,8 +90,8 @@ class StoreRows:
     read: ReadOptions
     task: Task
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from read_task(self.store, self.task, replace(self.read, columns=tuple(columns)))
+    def batches(self, columns: Sequence[str], *, by_topic: bool = False) -> Iterator[pa.RecordBatch]:
+        yield from read_task(self.store, self.task, replace(self.read, columns=tuple(columns), by_topic=by_topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +213,8 @@ def write_raw_task(task: RawTask) -> TaskFiles:
     bytes_ = damaged = 0
     last_offset: int | None = None
     try:
-        for batch in task.rows.batches(task.columns):
+        # A batch of one partition needs no copy of its bodies.
+        for batch in task.rows.batches(task.columns, by_topic="topic" in task.layout.partitions):
             included = _without_excluded(batch, task.excluded_topics)
             sound = matching_rows(included, pc.is_null(included.column(ERROR)))
             damaged += included.num_rows - sound.num_rows

@@ -111,7 +111,8 @@ class TypedExport(ExportTables):
         self._body = build_body_decoder(spark, topic, partial(_with_types_of, log))
         broker = () if selection.broker is None else (CLUSTER, BROKER_NAME)
         self._metadata = (*METADATA, *broker, *((ELEMENT,) if topic.explode else ()))
-        # Of an exploded body the first row is the message; an empty array has no other row, which is none of the table.
+        # An exploded message has a decoded row for each element, from 0 on. The only row of an empty array is -1, which
+        # is not in the table.
         self._is_message = F.col(ELEMENT) <= 0 if topic.explode else F.lit(True)
         self._is_row = F.col(ELEMENT) >= 0 if topic.explode else F.lit(True)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
@@ -235,7 +236,7 @@ class TypedExport(ExportTables):
 
     def _commit_by_spark(self, records: PendingMessages) -> ExportCounts:
         table, start_rows = self._table, records.start_attempt(self._table)
-        attempt = start_rows(table.log.begin_transaction())  # dropped: the attempt shows which rows to count
+        attempt = start_rows(table.log.begin_transaction())  # not committed: the attempt shows which rows to count
         decoded = self._decoded(records.union_frame(self.exactly_once_tables)).persist()
         try:
             pending = F.lit(False) if attempt is None else records.belongs_to_attempt(attempt)
@@ -261,7 +262,7 @@ class TypedExport(ExportTables):
                 return self._with_undecoded_versions(start_rows(transaction), decoded, records, dead_letters_of)
 
             def rows(attempt: CommitAttempt) -> DataFrame:
-                return self._typed(decoded, records.belongs_to_attempt(attempt))
+                return self._select_rows(decoded, records.belongs_to_attempt(attempt))
 
             if not counted.decodable:
                 commit_with_retry(table.path, table.log, [start], None)
@@ -396,9 +397,9 @@ class TypedExport(ExportTables):
         times = {name: time_column(name) for name in self._time_columns}
         return {**metadata, **{field.name: value[field.name] for field in self._body.columns}, **times}
 
-    def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
+    def _select_rows(self, decoded: DataFrame, condition: Column) -> DataFrame:
         """Select the table's columns of the decoded rows that meet a condition."""
-        sound = decoded.where(F.col("reason").isNull() & self._is_row & owed)
+        sound = decoded.where(F.col("reason").isNull() & self._is_row & condition)
         sound = with_former_keys(sound, "value", self._key)
         columns = self._table_columns(F.col("value"))
         if self._merges_deletions:

@@ -121,7 +121,9 @@ class TypedTable:
 
         def write(attempts: Mapping[int, CommitAttempt]) -> CommitResult:
             (attempt,) = attempts.values()
-            other = start_rows(self.rows.table.log.begin_transaction())  # dropped: it shows which rows are pending
+            other = start_rows(
+                self.rows.table.log.begin_transaction()
+            )  # not committed: the attempt shows which rows are pending
             has_same_rows = other is not None and other.pending_range == attempt.pending_range
             rows = self.rows.destination(other) if other is not None and has_same_rows else None
             files = self._write(records, attempt, rows, dead.destination(attempt), written)

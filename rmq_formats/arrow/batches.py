@@ -22,9 +22,11 @@ from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select
 from rmq_formats.kernels.columns.select import list_records
 from rmq_formats.kernels.scan import FRAME_COLUMNS
+from rmq_formats.scan.dispatch import QueueTable
 from rmq_formats.scan.segment import FrameBatch
 
 BATCH_BYTES: Final = 8 << 20  # bytes of text and bodies after which a batch is given out
+_MAX_TOPICS: Final = 8  # limit of batches by topic: the more topics, the more calls of kernels for a window
 MAX_INT: Final = (1 << 31) - 1
 _ANY_LOG_BYTES: Final = 1 << 62  # a pulled record may have any offset: only the record tells it
 
@@ -50,6 +52,7 @@ def record_batches(
     selector: RowSelector | None = None,
     path: str | None = None,
     batch_bytes: int = BATCH_BYTES,
+    by_topic: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Decode the frames of scanned batches into record batches, in log order.
 
@@ -59,6 +62,8 @@ def record_batches(
         selector: selects the rows; None selects all.
         path: the file that errors name.
         batch_bytes: text and body bytes after which a batch is given out; one record may have more.
+        by_topic: a batch has rows of one topic, as long as there are at most 8 topics. Only rows of one topic keep
+            their order then.
 
     Yields:
         Batches of at least one row; none shares memory with a window.
@@ -66,29 +71,65 @@ def record_batches(
     Raises:
         FormatError: in FAILFAST, at the first damaged stretch, record or body.
     """
-    builder = BatchBuilder(schema)
     inflates = decompress and "body" in schema.names
+    builders = _Builders(schema, batch_bytes, by_topic=by_topic)
     for batch in batches:
         if mode is Mode.FAILFAST:
             fail_at_damage(batch, path)
         if mode is Mode.PERMISSIVE and batch.damages:
             selected = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
             if selected:
-                if builder.count:
-                    yield builder.finish()
+                yield from builders.finish()
                 yield damage_batch(selected, schema)
-        for rows in _parts(_wanted_rows(batch, mode, selector), inflates, batch_bytes):
-            if rows.errors and mode is Mode.FAILFAST:
-                row, reason = next(iter(rows.errors.items()))
-                raise FormatError(reason, int(rows.physical_offsets[row]), path)
-            if builder.count and not builder.room_for(rows):
-                yield builder.finish()
-            if len(rows):
-                builder.append(rows)
-            if builder.byte_count >= batch_bytes or builder.count == MAX_ROWS:
-                yield builder.finish()
-    if builder.count:
-        yield builder.finish()
+        for builder, group in builders.groups(_wanted_rows(batch, mode, selector)):
+            for rows in _parts(group, inflates, batch_bytes):
+                if rows.errors and mode is Mode.FAILFAST:
+                    row, reason = next(iter(rows.errors.items()))
+                    raise FormatError(reason, int(rows.physical_offsets[row]), path)
+                yield from builders.append(builder, rows)
+    yield from builders.finish()
+
+
+class _Builders:
+    """Builders of the batches of one task: one for all rows, or one a topic as long as there are few topics."""
+
+    def __init__(self, schema: pa.Schema, batch_bytes: int, *, by_topic: bool) -> None:
+        self._schema, self._batch_bytes = schema, batch_bytes
+        self._topics = QueueTable() if by_topic else None
+        self._builders = [BatchBuilder(schema)]
+
+    def groups(self, rows: FrameRows) -> Iterator[tuple[BatchBuilder, FrameRows]]:
+        """Assign rows to builders. Rows of one topic keep their order."""
+        if self._topics is None or not len(rows):
+            yield self._builders[0], rows
+            return
+        rows.repair(scan.TOPIC_AT)
+        numbers = self._topics.number(rows.data, rows.frames, np.zeros(len(rows), dtype=np.int32))
+        if self._topics.queue_count > _MAX_TOPICS:
+            self._topics = None
+            yield self._builders[0], rows
+            return
+        self._builders += [BatchBuilder(self._schema) for _ in range(len(self._builders), self._topics.queue_count)]
+        for number in np.unique(numbers).tolist():
+            yield self._builders[number], rows.take(numbers == number)
+
+    def append(self, builder: BatchBuilder, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+        """Append rows to a builder; return the batches that are full, and the largest ones of many small ones."""
+        if self._topics is None and len(self._builders) > 1:
+            yield from self.finish()  # rows of these topics come to the first builder from now on
+            del self._builders[1:]
+        if builder.count and not builder.room_for(rows):
+            yield builder.finish()
+        if len(rows):
+            builder.append(rows)
+        if builder.byte_count >= self._batch_bytes or builder.count == MAX_ROWS:
+            yield builder.finish()
+        elif sum(other.byte_count for other in self._builders) >= 2 * self._batch_bytes:
+            yield max(self._builders, key=lambda other: other.byte_count).finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Return the batches of all rows that are left."""
+        yield from (builder.finish() for builder in self._builders if builder.count)
 
 
 def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) -> FrameRows:

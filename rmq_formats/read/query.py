@@ -219,6 +219,7 @@ class ReadOptions:
 
     Attributes:
         columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
+        by_topic: whether batches have rows of one topic, see ``record_batches``.
     """
 
     columns: tuple[str, ...]
@@ -227,6 +228,7 @@ class ReadOptions:
     verify_crc: bool = True
     decompress: bool = False
     logs: Logs = COMMITLOG_ONLY
+    by_topic: bool = False
 
     @property
     def verifies_crc(self) -> bool:

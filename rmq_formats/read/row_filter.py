@@ -266,7 +266,8 @@ class _WantedQueues(QueueTable):
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Return whether a row's place in its own queue is selected, bool[rows]; of an inner batch, any place."""
-        numbers = self._number(rows)
+        rows.repair(scan.TOPIC_AT)
+        numbers = self.number(rows.data, rows.frames, rows.queue_ids)
         offsets, included = self._lookup.find_wanted(
             self._bounds, self, numbers, rows.physical_offsets, rows.queue_offsets
         )
@@ -278,16 +279,3 @@ class _WantedQueues(QueueTable):
             batch_queues = numbers[at]
             keep[at] = self._bounds.overlap(batch_queues, batches, rows.store_timestamps_ms[at])
         return keep & included
-
-    def _number(self, rows: FrameRows) -> NDArray[np.int64]:
-        rows.repair(scan.TOPIC_AT)
-        numbers = np.empty(len(rows), dtype=np.int64)
-        done = 0
-        while True:
-            done = kernel.number_queues(
-                rows.data, rows.frames, rows.queue_ids, done,
-                self._queues, self._slots, self._pool, self._used, numbers,
-            )  # fmt: skip
-            if done == len(rows):
-                return numbers
-            self._grow_queues()

@@ -94,8 +94,9 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     selector = None if options.query == Query() else RowFilter(options.query, lookup)
     return record_batches(
-        frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
-    )
+        frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path,
+        by_topic=options.by_topic,
+    )  # fmt: skip
 
 
 def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:

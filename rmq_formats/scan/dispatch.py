@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.kernels import dispatch as kernel
+from rmq_formats.kernels.columns.select import number_queues
 from rmq_formats.kernels.inner_batches import BATCH_COLUMNS, find_inner_batches
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan.segment import FrameBatch
@@ -45,6 +46,20 @@ class QueueTable:
             )  # fmt: skip
             queues[fresh, kernel.QUEUE_MARKS] = row[kernel.QUEUE_MARKS]
         self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
+
+    def number(
+        self, data: NDArray[np.uint8], frames: NDArray[np.int64], queue_ids: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """Return the row of each frame's queue in this table, int64[n]; new queues are added."""
+        numbers = np.empty(len(frames), dtype=np.int64)
+        done = 0
+        while True:
+            done = number_queues(
+                data, frames, queue_ids, done, self._queues, self._slots, self._pool, self._used, numbers
+            )
+            if done == len(frames):
+                return numbers
+            self._grow_queues()
 
     @property
     def queue_count(self) -> int:

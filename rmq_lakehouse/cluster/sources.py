@@ -165,7 +165,12 @@ class PulledRows:
     span: Span
     options: ClusterReadOptions = field(repr=False)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self,
+        columns: Sequence[str],
+        *,
+        by_topic: bool = False,  # noqa: ARG002 # a queue has one topic
+    ) -> Iterator[pa.RecordBatch]:
         from rmq_lakehouse.live.read import read_span  # noqa: PLC0415 # loads the client, where it is used
 
         return read_span(self.span, self.options, columns)

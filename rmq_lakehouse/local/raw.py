@@ -52,9 +52,9 @@ class UncommittedRows:
     rows: TaskRows
     committed: npt.NDArray[np.int64]
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], *, by_topic: bool = False) -> Iterator[pa.RecordBatch]:
         committed = pa.array(self.committed, pa.int64())
-        for batch in self.rows.batches(columns):
+        for batch in self.rows.batches(columns, by_topic=by_topic):
             yield matching_rows(batch, pc.invert(pc.is_in(batch.column("physical_offset"), committed)))
 
 

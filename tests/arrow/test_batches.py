@@ -348,6 +348,24 @@ def test_batches_end_at_their_bytes_and_rows_are_none_the_fewer() -> None:
     assert rows_of(batches) == expected_rows(data, places)
 
 
+@pytest.mark.parametrize("topics", [1, 3, 8, 9, 20])
+def test_batches_by_topic_have_the_same_rows_and_each_topic_s_in_order(topics: int) -> None:
+    stored = [plain_message(f"T{number * 7 % topics}", bytes(number % 90)) for number in range(400)]
+    data, places = encode_segment(stored, FILE_OFFSET, 8, blank=True)
+    broken = bytearray(data)
+    broken[places[200][0] + 4] ^= 1
+    expected = segment_rows(bytes(broken))
+    frames = scan_segment(InMemory(bytes(broken)), FILE_OFFSET, len(data), window_bytes=4000)
+    batches = list(record_batches(frames, COMMITLOG, batch_bytes=5000, by_topic=True))
+    mixed = [batch for batch in batches if len(set(batch.column("topic").to_pylist())) > 1]
+    assert bool(mixed) == (topics > 8)
+    assert len(batches) > 4
+    rows = rows_of(batches)
+    for topic in {row["topic"] for row in expected}:
+        assert [row for row in rows if row["topic"] == topic] == [row for row in expected if row["topic"] == topic]
+    assert len(rows) == len(expected)
+
+
 def test_a_batch_has_no_more_rows_than_its_columns_have_room_for() -> None:
     data, places = encode_segment([plain_message("T", b"")] * 3, FILE_OFFSET, 8, blank=False)
     (batch,) = [batch for batch in scan_segment(InMemory(data), FILE_OFFSET, len(data)) if len(batch.frames)]
