@@ -197,8 +197,8 @@ class TableLog(Protocol):
 
     conflicts: tuple[type[Exception], ...]
     """Errors of a commit when another writer was faster: nothing was committed."""
-    keeps_empty_partitions: bool
-    """Whether a partition may be the empty text, which becomes null otherwise."""
+    takes_any_partition_text: bool
+    """Whether each text is a value of a partition, see ``decode.partition_texts``."""
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""

@@ -64,7 +64,7 @@ from rmq_lakehouse.typed_table import (
     TypedTable,
     dead_letter_columns,
     messages_to_read,
-    never_empty_columns,
+    partition_text_columns,
     typed_columns,
 )
 from rmq_lakehouse.undecoded import Undecoded, resolve_undecoded, with_undecoded
@@ -117,8 +117,8 @@ class TypedExport(ExportTables):
         self._is_row = F.col(ELEMENT) >= 0 if topic.explode else F.lit(True)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._partitions = tuple(str(parse_partition(text)) for text in topic.partition_by)
-        never_empty = never_empty_columns(log, self._partitions, self._body.decoder.value_type)
-        self._body = replace(self._body, decoder=replace(self._body.decoder, never_empty=never_empty))
+        partition_texts = partition_text_columns(log, self._partitions, self._body.decoder.value_type)
+        self._body = replace(self._body, decoder=replace(self._body.decoder, partition_texts=partition_texts))
         body_names = self._body.columns.fieldNames()
         self._time_columns = [name for name in self._partitions if name in TIME_COLUMNS and name not in body_names]
         self._times = [name for name in source_columns(self._time_columns) if name not in self._metadata]

@@ -186,13 +186,13 @@ class _WrittenFiles:
         )
 
 
-def never_empty_columns(log: TableLog, partitions: Sequence[str], body: pa.StructType) -> tuple[str, ...]:
-    """Return the columns of a body's texts whose empty text the table would make null.
+def partition_text_columns(log: TableLog, partitions: Sequence[str], body: pa.StructType) -> tuple[str, ...]:
+    """Return the columns of a body's texts that become partitions of a Delta table.
 
     Args:
         partitions: of a table that does not exist yet.
     """
-    if log.keeps_empty_partitions:
+    if log.takes_any_partition_text:
         return ()
     names = {*map(str, partitions), *(log.partition_columns() if log.exists() else ())}
     return tuple(field.name for field in body if field.name in names and pa.types.is_string(field.type))

@@ -4,21 +4,20 @@ Record by record, in Arrow batches: JSON by Python's own scanner, Avro by reader
 Protobuf by Google's library (docs/lakehouse.md has the figures).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_lakehouse.decode.mismatch import Mismatch
+from rmq_lakehouse.decode.partition_texts import decode_with_partitions, without_partition_faults
 
 DECODED: Final = "decoded"
 _HEADER_BYTES: Final = 5  # of a schema registry: a zero, and the schema's id
 _EMPTY: Final = "the body is empty"
-_EMPTY_TEXT: Final = "column {}: an empty text, which a partition of a Delta table makes null"
 _REASON_CHARS: Final = 200  # limit of a reason: a library may put the whole body into its message
 
 ELEMENT: Final = "element_index"
@@ -40,7 +39,7 @@ class BodyDecoder:
         make: makes the function that decodes one body.
         header_bytes: in front of each body.
         explode: whether each element of a body is a row.
-        never_empty: columns of texts that must not be empty: the table would make null of the empty text.
+        partition_texts: columns of texts that become partitions of a Delta table.
         make_for_batches: makes the function that decodes many bodies, of the function that decodes one with its header;
             None decodes them one by one.
     """
@@ -50,44 +49,21 @@ class BodyDecoder:
     header_bytes: int = 0
     explode: bool = False
     make_for_batches: Callable[[Decode], DecodeBodies] | None = None
-    never_empty: tuple[str, ...] = ()
+    partition_texts: tuple[str, ...] = ()
 
     def decode_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode the column ``body`` to a column ``DECODED``; exploded bodies have the column ``ELEMENT``, too."""
         decode = without_header(self.make(), self.header_bytes)
         decode_one_by_one = partial(decoded, decode=decode, value_type=self.value_type)
         decode_bodies = self.make_for_batches(decode) if self.make_for_batches else decode_one_by_one
-        decode_rows = partial(_decode_nonempty, decode, self.never_empty) if self.never_empty else decode
+        names = self.partition_texts
+        decode_rows = partial(decode_with_partitions, decode, names) if names else decode
         for batch in batches:
             if self.explode:
                 yield from exploded(batch, decode_rows, self.value_type)
                 continue
-            columns = [*batch.columns, without_empty_texts(decode_bodies(batch.column("body")), self.never_empty)]
+            columns = [*batch.columns, without_partition_faults(decode_bodies(batch.column("body")), names)]
             yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, DECODED])
-
-
-def _decode_nonempty(decode: Decode, names: Sequence[str], body: bytes) -> list[dict[str, Any]]:
-    """Decode a body to rows, none of which has an empty text in some columns. Raises Mismatch."""
-    rows: list[dict[str, Any]] = decode(body)
-    for number, row in enumerate(rows):
-        for name in names:
-            if row.get(name) == "":
-                raise Mismatch(f"element {number}: {_EMPTY_TEXT.format(name)}")
-    return rows
-
-
-def without_empty_texts(results: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
-    """Replace results with an empty text in one of some columns by null and a reason."""
-    value, reason = results.field("value"), results.field("reason")
-    is_refused = False
-    for name in names:
-        is_empty = pc.fill_null(pc.equal(value.field(name), ""), False)
-        if is_empty.true_count:
-            reason, is_refused = pc.if_else(is_empty, _EMPTY_TEXT.format(name), reason), True
-    if not is_refused:
-        return results
-    value = pa.StructArray.from_arrays(value.flatten(), fields=list(value.type), mask=pc.is_valid(reason))
-    return pa.StructArray.from_arrays([value, reason], names=["value", "reason"])
 
 
 def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Array:

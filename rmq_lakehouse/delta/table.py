@@ -142,7 +142,7 @@ class DeltaTableLog:
     """
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
-    keeps_empty_partitions = False
+    takes_any_partition_text = False
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())

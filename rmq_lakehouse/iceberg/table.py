@@ -49,7 +49,7 @@ class IcebergLog:
     """Log of one table, without its rows; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = _CONFLICTS
-    keeps_empty_partitions = True
+    takes_any_partition_text = True
 
     def __init__(self, location: IcebergLocation) -> None:
         self._location = location

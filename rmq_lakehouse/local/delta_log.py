@@ -51,7 +51,7 @@ class DeltaRsTableLog:
     """Transaction log of one table; each call sees its newest version."""
 
     conflicts: tuple[type[Exception], ...] = (CommitConflictError,)
-    keeps_empty_partitions = False
+    takes_any_partition_text = False
 
     def __init__(self, table: str) -> None:
         self._name, self._path = table, Path(table)

@@ -29,7 +29,7 @@ from rmq_lakehouse.typed_table import (
     TypedTable,
     dead_letter_columns,
     messages_to_read,
-    never_empty_columns,
+    partition_text_columns,
     typed_columns,
 )
 from rmq_lakehouse.undecoded import DEAD_LETTER_TABLE, resolve_undecoded
@@ -126,8 +126,8 @@ class LocalTypedExport(ExportTables):
         )  # fmt: skip
         prefix = topic.metadata_prefix
         self._log = open_table(topic.table)
-        never_empty = never_empty_columns(self._log, partitions, self._decoder.value_type)
-        self._decoder = replace(self._decoder, never_empty=never_empty)
+        partition_texts = partition_text_columns(self._log, partitions, self._decoder.value_type)
+        self._decoder = replace(self._decoder, partition_texts=partition_texts)
         self._table = ExactlyOnceTable(topic.table, self._log, self.selection, self._spec, prefix + _OFFSET)
         self.tables = {topic.table: f"{prefix}store_timestamp"}
         self._dead_log: LocalTableLog | None = None

@@ -170,18 +170,25 @@ def test_half_a_surrogate_pair_is_rescued_as_it_was_sent(local: TypedExporter) -
 
 
 @pytest.mark.parametrize("explode", [False, True])
-def test_an_empty_text_is_no_partition_of_delta(local: TypedExporter, explode: bool) -> None:
-    rows = [{"id": 1, "txt": "a"}, {"id": 2, "txt": ""}, {"id": 3, "txt": None}]
+def test_texts_that_are_no_partitions_of_delta_are_dead_letters(local: TypedExporter, explode: bool) -> None:
+    texts = ["a", "", None, "__HIVE_DEFAULT_PARTITION__", "a\0b", "L" * 251, "L" * 252, "%" * 83, "%" * 84, "é" * 126]
+    rows = [{"id": number, "txt": text} for number, text in enumerate(texts)]
     local.send([json.dumps([row] if explode else row).encode() for row in rows])
     local.typed(*local.dead, schema="id BIGINT, txt STRING", partition_by=["txt"], explode=explode)
     kept = [(row["id"], row["txt"]) for row in local.rows()]
     reasons = [row["reason"] for row in local.rows("dead")]
     if local.format == "iceberg":
-        assert (kept, reasons) == ([(1, "a"), (2, ""), (3, None)], [])
+        assert (kept, reasons) == (list(enumerate(texts)), [])
     else:
         element = "element 0: " if explode else ""
-        assert kept == [(1, "a"), (3, None)]
-        assert reasons == [f"{element}column txt: an empty text, which a partition of a Delta table makes null"]
+        assert kept == [(number, texts[number]) for number in (0, 2, 5, 7)]
+        assert reasons[:3] == [
+            f"{element}column txt: an empty text, which a partition of a Delta table makes null",
+            f"{element}column txt: the text __HIVE_DEFAULT_PARTITION__, which stands for null in a partition",
+            f"{element}column txt: a text with the character U+0000, which no partition can have",
+        ]
+        long = f"{element}column txt: a text whose partition's directory has a name of 256 bytes, wanted at most 255"
+        assert reasons[3:] == [long] * 3
 
 
 def test_a_table_made_anew_with_another_spec_counts_what_the_dead_letters_lack(local: TypedExporter) -> None:

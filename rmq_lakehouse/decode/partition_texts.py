@@ -1,0 +1,65 @@
+"""Texts that are no value of a Delta table's partition: null stands for some, and others make no directory's name."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_lakehouse.decode.mismatch import Mismatch
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # the directory of null, as Spark and others read it
+_NUL: Final = "\0"  # ends a path
+_ESCAPED: Final = re.compile(r"[\x01-\x1f\"#%'*/:=?\\{\[\]^\x7f]")  # Spark's ExternalCatalogUtils#escapePathName
+_MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
+
+
+def partition_fault(name: str, text: str) -> str | None:
+    """Return why a text is no value of a partition; None if the text is a value.
+
+    Args:
+        name: of the partition's column.
+    """
+    if not text:
+        return f"column {name}: an empty text, which a partition of a Delta table makes null"
+    if text == _NULL:
+        return f"column {name}: the text {_NULL}, which stands for null in a partition"
+    if _NUL in text:
+        return f"column {name}: a text with the character U+0000, which no partition can have"
+    size = len(f"{name}={text}".encode("utf-8", "surrogatepass")) + 2 * len(_ESCAPED.findall(name + text))
+    if size > _MAX_DIRECTORY_BYTES:
+        return f"column {name}: a text whose partition's directory has a name of {size} bytes, wanted at most 255"
+    return None
+
+
+def decode_with_partitions(decode: Callable[[bytes], Any], names: Sequence[str], body: bytes) -> list[dict[str, Any]]:
+    """Decode a body to rows whose texts in some columns are values of partitions. Raises Mismatch."""
+    rows: list[dict[str, Any]] = decode(body)
+    for number, row in enumerate(rows):
+        for name in names:
+            text = row.get(name)
+            fault = None if text is None else partition_fault(name, text)
+            if fault is not None:
+                raise Mismatch(f"element {number}: {fault}")
+    return rows
+
+
+def without_partition_faults(results: pa.StructArray, names: Sequence[str]) -> pa.StructArray:
+    """Replace results whose texts in some columns are no values of partitions by null and a reason."""
+    value, reasons = results.field("value"), results.field("reason").to_pylist() if names else []
+    is_refused = False
+    for name in names:
+        texts = value.field(name)
+        surely_short = _MAX_DIRECTORY_BYTES // 3 - len(name.encode()) - 1  # even if each byte is escaped
+        is_suspect = pc.or_(pc.is_in(texts, pa.array(["", _NULL])), pc.match_substring(texts, _NUL))
+        is_suspect = pc.or_(is_suspect, pc.greater(pc.binary_length(texts), surely_short))
+        for row in pc.indices_nonzero(pc.fill_null(is_suspect, False)).to_pylist():
+            fault = partition_fault(name, texts[row].as_py())
+            if fault is not None:
+                reasons[row], is_refused = fault, True
+    if not is_refused:
+        return results
+    reason = pa.array(reasons, pa.string())
+    value = pa.StructArray.from_arrays(value.flatten(), fields=list(value.type), mask=pc.is_valid(reason))
+    return pa.StructArray.from_arrays([value, reason], names=["value", "reason"])
