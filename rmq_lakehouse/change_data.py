@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import Any, Final
@@ -69,20 +69,29 @@ class KeyColumn:
     """Part of a table's key.
 
     Attributes:
-        paths: into a row; the first that is not null has the value.
+        paths: into a row; of an envelope into its members ``after`` and ``before``.
         after_path: path of the member ``after`` of an envelope; None if the key is in no envelope.
+        all_in_after: paths of all parts of the key in that ``after``; where all are null, ``before`` has the key.
     """
 
     name: str
     paths: tuple[Path, ...]
     kind: DataType
     after_path: Path | None = None
+    all_in_after: tuple[Path, ...] = ()
 
     def sql(self, alias: str = "") -> str:
         """Write the value of a row as SQL has it; ``alias`` is that of the rows."""
         around = f"{alias}." if alias else ""
-        parts = [around + ".".join(map(quoted, path)) for path in self.paths]
-        return parts[0] if len(parts) == 1 else f"coalesce({', '.join(parts)})"
+        parts, in_after = (
+            [around + ".".join(map(quoted, path)) for path in paths] for paths in (self.paths, self.all_in_after)
+        )
+        if len(parts) == 1:
+            return parts[0]
+        if len(in_after) == 1:
+            return f"coalesce({', '.join(parts)})"
+        has_after = " OR ".join(f"{part} IS NOT NULL" for part in in_after)
+        return f"CASE WHEN {has_after} THEN {parts[0]} ELSE {parts[1]} END"
 
     @property
     def columns(self) -> list[str]:
@@ -92,7 +101,13 @@ class KeyColumn:
 
 def key_columns(topic: TypedTopic, columns: StructType) -> tuple[KeyColumn, ...]:
     """Find the key of a topic's spec in the columns of its bodies. Raises OptionError."""
-    return tuple(_key_column(topic.topic, name, columns) for name in topic.key)
+    parts = tuple(_key_column(topic.topic, name, columns) for name in topic.key)
+    in_after: dict[Path | None, tuple[Path, ...]] = {}
+    for part in parts:
+        in_after[part.after_path] = (*in_after.get(part.after_path, ()), part.paths[0])
+    return tuple(
+        part if part.after_path is None else replace(part, all_in_after=in_after[part.after_path]) for part in parts
+    )
 
 
 def _key_column(topic: str, name: str, columns: StructType) -> KeyColumn:

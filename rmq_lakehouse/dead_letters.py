@@ -122,6 +122,35 @@ def _of_columns(schema: StructType, around: tuple[str, ...], unless: str) -> Ite
             yield f"column {name}: the table's {condition} is not met", condition
         if isinstance(field.dataType, StructType):
             yield from _of_columns(field.dataType, path, f"{column} IS NULL OR ")
+        elif (within := _not_null_condition(field.dataType, column)) is not None:
+            yield f"column {name}: null in an element, wanted NOT NULL", within
+
+
+def _not_null_condition(kind: DataType, value: str, depth: int = 0) -> str | None:
+    """Return the condition that members, elements and values are not null where a type allows no null; else None."""
+    if isinstance(kind, ArrayType):
+        return _all_not_null(kind.elementType, value, depth, may_be_null=kind.containsNull)
+    conditions: list[str | None] = []
+    if isinstance(kind, MapType):
+        conditions = [
+            _all_not_null(kind.keyType, f"map_keys({value})", depth, may_be_null=True),
+            _all_not_null(kind.valueType, f"map_values({value})", depth, may_be_null=kind.valueContainsNull),
+        ]
+    elif isinstance(kind, StructType):
+        for field in kind:
+            member = f"{value}.{quoted(field.name)}"
+            conditions += [None if field.nullable else f"{member} IS NOT NULL"]
+            conditions += [_not_null_condition(field.dataType, member, depth)]
+    joined = " AND ".join(f"({condition})" for condition in conditions if condition is not None)
+    return f"{value} IS NULL OR ({joined})" if joined else None
+
+
+def _all_not_null(kind: DataType, values: str, depth: int, *, may_be_null: bool) -> str | None:
+    """Return the condition of ``_not_null_condition`` for each element of an array."""
+    item = f"item_{depth}"
+    conditions = [None if may_be_null else f"{item} IS NOT NULL", _not_null_condition(kind, item, depth + 1)]
+    joined = " AND ".join(f"({condition})" for condition in conditions if condition is not None)
+    return f"{values} IS NULL OR forall({values}, {item} -> {joined})" if joined else None
 
 
 def _parse_text_type(text: str) -> DataType:

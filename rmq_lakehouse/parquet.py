@@ -195,7 +195,8 @@ class PartitionedFiles:
         """Buffer the rows of a batch, and write the partitions whose buffers are full. Raises StoreError."""
         for key, rows in _split(batch, self._layout):
             try:
-                converted = rows.select(self._schema.names).cast(self._schema)
+                arrays = [convert_array(rows.column(field.name), field) for field in self._schema]
+                converted = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             except ValueError as error:  # a null, or a value out of range
                 raise StoreError(f"{self._layout.table}: {str(error).splitlines()[0]}") from error
             self._pending.setdefault(key, []).append(converted)
@@ -311,6 +312,57 @@ class _ParquetFile:
         for close in (self._writer.close, self._sink.close):
             with suppress(OSError, RuntimeError, pa.ArrowException):  # the writer has no footer yet
                 close()
+
+
+def convert_array(array: pa.Array, field: pa.Field, parent_is_null: pa.Array | None = None) -> pa.Array:
+    """Convert an array to a field's type, whose members may be required. Raises ValueError as Arrow's cast does.
+
+    Arrow's cast refuses a required member that is null since its whole struct is null.
+    """
+    kind = field.type
+    if field.nullable or not array.null_count:
+        mask = array.is_null()
+    else:
+        is_null = array.is_null() if parent_is_null is None else pc.and_not(array.is_null(), parent_is_null)
+        if is_null.true_count:
+            raise ValueError(f"field {field.name!r} has nulls, and is NOT NULL")
+        mask = None
+    if not _has_required(kind):
+        converted = array.cast(kind)
+        return converted if mask is not None else _without_nulls(converted)
+    whole = array.take(pa.array(np.arange(len(array)))) if array.offset else array
+    if pa.types.is_struct(kind):
+        members = [convert_array(whole.field(at), member, whole.is_null()) for at, member in enumerate(kind)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(
+            whole.offsets, convert_array(whole.values, kind.value_field), type=kind, mask=mask
+        )
+    keys, items = convert_array(whole.keys, kind.key_field), convert_array(whole.items, kind.item_field)
+    return pa.MapArray.from_arrays(whole.offsets, keys, items, type=kind, mask=mask)
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """Drop the bitmap of an array's nulls, whose values nobody reads: they are within null structs."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([array.field(at) for at in range(kind.num_fields)], fields=list(kind))
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(array.offsets, array.values, type=kind)
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], offset=array.offset)
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Return whether a type has NOT NULL members, elements or values; keys of maps always are."""
+    if pa.types.is_struct(kind):
+        return any(not member.nullable or _has_required(member.type) for member in kind)
+    if pa.types.is_list(kind):
+        return not kind.value_field.nullable or _has_required(kind.value_type)
+    if pa.types.is_map(kind):
+        return not kind.item_field.nullable or _has_required(kind.item_type) or _has_required(kind.key_type)
+    return False
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:

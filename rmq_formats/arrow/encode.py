@@ -20,6 +20,7 @@ from rmq_formats.arrow.functions import key_hashes
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6
+from rmq_formats.codecs.properties import KEY_SEPARATOR
 from rmq_formats.codecs.record_layout import HOST_V4_BYTES, HOST_V6_BYTES
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.kernels import dispatch
@@ -274,6 +275,7 @@ class _Columns:
         if "keys" not in self._names:
             return np.zeros((0, 2), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
         column = self._batch.column("keys")
+        check_keys(column.values)
         return texts(column.values), list_offsets(column)
 
     def _hosts(self, name: str, flag: int, default: Host) -> Table:
@@ -361,6 +363,14 @@ class UnitRows:
         rows = [self._numbers.setdefault(queue, len(self._numbers)) for queue in queue_names]
         queues: Table = np.array(rows, dtype=np.int64)[inverse]
         return queues
+
+
+def check_keys(keys: pa.Array) -> None:
+    """Refuse elements of arrays of keys that would become several keys. Raises StoreError."""
+    has_blank = pc.match_substring(keys, KEY_SEPARATOR)
+    if pc.any(has_blank).as_py():
+        key = keys.filter(has_blank)[0].as_py()
+        raise StoreError(f"column keys: {key[:80]!r} has a blank, which separates keys. Give each key an element")
 
 
 def key_table(batch: pa.RecordBatch) -> Table:

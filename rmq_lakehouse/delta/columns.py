@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from rmq_lakehouse.evolution import column
+from rmq_lakehouse.decode.partition_texts import partition_fault
+from rmq_lakehouse.evolution import column, quoted, text
 from rmq_lakehouse.table_fit import moved_columns
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
@@ -84,6 +85,29 @@ def with_partition_checks(
     kinds = {field.name: field.dataType for field in frame.schema}
     texts = [name for name in partitions if isinstance(kinds.get(name), StringType)]
     return frame.withColumns({name: _with_check(name, in_directories=named) for name in texts}) if texts else frame
+
+
+def unwritable_partitions(rows: DataFrame, partitions: Sequence[str]) -> dict[str, list[str]]:
+    """List the texts by which tasks have made partitions, and which Spark's writer would lose or fail at, by column."""
+    texts = [name for name in partitions if isinstance(rows.schema[name].dataType, StringType)]
+    faulty = {
+        name: [
+            row[0]
+            for row in rows.select(column(name)).distinct().collect()
+            if row[0] is not None and partition_fault(name, row[0]) is not None
+        ]
+        for name in texts
+    }
+    return {name: sorted(values) for name, values in faulty.items() if values}
+
+
+def writable_partitions_condition(unwritable: Mapping[str, Sequence[str]]) -> str | None:
+    """Write the SQL condition that leaves partitions out; None if there are none."""
+    conditions = [
+        f"({quoted(name)} IS NULL OR {quoted(name)} NOT IN ({', '.join(map(text, values))}))"
+        for name, values in unwritable.items()
+    ]
+    return " AND ".join(conditions) or None
 
 
 def _with_check(name: str, *, in_directories: bool) -> Column:

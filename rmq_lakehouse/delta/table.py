@@ -6,6 +6,7 @@ since rows were selected. Delta's own transactions can, in Scala only: this modu
 
 import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -35,7 +36,9 @@ from rmq_lakehouse.delta.columns import (
     exported_columns,
     former_columns,
     physical_columns,
+    unwritable_partitions,
     with_partition_checks,
+    writable_partitions_condition,
 )
 from rmq_lakehouse.delta.commit_hook import commit_hook
 from rmq_lakehouse.delta.features import AUTO_COMPACT, is_plain
@@ -78,6 +81,7 @@ CONFLICTS = (
 """Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
 
 
+_log = logging.getLogger("rmq_lakehouse")
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
 _MAKING_S: Final = 5.0  # what that may take
 _POLL_S: Final = 0.1
@@ -369,15 +373,29 @@ class DeltaTableLog:
     def delete_older(self, time_column: str, days: int) -> None:
         with commit_hook(self._spark, self.commit_guard):
             time_column = current_name(self._location.table, self, time_column)
-            self._location.open().delete(column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
+            is_older = column(time_column) < F.current_timestamp() - F.make_dt_interval(F.lit(days))
+            writable = self._writable_partitions("--retention")
+            self._location.open().delete(is_older if writable is None else is_older & F.expr(writable))
         self.fsync()
 
     def compact(self, time_column: str) -> None:
         """See ``TableLog``; a table that has clustering columns is clustered."""
         del time_column  # Delta has an order of its own
         with commit_hook(self._spark, self.commit_guard):
-            self._location.open().optimize().executeCompaction()
+            writable = self._writable_partitions("--optimize")
+            optimize = self._location.open().optimize()
+            (optimize if writable is None else optimize.where(writable)).executeCompaction()
         self.fsync()  # before files that no version has any more are deleted
+
+    def _writable_partitions(self, option: str) -> str | None:
+        """Return the condition that leaves out partitions that Spark's writer would lose; None if there are none."""
+        unwritable = unwritable_partitions(self._location.open().toDF(), self.partition_columns())
+        for name, values in unwritable.items():
+            _log.warning(
+                "%s: %s leaves out partitions of %s whose texts Spark's writer does not keep: %s",
+                self._location.table, option, name, ", ".join(f"{value[:80]!r}" for value in values),
+            )  # fmt: skip
+        return writable_partitions_condition(unwritable)
 
     def vacuum(self, hours: int) -> None:
         self._directory().check_vacuum(self._location.table)

@@ -61,10 +61,7 @@ class IcebergFiles:
 
     def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:  # noqa: ARG002 # Delta leaves them out
         """Give the columns the table's field ids; the columns of partitions are in the files."""
-        table = Schema.model_validate_json(self.schema)
-        required = {field.field_id for field in table.fields if field.required}
-        fields = _with_ids(schema, table.fields)
-        return pa.schema([field.with_nullable(int(field.metadata[FIELD_ID]) not in required) for field in fields])
+        return pa.schema(_with_ids(schema, Schema.model_validate_json(self.schema).fields))
 
     def partition_source(self, name: str) -> str:
         _, source, _ = _partition_field(self.schema, self.spec, name)
@@ -190,18 +187,18 @@ def _with_ids(fields: Iterable[pa.Field], table_fields: Sequence[NestedField]) -
         table_field = by_name.get(field.name.lower())
         if table_field is None:  # another program has dropped it since
             raise StoreError(f"the table has no column {field.name} any more")
-        fields_with_ids.append(_field(table_field.name, field.type, table_field.field_type, table_field.field_id))
+        fields_with_ids.append(_field(table_field, field.type))
     return fields_with_ids
 
 
-def _field(name: str, kind: pa.DataType, known: IcebergType, field_id: int, *, nullable: bool = True) -> pa.Field:
+def _field(table_field: NestedField, kind: pa.DataType) -> pa.Field:
+    known = table_field.field_type
     if isinstance(known, StructType):
         kind = pa.struct(_with_ids(kind, known.fields))
     elif isinstance(known, ListType):
-        kind = pa.list_(_field("element", kind.value_type, known.element_type, known.element_id))
+        kind = pa.list_(_field(known.element_field, kind.value_type))
     elif isinstance(known, MapType):
-        key = _field("key", kind.key_type, known.key_type, known.key_id, nullable=False)
-        kind = pa.map_(key, _field("value", kind.item_type, known.value_type, known.value_id))
+        kind = pa.map_(_field(known.key_field, kind.key_type), _field(known.value_field, kind.item_type))
     elif isinstance(known, IntegerType):
         kind = pa.int32()  # Iceberg has no shorter ones
-    return pa.field(name, kind, nullable, {FIELD_ID: str(field_id)})
+    return pa.field(table_field.name, kind, not table_field.required, {FIELD_ID: str(table_field.field_id)})

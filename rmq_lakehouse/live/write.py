@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from rmq_formats.arrow.encode import check_keys
 from rmq_formats.arrow.messages import (
     SET_BY_BROKERS,
     chunks_by_lane,
@@ -178,6 +179,7 @@ class _RowWriter:
         if "keys" in names:
             keys = rows.column("keys")
             if not pa.types.is_string(keys.type):
+                check_keys(keys.values)
                 keys = _joined(keys)
             parts.append(_property(PROPERTY_KEYS, keys))
         if "tags" in names:

@@ -23,9 +23,9 @@ class LocalIcebergLog(IcebergLog):
             return
         if self.former_columns():
             raise NeedsSparkError(f"{self._location.table}: its columns were renamed or dropped")
-        required = [field.name for field in self._table().schema().fields if field.required]
-        if required:
-            raise NeedsSparkError(f"{self._location.table}: its column {required[0]} is NOT NULL")
+        required = next((path for field in self._table().schema().as_arrow() for path in _required_paths(field)), None)
+        if required is not None:
+            raise NeedsSparkError(f"{self._location.table}: its column {required} is NOT NULL")
 
     def check_columns(self, path: str, schema: pa.Schema, identity_columns: Sequence[str]) -> None:
         existing = {field.name.lower(): field for field in self._table().schema().fields}
@@ -79,3 +79,16 @@ class LocalIcebergLog(IcebergLog):
 
     def compact(self, time_column: str) -> None:
         raise NeedsSparkError(f"{self._location.table}: --optimize by {time_column}")
+
+
+def _required_paths(field: pa.Field) -> Iterator[str]:
+    """List the paths of NOT NULL columns, members, elements and values within a column."""
+    if not field.nullable:
+        yield field.name
+    kind = field.type
+    parts: list[pa.Field] = list(kind) if pa.types.is_struct(kind) else []
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = [kind.value_field]
+    elif pa.types.is_map(kind):
+        parts = [kind.key_field.with_nullable(True), kind.item_field]
+    yield from (f"{field.name}.{path}" for part in parts for path in _required_paths(part))

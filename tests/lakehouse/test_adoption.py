@@ -1,5 +1,6 @@
 """Exports into tables that their owner made by DDL."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,22 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import BinaryType, LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import (
+    BinaryType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
 
 from rmq_formats.errors import StoreError
 from rmq_lakehouse.iceberg.catalog import IcebergLocation
+from rmq_lakehouse.local.table_log import NeedsSparkError
 from tests.lakehouse.exported_stores import Exporter
+from tests.lakehouse.local_exports import LocalExporter
 from tests.lakehouse.small_stores import plain, write
 
 COLUMNS = "topic STRING, queue_id INT, physical_offset BIGINT, store_timestamp TIMESTAMP, body BINARY"
@@ -164,6 +176,49 @@ class TestIceberg:
         frame = exporter.spark.createDataFrame(rows.drop_columns(["store_timestamp"]).to_pandas())
         assert frame.where("topic = 'Odd'").count() == 3
         assert len(table.schemas()) == 1
+
+    @pytest.mark.long
+    def test_nulls_within_lists_and_maps_whose_elements_are_required_are_dead_letters(self, exporter: Exporter) -> None:
+        member = StructType(NestedField(31, "sku", StringType(), required=True))
+        schema = Schema(
+            NestedField(1, "physical_offset", LongType()),
+            NestedField(2, "id", LongType()),
+            NestedField(3, "lines", ListType(30, member, element_required=False)),
+            NestedField(4, "labels", ListType(40, StringType(), element_required=True)),
+            NestedField(5, "counts", MapType(50, StringType(), 51, LongType(), value_required=True)),
+            NestedField(6, "place", StructType(NestedField(61, "city", StringType(), required=True))),
+        )
+        location = IcebergLocation(str(exporter.work / "typed"), {})
+        location.create(schema, (), {})
+        columns = "id BIGINT, lines ARRAY<STRUCT<sku: STRING>>, labels ARRAY<STRING>, counts MAP<STRING, BIGINT>"
+        columns += ", place STRUCT<city: STRING>"
+        topic = {"topic": "T", "format": "json", "schema": columns, "table": str(exporter.work / "typed")}
+        spec = exporter.work / "spec.json"
+        spec.write_text(json.dumps({"topics": [topic]}))
+        bodies = [
+            b'{"id":1,"lines":[{"sku":"a"},null],"labels":["x"],"counts":{"k":1}}', b'{"id":2,"lines":[{"sku":null}]}',
+            b'{"id":3,"labels":["x",null]}', b'{"id":4,"counts":{"k":null}}', b'{"id":5}',
+            b'{"id":6,"place":{"city":"Rome"}}',
+        ]  # fmt: skip
+        write(exporter.store, [("T", body) for body in bodies])
+        arguments = ("--typed", str(spec), "--adopt", "--dlq-table", str(exporter.work / "dead"), *ICEBERG)
+        report, code = exporter.run(*arguments, table=False)
+        assert (report["messages"], report["undecoded"], code) == (3, 3, 0)
+        table = location.load()
+        assert table is not None
+        first, _, last = table.scan().to_arrow().sort_by("id").to_pylist()
+        assert (first["lines"], first["place"], last["place"]) == ([{"sku": "a"}, None], None, {"city": "Rome"})
+        dead = IcebergLocation(str(exporter.work / "dead"), {}).load()
+        assert dead is not None
+        reasons = dead.scan().to_arrow().sort_by("physical_offset")["reason"].to_pylist()
+        assert reasons == [
+            f"column {name}: null in an element, wanted NOT NULL" for name in ("lines", "labels", "counts")
+        ]
+        write(exporter.store, [("T", body) for body in [*bodies, bodies[0]]])
+        with pytest.raises(NeedsSparkError, match=r"its column lines\.element\.sku is NOT NULL"):
+            LocalExporter(exporter.store, exporter.table).run(
+                *(word for word in arguments if word != "--adopt"), table=False
+            )
 
     def test_a_required_field_that_the_export_lacks_is_refused(self, exporter: Exporter) -> None:
         self.make(exporter, NestedField(6, "note", StringType(), required=True))

@@ -39,6 +39,16 @@ def test_the_key_within_a_payload_is_that_of_before_where_after_is_null() -> Non
     assert key.after_path == ("payload", "after")
 
 
+@pytest.mark.spark
+def test_a_key_of_several_parts_is_wholly_that_of_after_or_of_before(spark: SparkSession) -> None:
+    image = StructType([StructField("id", LongType()), StructField("region", StringType())])
+    columns = StructType([StructField("before", image), StructField("after", image)])
+    parts = key_columns(topic_of("after.id", "after.region"), columns)
+    rows = [((1, "x"), (2, "y")), ((1, "x"), (2, None)), ((1, "x"), None), ((1, "x"), (None, None)), (None, (3, "z"))]
+    keys = spark.createDataFrame(rows, columns).selectExpr(*(part.sql() for part in parts)).collect()
+    assert list(map(tuple, keys)) == [(2, "y"), (2, None), (1, "x"), (1, "x"), (3, "z")]
+
+
 def test_a_last_member_after_is_a_value_and_no_envelope() -> None:
     span = StructType([StructField("before", DateType()), StructField("after", DateType())])
     (key,) = key_columns(topic_of("span.after"), StructType([StructField("span", span)]))

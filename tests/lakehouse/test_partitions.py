@@ -24,7 +24,7 @@ from rmq_lakehouse.partition_columns import check_partitions
 from rmq_lakehouse.partitions import parse_partition, partition_texts
 from rmq_lakehouse.spec import load_spec
 from tests.lakehouse.exported_stores import Exporter
-from tests.lakehouse.small_stores import FILE_BYTES, HOST
+from tests.lakehouse.small_stores import FILE_BYTES, HOST, write
 from tests.support.stores.store_files import write_commitlog
 
 FIRST_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
@@ -208,6 +208,25 @@ class TestIceberg:
         write_hours(exporter.store, 1)
         with pytest.raises(OptionError, match=r"bucket\(16, keys\): keys is array<string>. Give bucket a column of"):
             exporter.run(*ICEBERG, "--partition-by", "bucket(16, keys)")
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_optimize_and_retention_leave_partitions_out_that_spark_would_lose(
+    exporter: Exporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = ["__HIVE_DEFAULT_PARTITION__", "%RETRY%" + "g" * 240, "Orders"]
+    messages = [(topic, b"x") for topic in topics]
+    for count in (1, 2):
+        write(exporter.store, messages * count)
+        exporter.run()
+    exporter.run("--optimize", "--retention", "100000")
+    rows = exporter.rows()
+    assert [row.topic for row in rows] == topics * 2
+    table = DeltaTable(str(exporter.table))
+    files = table.get_add_actions(flatten=True).select(["partition.topic"])["partition.topic"].to_pylist()
+    assert sorted(map(files.count, topics)) == [1, 2, 2]
+    assert caplog.text.count("leaves out partitions of topic whose texts Spark's writer does not keep") == 2
 
 
 def write_orders(exporter: Exporter, bodies: Sequence[str]) -> None:

@@ -419,3 +419,9 @@ def test_encoding_is_that_of_the_codec(tmp_path: Path, source: Path) -> None:
             m.to_store(), queue_offset=m.queue_offset, physical_offset=m.physical_offset,
             store_timestamp_ms=m.store_timestamp_ms,
         )  # fmt: skip
+
+
+def test_a_key_with_a_blank_would_become_two_and_is_refused(tmp_path: Path) -> None:
+    batch = rows(topic=["T", "T"], body=[b"x", b"y"], keys=[["a", "b"], ["c d"]])
+    with pytest.raises(StoreError, match="column keys: 'c d' has a blank, which separates keys"):
+        write(tmp_path / "store", [[batch]])

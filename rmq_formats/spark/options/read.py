@@ -109,7 +109,7 @@ _BY_QUEUE: Final = (
     "assign", "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
 )  # fmt: skip
 _COMMON: Final = ("path", "paths", "stores", "columns", "mode", "splitBytes", "minPartitions")
-_QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets")
+_QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "failOnDataLoss")
 COMMITLOG_OPTIONS: Final = (
     *_COMMON,
     *_QUEUES,
@@ -128,7 +128,6 @@ COMMITLOG_OPTIONS: Final = (
     "verifyCrc",
     "decompress",
     "pushdown",
-    "failOnDataLoss",
     "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",
     "missingStores",
@@ -218,6 +217,7 @@ def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     return replace(
         _with_queues(common_options(parser), parser),
         starting=parser.get_or("startingOffsets", values.word_or_json, EARLIEST),
+        fail_on_data_loss=parser.get_or("failOnDataLoss", values.boolean, True),
     )
 
 

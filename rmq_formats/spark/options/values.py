@@ -75,6 +75,8 @@ def assignment(text: str) -> dict[str, frozenset[int]]:
     for topic, queues in json_object(text).items():
         if not isinstance(queues, list) or not all(type(queue_id) is int for queue_id in queues):
             raise ValueError(f"{topic!r} must have a list of queue ids")
+        if any(queue_id < 0 for queue_id in queues):
+            raise ValueError(f"{topic!r} has a queue id below 0")
         queues_by_topic[topic] = frozenset(queues)
     return queues_by_topic
 
