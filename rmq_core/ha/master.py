@@ -107,7 +107,7 @@ class HaMaster:
             return min(end, max(offset - 1, 0)), f"this log goes to {end}, and went no further before"
         if offset < first:
             return first, f"this log begins at {first}"
-        is_within = offset > self._pushed.get(host, 0) and not self.store.boundaries.is_one(offset)
+        is_within = offset > self._pushed.get(host, 0) and not self.store.boundaries.is_boundary(offset)
         if is_within and offset != FROM_START:
             return offset - 1, "no record begins there"
         sound = max(self._sound_until, first)

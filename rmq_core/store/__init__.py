@@ -1,5 +1,5 @@
 """The store engine: one broker's CommitLog, ConsumeQueues and Index, written and served in RocketMQ's file formats.
 
 Plain synchronous calls, no asyncio: the broker's event loop calls ``MessageStore``, which waits for the disk only
-where its docstrings say so; threads of the store flush data to the disk. ``docs/store-engine.md`` tells how it works.
+where its docstrings say so; threads of the store flush data to the disk. ``docs/store-engine.md`` describes the design.
 """

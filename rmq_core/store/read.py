@@ -1,7 +1,7 @@
 """Reads from a store: messages of a queue by offset or by time, records by physical offset or by key.
 
-Records are returned as slices of the mapped log: nothing is copied. Of a BatchConsumeQueue, a record that is an inner
-batch is given whole, whichever of its messages was asked for: clients take it apart.
+Records are returned as slices of the mapped log, without a copy. A record of a BatchConsumeQueue that is an inner batch
+is returned whole, whichever of its messages was requested: clients split it.
 
 Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#getOffsetInQueueByTime``,
 ``BatchConsumeQueue#iterateFrom``.
@@ -28,22 +28,22 @@ from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
 from rmq_formats.errors import FormatError
 
 Matches = Callable[[memoryview], bool]
-_PLACE: Final = head_struct("size", "magic", "physical_offset")
-_LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
+_RECORD_IDENTITY: Final = head_struct("size", "magic", "physical_offset")
+_MIN_RECORD_BYTES: Final = RECORD_FIXED_BYTES_V1
 _NO_VIEW: Final = memoryview(b"")
 _new = tuple.__new__
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
 MAX_PULL_BYTES: Final = 128 << 20  # DefaultMessageStore#MAX_PULL_MSG_SIZE
-LEAST_PULL_BYTES: Final = 100
-_MAX_CANDIDATES: Final = 4096  # index entries that one query follows: hot keys and collisions have long chains
+MIN_PULL_BYTES: Final = 100
+_MAX_CANDIDATES: Final = 4096  # Index entries that one query reads at most, as hot keys and collisions have long chains
 
 
 class BatchReader:
     """Reads the records of one store's BatchConsumeQueues."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, memory_bytes: int) -> None:
-        """Read from a log; its last ``memory_bytes`` count as in memory."""
+        """Read from a log, whose last ``memory_bytes`` are estimated to be in memory."""
         self._config = config
         self._log = log
         self._memory_bytes = memory_bytes
@@ -56,53 +56,55 @@ class BatchReader:
         tags_codes: Set[int] | None,
         matches: Matches | None,
     ) -> GetResult:
-        """Read the records of a queue from a queue offset on, which the queue has.
+        """Read the records of a queue from a queue offset on; the queue must have the offset.
 
         Args:
-            queue_offset: of a message of the first one.
-            limits: messages and bytes at most; the settings bound both as well. The first record is always given.
-            tags_codes: only records with one of these tags codes, and inner batches, whose tags are those of their
-                messages: clients look at these. The original gives no inner batch to who asks for tags.
+            queue_offset: queue offset of any message of the first record.
+            limits: maximal messages and bytes; the settings limit both, too. The first record is always returned.
+            tags_codes: return only records with one of these tags codes, and all inner batches, of which clients filter
+                the messages. The original returns no inner batch to a read with tags.
         """
         max_count, max_bytes = limits
-        most_scanned = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
+        max_scanned_units = max(self._config.max_filter_bytes // BATCH_UNIT_BYTES, max_count)
         slices: list[memoryview] = []
-        count = size = removed = 0
-        following, last_physical = queue_offset, self._log.max_offset
+        count = size = removed_count = 0
+        next_offset, last_physical = queue_offset, self._log.max_offset
         is_filtered = tags_codes is not None or matches is not None
-        units = queue.read(queue.find_row(queue_offset), most_scanned if is_filtered else max_count)
+        units = queue.read(queue.find_row(queue_offset), max_scanned_units if is_filtered else max_count)
         first_base = -1
         for unit in BATCH_UNIT.iter_unpack(units):
-            physical_offset, record_bytes, tags_code, _, base, messages, _, _ = unit
+            physical_offset, record_bytes, tags_code, _, base, message_count, _, _ = unit
             if first_base < 0:
                 first_base = base
-            if base - first_base >= most_scanned or (count and self._is_full(unit, count, size, max_count, max_bytes)):
+            if base - first_base >= max_scanned_units or (
+                count and self._is_full(unit, count, size, max_count, max_bytes)
+            ):
                 break
-            following, last_physical = base + messages, physical_offset
+            next_offset, last_physical = base + message_count, physical_offset
             record = self._log.record(physical_offset)
             if record is None or len(record) != record_bytes:
-                removed += 1
+                removed_count += 1
                 continue
             if tags_codes is not None and tags_code not in tags_codes and not _is_inner_batch(record):
                 continue
             if matches is None or matches(record):
                 slices.append(record)
-                count, size = count + messages, size + record_bytes
+                count, size = count + message_count, size + record_bytes
         status = GetStatus.FOUND
         if not count:
-            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed_count else GetStatus.NO_MATCHED_MESSAGE
         is_far = last_physical < self._log.max_offset - self._memory_bytes
-        return GetResult(status, following, queue.min_offset, queue.max_offset, slices, count, size, is_far)
+        return GetResult(status, next_offset, queue.min_offset, queue.max_offset, slices, count, size, is_far)
 
     def _is_full(self, unit: tuple[int, ...], count: int, size: int, max_count: int, max_bytes: int) -> bool:
         """Return whether a read has no room for a unit's record. Source: ``DefaultMessageStore#isTheBatchFull``."""
-        physical_offset, record_bytes, messages = unit[0], unit[1], unit[5]
-        config, after = self._config, size + record_bytes
-        if count + messages > max_count or after > max_bytes:
+        physical_offset, record_bytes, message_count = unit[0], unit[1], unit[5]
+        config, size_after = self._config, size + record_bytes
+        if count + message_count > max_count or size_after > max_bytes:
             return True
         if physical_offset >= self._log.max_offset - self._memory_bytes:
-            return after > config.max_transfer_bytes_in_memory or count >= config.max_transfer_count_in_memory
-        return after > config.max_transfer_bytes_on_disk or count >= config.max_transfer_count_on_disk
+            return size_after > config.max_transfer_bytes_in_memory or count >= config.max_transfer_count_in_memory
+        return size_after > config.max_transfer_bytes_on_disk or count >= config.max_transfer_count_on_disk
 
 
 def _is_inner_batch(record: memoryview) -> bool:
@@ -110,7 +112,7 @@ def _is_inner_batch(record: memoryview) -> bool:
 
 
 class StoreReader:
-    """Reads messages of one store by queue offset, time, key and place."""
+    """Reads messages of one store by queue offset, time, key and physical offset."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, index: Index | None) -> None:
         self._config = config
@@ -136,39 +138,43 @@ class StoreReader:
         """Read messages of a queue from a queue offset on.
 
         Args:
-            max_count: at most so many; the settings bound count and bytes as well. The first is always given.
-            tags_codes: only messages with one of these tags codes; None takes all.
-            may_match_unit: asked before that with store timestamp (ms) and bit map, where ConsumeQueueExt has them.
+            max_count: maximal messages; the settings limit count and bytes, too. The first message is always returned.
+            tags_codes: return only messages with one of these tags codes; None for all.
+            may_match_unit: test of store timestamp (ms) and bit map, if ConsumeQueueExt has them.
 
         Source: ``DefaultMessageStore#getMessage``.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
-            return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, queue_offset, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
-        if high == 0:
-            return self._nothing(GetStatus.NO_MESSAGE_IN_QUEUE, queue_offset, 0, low, high)
-        if queue_offset < low:
-            return self._nothing(GetStatus.OFFSET_TOO_SMALL, queue_offset, low, low, high)
-        if queue_offset == high:
-            return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue_offset, low, high)
-        if queue_offset > high:
-            return self._nothing(GetStatus.OFFSET_OVERFLOW_BADLY, queue_offset, high, low, high)
-        max_bytes = min(max(max_bytes, LEAST_PULL_BYTES), MAX_PULL_BYTES)
+            return self._empty_result(GetStatus.NO_MATCHED_LOGIC_QUEUE, queue_offset, 0, 0, 0)
+        min_offset, max_offset = queue.min_offset, queue.max_offset
+        if max_offset == 0:
+            return self._empty_result(GetStatus.NO_MESSAGE_IN_QUEUE, queue_offset, 0, min_offset, max_offset)
+        if queue_offset < min_offset:
+            return self._empty_result(GetStatus.OFFSET_TOO_SMALL, queue_offset, min_offset, min_offset, max_offset)
+        if queue_offset == max_offset:
+            return self._empty_result(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue_offset, min_offset, max_offset)
+        if queue_offset > max_offset:
+            return self._empty_result(GetStatus.OFFSET_OVERFLOW_BADLY, queue_offset, max_offset, min_offset, max_offset)
+        max_bytes = min(max(max_bytes, MIN_PULL_BYTES), MAX_PULL_BYTES)
         if isinstance(queue, BatchQueue):
             return self._batches.get(queue, queue_offset, (max_count, max_bytes), tags_codes, matches)
-        scanned = max(self._config.max_filter_bytes // UNIT_BYTES, max_count)
-        units = queue.read(queue_offset, scanned if tags_codes is not None or matches is not None else max_count)
+        max_scanned_units = max(self._config.max_filter_bytes // UNIT_BYTES, max_count)
+        units = queue.read(
+            queue_offset, max_scanned_units if tags_codes is not None or matches is not None else max_count
+        )
         if not units:
-            next_file = queue.files.file_bytes // UNIT_BYTES
-            following = queue_offset - queue_offset % next_file + next_file
-            return self._nothing(GetStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
+            units_per_file = queue.files.file_bytes // UNIT_BYTES
+            next_offset = queue_offset - queue_offset % units_per_file + units_per_file
+            return self._empty_result(GetStatus.OFFSET_FOUND_NULL, queue_offset, next_offset, min_offset, max_offset)
         return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches, may_match_unit)
 
-    def _nothing(
-        self, status: GetStatus, requested_offset: int, corrected_offset: int, low: int, high: int
+    def _empty_result(
+        self, status: GetStatus, requested_offset: int, corrected_offset: int, min_offset: int, max_offset: int
     ) -> GetResult:
-        return GetResult(status, requested_offset if self._keeps_offsets else corrected_offset, low, high, [], 0, 0)
+        return GetResult(
+            status, requested_offset if self._keeps_offsets else corrected_offset, min_offset, max_offset, [], 0, 0
+        )
 
     def _collect(
         self,
@@ -180,27 +186,38 @@ class StoreReader:
         matches: Matches | None,
         may_match_unit: MayMatchUnit | None,
     ) -> GetResult:
-        """Collect the messages of units, up to the limits. What it calls for each message is what a pull costs."""
-        log, config, place = self._log, self._config, _PLACE.unpack_from
+        """Collect the messages of units, up to the limits. Calls in this loop dominate the cost of a pull."""
+        log, config, read_identity = self._log, self._config, _RECORD_IDENTITY.unpack_from
         max_count, max_bytes = limits
         near_from = log.max_offset - self._memory_bytes
         slices: list[memoryview] = []
-        start = end = -1  # physical offsets: where the log file at hand begins, and where its written part ends
+        start = end = -1  # physical offsets: begin of the current log file, and end of its written part
         view = _NO_VIEW
-        first = last = -1  # the range that the next slice will be
-        count = total = removed = 0
-        following, scanned = queue_offset, log.max_offset
+        first = last = -1  # positions of the pending slice in the file
+        count = total_bytes = removed_count = 0
+        next_offset, last_physical = queue_offset, log.max_offset
         ext = None if queue.ext is None or may_match_unit is None else ExtReader(queue.ext)
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
-            if total:
+            if total_bytes:
                 if physical_offset >= near_from:
-                    most, most_count = config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory
+                    transfer_bytes, transfer_count = (
+                        config.max_transfer_bytes_in_memory,
+                        config.max_transfer_count_in_memory,
+                    )
                 else:
-                    most, most_count = config.max_transfer_bytes_on_disk, config.max_transfer_count_on_disk
-                if count >= max_count or count >= most_count or total + size > most or total + size > max_bytes:
+                    transfer_bytes, transfer_count = (
+                        config.max_transfer_bytes_on_disk,
+                        config.max_transfer_count_on_disk,
+                    )
+                if (
+                    count >= max_count
+                    or count >= transfer_count
+                    or total_bytes + size > transfer_bytes
+                    or total_bytes + size > max_bytes
+                ):
                     break
-            following += 1
-            scanned = physical_offset
+            next_offset += 1
+            last_physical = physical_offset
             if tags_codes is not None and tags_code not in tags_codes and not _is_tagged(queue, tags_code, tags_codes):
                 continue
             if ext is not None and may_match_unit is not None:
@@ -212,17 +229,17 @@ class StoreReader:
                 if file is None or first >= 0:
                     first = last = _append_slice(slices, view, first, last)
                 if file is None:
-                    removed += 1
+                    removed_count += 1
                     continue
                 start, view = file.start, file.view
                 end = min(start + file.size, log.max_offset)
             position = physical_offset - start
-            if size < _LEAST_SIZE or physical_offset + size > end:
-                removed += 1
+            if size < _MIN_RECORD_BYTES or physical_offset + size > end:
+                removed_count += 1
                 continue
-            record_size, magic, recorded_offset = place(view, position)
+            record_size, magic, recorded_offset = read_identity(view, position)
             if record_size != size or recorded_offset != physical_offset or magic not in RECORD_VERSIONS:
-                removed += 1
+                removed_count += 1
                 continue
             if matches is not None and not matches(view[position : position + size]):
                 continue
@@ -230,16 +247,16 @@ class StoreReader:
                 first = _append_slice(slices, view, first, last, position)
             last = position + size
             count += 1
-            total += size
+            total_bytes += size
         _append_slice(slices, view, first, last)
         status = GetStatus.FOUND
         if not count:
-            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        low, high, is_far = queue.min_offset, queue.max_offset, scanned < near_from
-        return _new(GetResult, (status, following, low, high, slices, count, total, is_far))
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed_count else GetStatus.NO_MATCHED_MESSAGE
+        min_offset, max_offset, is_far = queue.min_offset, queue.max_offset, last_physical < near_from
+        return _new(GetResult, (status, next_offset, min_offset, max_offset, slices, count, total_bytes, is_far))
 
     def queue(self, topic: str, queue_id: int) -> Queue | None:
-        """Return a queue; None where there is none."""
+        """Return a queue; None if the queue does not exist."""
         return self._queues.get(topic, queue_id)
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
@@ -251,8 +268,8 @@ class StoreReader:
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Find a queue offset by store time.
 
-        LOWER is the first message stored at that time or later (the maximum offset if none is), UPPER the
-        last one stored at that time or earlier (the minimum offset if none is).
+        LOWER is the first message stored at the time or later (without one, the max offset), UPPER the last one stored
+        at the time or earlier (without one, the min offset).
 
         Source: ``ConsumeQueueStore#getOffsetInQueueByTime``.
         """
@@ -284,24 +301,24 @@ class StoreReader:
         *,
         kind: KeyKind = KeyKind.ANY,
     ) -> QueryResult:
-        """Messages of a topic with a key, newest first.
+        """Return messages of a topic with a key, newest first.
 
         Args:
-            max_count: at most so many; the settings bound it as well.
+            max_count: maximal messages; the settings limit the count, too.
             begin_ms: earliest store time, to the second.
             kind: one of KEYS or the UNIQ_KEY, the UNIQ_KEY alone, or TAGS, if the Index has them.
 
-        Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
+        Source: ``DefaultMessageStore#queryMessage``, which also returns messages with other keys of the same hash.
         """
         records: list[memoryview] = []
         seen_offsets: set[int] = set()
         index = self._index
         if index is None:
             return QueryResult(records, 0, 0)
-        most = min(max_count, self._config.max_query_count)
-        indexed = TAGS_MARK + key if kind is KeyKind.TAGS else key
-        for tried, physical_offset in enumerate(index.find(topic, indexed, begin_ms, end_ms)):
-            if len(records) >= most or tried == _MAX_CANDIDATES:
+        max_records = min(max_count, self._config.max_query_count)
+        index_key = TAGS_MARK + key if kind is KeyKind.TAGS else key
+        for tried_count, physical_offset in enumerate(index.find(topic, index_key, begin_ms, end_ms)):
+            if len(records) >= max_records or tried_count == _MAX_CANDIDATES:
                 break
             if physical_offset in seen_offsets:
                 continue
@@ -315,7 +332,7 @@ class StoreReader:
         return QueryResult(records, *index.last_update())
 
     def message(self, physical_offset: int) -> StoredMessage | None:
-        """Decode the message at a physical offset; None if no record begins there, or a damaged one.
+        """Decode the message at a physical offset; None if no sound record begins there.
 
         Source: ``DefaultMessageStore#lookMessageByOffset``.
         """
@@ -359,10 +376,10 @@ def _append_slice(slices: list[memoryview], view: memoryview, first: int, last: 
 
 
 def _is_tagged(queue: ConsumeQueue, tags_code: int, filter_codes: Set[int]) -> bool:
-    """Return whether a tags code is in the filter; the code may be a ConsumeQueueExt address or a delivery time."""
+    """Return whether a tags code, ConsumeQueueExt address or delivery time matches the filter."""
     if tags_code <= EXT_MAX_ADDRESS and queue.ext is not None:
         tags_code = queue.ext.tags_code(tags_code)
-    if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half
+    if not -(1 << 31) <= tags_code < 1 << 31:  # a delivery time, of which the original compares the low half
         tags_code = (tags_code + (1 << 31)) % (1 << 32) - (1 << 31)
     return tags_code in filter_codes
 

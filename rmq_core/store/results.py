@@ -1,4 +1,4 @@
-"""Results of the store: statuses by the original's names, and results that are cheap to make."""
+"""Results of the store: statuses with the original's names, and results as tuples."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -12,7 +12,7 @@ _SIZE: Final = Struct(">i")
 
 
 class PutStatus(Enum):
-    """Outcome of an append. Source: ``PutMessageStatus``; those that other parts of a broker give are not here."""
+    """Outcome of an append. Source: ``PutMessageStatus``, without the statuses of other parts of a broker."""
 
     PUT_OK = "PUT_OK"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
@@ -22,13 +22,13 @@ class PutStatus(Enum):
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
     @property
-    def is_hopeless(self) -> bool:
+    def is_permanent(self) -> bool:
         """True if the same message would be refused again."""
         return self in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class GetStatus(Enum):
-    """Outcome of a read of a queue; the text is also the remark of a pull's answer. Source: ``GetMessageStatus``."""
+    """Outcome of a read of a queue, and the remark of the response to a pull. Source: ``GetMessageStatus``."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -57,14 +57,14 @@ class Boundary(Enum):
 
 
 class PutResult(NamedTuple):
-    """Result of an append. A tuple: making a dataclass costs a third of an append.
+    """Result of an append. A tuple, as creating a dataclass costs a third of an append.
 
     Attributes:
         status: PUT_OK, or why nothing was stored.
-        physical_offset: of the record, or of a batch's first; -1 if nothing was stored.
-        size: bytes appended, of all records.
-        queue_offset: of the message, or of a batch's first.
-        physical_offsets: of each message of a batch; empty for a single one.
+        physical_offset: physical offset of the record, or of a batch's first record; -1 if nothing was stored.
+        size: bytes of all appended records.
+        queue_offset: queue offset of the message, or of a batch's first message.
+        physical_offsets: physical offset of each message of a batch; empty for a single message.
         store_host: address and port as in the record.
     """
 
@@ -83,7 +83,7 @@ class PutResult(NamedTuple):
 
     @property
     def msg_id(self) -> str:
-        """Offset message id; of a batch all ids, separated by commas."""
+        """Offset message id; for a batch, all ids separated by commas."""
         host = Host.from_bytes(self.store_host, 0, len(self.store_host) != _HOST_V4_BYTES)
         offsets = self.physical_offsets or (self.physical_offset,)
         return ",".join(encode_message_id(host, offset) for offset in offsets)
@@ -96,13 +96,12 @@ class GetResult(NamedTuple):
     """Result of a read from a queue.
 
     Attributes:
-        status: FOUND, or why there is nothing.
-        next_offset: queue offset to go on with.
-        slices: stored records back to back, as slices of the mapped log; records that are neighbours there
-            share one.
-        message_count: records in them.
-        size: their bytes.
-        is_far: the last of them is so far from the log's end that it is likely not in memory any more.
+        status: FOUND, or why there are no records.
+        next_offset: queue offset of the next read.
+        slices: slices of the mapped log with whole records; neighbouring records share a slice.
+        message_count: number of records in ``slices``.
+        size: bytes of ``slices``.
+        is_far: the last record is so far from the log's end that it is probably no longer in memory.
     """
 
     status: GetStatus
@@ -119,7 +118,7 @@ class Arrival(NamedTuple):
     """Messages that became readable in one queue.
 
     Attributes:
-        tags_codes: of the new ones, in order; None where they may have any, as inner batches have many.
+        tags_codes: tags codes of the new messages, in order; None with inner batches, which may have any tags.
     """
 
     topic: str

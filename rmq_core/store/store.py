@@ -1,7 +1,7 @@
 """``MessageStore``: an open store, with its appends, reads, dispatch, flushes and cleaning.
 
-One thread calls it, an event loop's for instance. Nothing here waits for the disk but opening, shutting
-down, deleting topics, and an append that needs a new file when none has been made ahead.
+One thread calls the store, such as an event loop's. Only opening, shutting down, deleting topics, and an append that
+needs a new file which was not created ahead wait for the disk.
 """
 
 import logging
@@ -41,12 +41,12 @@ _LOGGER = logging.getLogger(__name__)
 class MessageStore:
     """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
-    Reads are the methods of ``StoreReader``; ``record`` and ``read_log_range`` are the log's, ``next_offset`` is the
-    appender's.
+    Reads are methods of ``StoreReader``; ``record`` and ``read_log_range`` are methods of the log, ``next_offset`` of
+    the appender.
 
     Attributes:
-        appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
-        boundaries: where records begin in the log.
+        appender: appends single messages; callers use it directly, as a further call for each message would cost time.
+        boundaries: offsets in the log at which records begin.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class MessageStore:
         self.record = log.record
         self.read_log_range = log.read_range
 
-        def roll() -> bool:  # by what is made below
+        def roll() -> bool:  # ``_background`` is created below
             return self._background.roll()
 
         self.appender = Appender(config, log, queues, store_host.to_bytes(), roll)
@@ -109,18 +109,18 @@ class MessageStore:
         cls, config: StoreConfig, now_ms: int, *, store_host: Host | None = None, disk: Disk | None = None,
         threads: Threads | None = None,
     ) -> "MessageStore":  # fmt: skip
-        """Open a store, creating it if there is none, and recover it.
+        """Open and recover a store; create the store if it does not exist.
 
         Args:
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system; this machine's by default.
-            threads: for what is done beside the caller; this process's by default.
+            threads: creates the threads of the store; threads of this process by default.
 
         Raises:
-            StoreLockedError: another process, or this one, has it open.
-            StoreSizeError: files of other sizes than the settings say.
+            StoreLockedError: another process, or this one, has the store open.
+            StoreSizeError: a file has another size than the settings say.
             StoreLayoutError: a DLedger CommitLog, or queues of another layout.
-            StoreError: it cannot be locked, or the kernels cannot be loaded.
+            StoreError: the store cannot be locked, or the kernels cannot be loaded.
             OSError: the disk is full or broken, or the directory cannot be written.
         """
         batch_topics = refuse_layouts(config.root, light_queues=config.lmq_enabled)
@@ -141,7 +141,7 @@ class MessageStore:
     def _open(self, now_ms: int) -> None:
         self.recovery = Recovery(self._parts, now_ms).run()
         self._deletions.begin()
-        if not self.config.slave:  # of a slave's log the rest may come
+        if not self.config.slave:  # a slave may still receive the rest of its log
             self.cut_deleted_topics()
         if self.recovery.damages:
             damages = "; ".join(map(str, self.recovery.damages))
@@ -155,12 +155,12 @@ class MessageStore:
         """Append bytes of a master's log, as a slave does; they may begin and end within records.
 
         Returns:
-            False if they do not belong at the end of this log, or cannot be taken now.
+            False if the bytes do not begin at the end of this log, or the write fails.
         """
         return not self._refusals.by_cause and self.bulk.append_to_commit_log(physical_offset, data)
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
-        """Make readable what has been appended; call it after each batch of appends. See ``LiveDispatch.run``."""
+        """Make appended messages readable; call it after each batch of appends. See ``LiveDispatch.run``."""
         if self._flushes_batches:
             self._flusher.wake()
         return self._live.run(most_new_queues)
@@ -201,30 +201,30 @@ class MessageStore:
 
     @property
     def fault(self) -> OSError | None:
-        """The I/O error that ended all writing until the store is opened again; None while all is well."""
+        """The I/O error that ended all writing until the store is opened again; None without an error."""
         return self._flusher.fault
 
     def on_flushed(self, listener: FlushListener) -> None:
-        """Run a callback with each new ``flushed_offset``: in a thread of the store, so be brief."""
+        """Register a callback for each new ``flushed_offset``; it runs in a thread of the store, and must be brief."""
         self._flusher.on_flushed(listener)
 
     def on_fault(self, listener: FaultListener) -> None:
-        """Run a callback when writing ends for good: no append that waits will be flushed."""
+        """Register a callback for the error after which no waiting append will be flushed."""
         self._flusher.on_fault(listener)
 
     def wait_flushed(self, physical_offset: int, timeout_s: float | None = None) -> bool:
-        """Flush all that is appended, and block until an offset is flushed; for callers without an event loop."""
+        """Flush all appended bytes, and block until an offset is flushed; for callers without an event loop."""
         self._flusher.request()
         return self._flusher.wait(physical_offset, timeout_s)
 
     def flush(self) -> bool:
-        """Flush log, queues and Index as far as they are dispatched, and wait; False if that failed."""
+        """Flush the log and the dispatched units and keys; return False if that failed."""
         return self._background.flush()
 
     def _on_flush_fault(self, error: OSError) -> None:
         self._refusals.add("fault", f"the disk failed: {error}; open the store again")
 
-    # --- places -------------------------------------------------------------------------
+    # --- topics and offsets -------------------------------------------------------------
     @property
     def batch_topics(self) -> Set[str]:
         """Topics whose queues are BatchConsumeQueues."""
@@ -239,15 +239,15 @@ class MessageStore:
         """Set the topics with BatchConsumeQueues, before their first messages unless on a slave.
 
         Raises:
-            OSError: a slave's queues, which have messages of such a topic already, cannot be made anew.
+            OSError: a slave's plain queues of such a topic cannot be replaced.
         """
         if self._queues.set_batch_topics(topics):
             self._dispatch.writer.clear_cache()
             self._queues.make_batch_queues(self._log.batch_unit)
-            self._dispatch.note()
+            self._dispatch.publish_progress()
 
     def topics(self) -> dict[str, list[int]]:
-        """Topics that have queues, and their queue ids."""
+        """Return the queue ids by topic."""
         return self._queues.topics()
 
     @property
@@ -266,28 +266,28 @@ class MessageStore:
 
     # --- removing -----------------------------------------------------------------------
     def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
-        """Remove what is too old, or what the disk has no room for; see ``Cleaner.clean``."""
+        """Remove expired files, or the oldest files if the disk is too full; see ``Cleaner.clean``."""
         return self._cleaner.clean(now_ms, manually=manually)
 
     @property
     def deleted_topics(self) -> Mapping[str, int]:
-        """Topics that were deleted, with a physical offset each: their records before that are dead."""
+        """Physical offset by deleted topic: earlier records of the topic are dead."""
         return self._deleted_topics.ends
 
     def delete_topics(self, topics: Collection[str], ends: Mapping[str, int] | None = None) -> int:
-        """Remove the queues of topics; returns how many had any; see ``TopicDeletions.delete``."""
+        """Remove the queues of topics; return the number of topics that had queues; see ``TopicDeletions.delete``."""
         return self._deletions.delete(topics, ends or {})
 
     def cut_deleted_topics(self) -> None:
         """Limit the offsets of deleted topics to a slave's log end, as its master may have lost later records."""
         self._deleted_topics.cut(self._log.max_offset)
 
-    def drop_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
-        """Remove queues of topics that were deleted when the log ended at some offset; see ``TopicDeletions.drop``."""
+    def remove_deleted_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
+        """Remove queues of topics that were deleted at some end of the log; see ``TopicDeletions.drop``."""
         return self._deletions.drop(ends, at_least=at_least)
 
     def remove_deleted(self, seconds: float) -> bool:
-        """Remove files of the queues of deleted topics, for so long at most; see ``TopicDeletions.remove_files``."""
+        """Remove files of deleted topics' queues for ``seconds`` at most; see ``TopicDeletions.remove_files``."""
         return self._deletions.remove_files(seconds)
 
     # --- the end ------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class MessageStore:
         """Dispatch and flush everything, then close the store.
 
         Returns:
-            Whether all is on the disk; else the file ``abort`` stays, and the next start recovers the store.
+            Whether everything is flushed; else the file ``abort`` stays, and the next start recovers the store.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
         self._flusher.stop()
@@ -311,7 +311,8 @@ class MessageStore:
                 self.disk.sync_directory(self.config.root)
         except OSError as error:
             _LOGGER.error(
-                "%(store)s: is not shut down in order: %(error)s", {"store": self.config.root, "error": error}
+                "%(store)s: not shut down in order, the next start recovers the store: %(error)s",
+                {"store": self.config.root, "error": error},
             )
             is_complete = False
         self._queues.open_files.close_all()

@@ -110,7 +110,7 @@ def test_the_store_s_lines_have_what_they_name(tmp_path: Path, caplog: pytest.Lo
     told = [json.loads(JsonFormatter().format(one)) for one in caplog.records]
     root, why = store.config.root, "the disk is nearly full"
     assert [(one["level"], one["store"], one["why"]) for one in told] == [("ERROR", root, why), ("WARNING", root, why)]
-    assert told[0]["message"] == f"{root}: takes no more messages: {why}"
+    assert told[0]["message"] == f"{root}: appends are refused: {why}"
 
 
 def positional_lines(file: Path) -> list[int]:

@@ -109,7 +109,9 @@ async def test_a_slave_whose_disk_is_full_when_it_joins_a_shorter_log_connects_a
             await caught_up(slave.broker, master.broker)
         async with running(slave_store, **settings | {"ha_master_address": "127.0.0.1:1"}) as slave:
             store, replicates = slave.broker.store, slave.broker.state.replication.slave
-            store.drop_before({"Gone": 1 << 20})  # as a master had it that lost its power since, and these bytes
+            store.remove_deleted_before(
+                {"Gone": 1 << 20}
+            )  # as a master had it that lost its power since, and these bytes
             refused = _fill_for_deletions(monkeypatch, store.disk)
             assert replicates is not None
             replicates.follow(f"127.0.0.1:{master.broker.state.replication.port}")

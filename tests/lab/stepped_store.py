@@ -44,7 +44,7 @@ class SteppedStore:
 
     def make_next(self) -> None:
         """Have the background thread make the log file that it was asked for."""
-        self.store._background._make_next()
+        self.store._background._create_next_file()
 
     def remove(self) -> None:
         """Have the background thread remove the files that it was given."""

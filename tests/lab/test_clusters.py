@@ -64,7 +64,7 @@ def test_what_is_careless_is_found(tmp_path: Path) -> None:
     for number, broken in enumerate(
         [
             patch.object(LogComparison, "__init__", careless),
-            patch.object(LogFlusher, "_force", lambda _self, _begin: None),
+            patch.object(LogFlusher, "_fsync_files_from", lambda _self, _begin: None),
             patch.object(ConsumeMessageConcurrentlyService, "put", passed_over),
             patch.object(PulledQueue, "poll", polled_in_part),
         ]

@@ -74,7 +74,7 @@ def test_an_exporter_that_lands_again_what_has_landed_is_found(
 
 
 def test_a_store_that_forces_nothing_is_found_and_the_seed_finds_it_again() -> None:
-    with patch.object(LogFlusher, "_force", lambda _self, _begin: None):
+    with patch.object(LogFlusher, "_fsync_files_from", lambda _self, _begin: None):
         tally, told = played("power", FIXED_SEED, 3)
         again = played("power", FIXED_SEED, 3)[1]
     assert tally.violations > 0

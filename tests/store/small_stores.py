@@ -11,7 +11,7 @@ from typing import Any
 
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.files.threads import Threads, Turn, Worker
+from rmq_core.store.files.threads import Threads, Worker, WorkerRun
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
@@ -82,8 +82,8 @@ class _Resting(Worker):
 class NoThreads(Threads):
     """No threads at all."""
 
-    def worker(self, name: str, turn: Turn) -> Worker:
-        return _Resting(name, turn)
+    def worker(self, name: str, run: WorkerRun) -> Worker:
+        return _Resting(name, run)
 
 
 def opened(

@@ -248,7 +248,7 @@ def test_files_are_deleted_with_a_pause_and_all_before_the_end(open_store: Opene
     while len(list(Path(store.config.commitlog_path).iterdir())) == before:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    store._background._turn()  # an hour early
+    store._background._run_once()  # an hour early
     assert len(list(Path(store.config.commitlog_path).iterdir())) == before - 1
     assert store.shutdown()
     names = sorted(int(path.name) for path in Path(store.config.commitlog_path).iterdir())
@@ -269,10 +269,10 @@ def test_a_file_that_cannot_be_deleted_is_tried_again_after_its_interval(open_st
     while not tries:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    assert 0 < store._background._turn() <= 60
+    assert 0 < store._background._run_once() <= 60
     assert len(tries) == 1
     store._background._remove_at -= 3601
-    store._background._turn()
+    store._background._run_once()
     assert len(tries) == 2
 
 
@@ -292,13 +292,13 @@ def test_a_file_that_somebody_reads_stays_until_it_is_free_or_its_time_is_over(o
     assert first is not None
     assert second is not None
     assert store.clean(NOW_S * 1000).log_files == 2
-    store._background._turn()
+    store._background._run_once()
     assert log_file_count(store) == before
     del first
-    store._background._turn()
+    store._background._run_once()
     assert log_file_count(store) == before - 1
     store._background._to_remove[0].forced_at -= 3601
-    store._background._turn()
+    store._background._run_once()
     assert log_file_count(store) == before - 2
     assert len(bytes(second)) == 100
     assert store.shutdown()
@@ -311,7 +311,7 @@ def test_a_shutdown_waits_for_no_reader(open_store: Opener) -> None:
     held = store.read_log_range(0, 100)
     assert store.clean(NOW_S * 1000).log_files == 1
     store._background._is_stopping = True
-    store._background._turn()
+    store._background._run_once()
     assert log_file_count(store) == before - 1
     assert held is not None
     assert store.shutdown()
@@ -324,13 +324,13 @@ def test_expired_queue_files_are_deleted_by_the_thread_with_a_pause_after_each_q
     report = store.clean(NOW_S * 1000)
     assert report.queue_files > 2
     assert queue_file_count(store) == before, "the caller of clean deletes none"
-    store._background._turn()
+    store._background._run_once()
     after_first = queue_file_count(store)
     assert before - report.queue_files < after_first < before
-    store._background._turn()  # an hour early
+    store._background._run_once()  # an hour early
     assert queue_file_count(store) == after_first
     store._background._is_stopping = True
-    store._background._turn()
+    store._background._run_once()
     assert queue_file_count(store) == before - report.queue_files
     check_readable(store)
     assert store.shutdown()
@@ -346,7 +346,7 @@ def test_a_topic_made_again_keeps_its_new_file_where_an_expired_one_waits(open_s
     store.dispatch()
     assert not store.remove_deleted(1)
     store._background._is_stopping = True
-    store._background._turn()
+    store._background._run_once()
     assert (store.min_offset("Orders", 0), store.max_offset("Orders", 0)) == (0, 30)
     assert store.get("Orders", 0, 0, 30).status is GetStatus.FOUND
     assert (Path(store.config.root) / "consumequeue" / "Orders" / "0" / f"{0:020d}").is_file()

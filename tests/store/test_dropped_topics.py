@@ -48,7 +48,7 @@ def test_queues_are_the_masters_at_any_time_and_after_a_rebuild(open_store: Open
         if step == 0:
             master.delete_topics(["T"])
         elif step == 1:
-            slave.drop_before(dict(master.deleted_topics))
+            slave.remove_deleted_before(dict(master.deleted_topics))
         elif step == 2:
             copied(master, slave)
         elif step == 3:
@@ -61,7 +61,7 @@ def test_queues_are_the_masters_at_any_time_and_after_a_rebuild(open_store: Open
     for queue_id in range(3):
         if master.max_offset("T", queue_id):
             assert queues_of(slave, 3)[queue_id] == queues_of(master, 3)[queue_id], f"seed {seed}"
-    slave.drop_before(dict(master.deleted_topics))
+    slave.remove_deleted_before(dict(master.deleted_topics))
     assert queues_of(slave, 3) == queues_of(master, 3), f"seed {seed}"
     assert slave.shutdown()
     root = Path(slave.config.root)
@@ -139,7 +139,7 @@ def test_a_topic_made_anew_is_known_though_its_first_messages_are_lost(open_stor
     assert slave.append_to_commit_log(begin, log)
     slave.dispatch()
     assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
-    slave.drop_before(dict(master.deleted_topics))
+    slave.remove_deleted_before(dict(master.deleted_topics))
     assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
 
 
@@ -154,7 +154,7 @@ def test_messages_that_came_during_a_deletion_stay(open_store: Opener) -> None:
     master.delete_topics(["T"], {"T": end})
     put(master, "T", 0, body=b"new")
     copied(master, slave)
-    slave.drop_before(dict(master.deleted_topics))
+    slave.remove_deleted_before(dict(master.deleted_topics))
     assert queues_of(slave, 2) == queues_of(master, 2) == [[b"new"], [b"during"]]
 
 
@@ -178,7 +178,7 @@ def test_what_has_fitted_behind_a_deleted_topic_stays(open_store: Opener, old: i
     slave.dispatch()
     new = [b"new %d" % old, b"new %d" % (old + 1)]
     assert queues_of(slave, 1)[0][-2:] == new
-    slave.drop_before(dict(master.deleted_topics))
+    slave.remove_deleted_before(dict(master.deleted_topics))
     assert (slave.min_offset("T", 0), queues_of(slave, 1)) == (old, [new])
     put_places = tree(Path(slave.config.root) / "consumequeue" / "T")
     assert slave.shutdown()

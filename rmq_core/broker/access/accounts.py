@@ -147,7 +147,10 @@ class Accounts:
         self._change_lock = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         self.file = TableFile(
-            files, _FILE, lambda: _Saved(acls=self._to_write.acls, users=self._to_write.users), keeps_former=False
+            files,
+            _FILE,
+            lambda: _Saved(acls=self._to_write.acls, users=self._to_write.users),
+            backs_up_former_text=False,
         )
 
     @property

@@ -165,13 +165,13 @@ class SlaveSync:
         if state.replication.has_diverged:  # offsets of the diverged logs do not correspond
             return
         if isinstance(master_topics.topics_dropped, dict):
-            state.store.drop_before(master_topics.topics_dropped)
+            state.store.remove_deleted_before(master_topics.topics_dropped)
         else:
             unknown_topics = state.store.topics().keys() - master_topics.topic_config_table.keys()
             system_topics = {
                 topic for topic in unknown_topics if state.topics.is_system(topic) or names.has_lmq_prefix(topic)
             }
-            state.store.drop_before(dict.fromkeys(unknown_topics - system_topics, log_end), at_least=True)
+            state.store.remove_deleted_before(dict.fromkeys(unknown_topics - system_topics, log_end), at_least=True)
         for topic, end in state.store.deleted_topics.items():
             if self._dropped.get(topic) != end:
                 log.info("the master has deleted the topic %(topic)s", {"topic": topic})

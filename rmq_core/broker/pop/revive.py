@@ -196,7 +196,7 @@ class ReviveQueue:
         )  # fmt: skip
         if put_result.status is PutStatus.PUT_OK:
             return True
-        return False if put_result.status.is_hopeless else None
+        return False if put_result.status.is_permanent else None
 
     def _is_deleted(self, topic: str) -> bool:
         return topic not in self._state.topics.table and not self._state.store.max_offset(topic, 0)

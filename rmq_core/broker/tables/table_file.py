@@ -140,7 +140,7 @@ class TableFile:
 
     def __init__(
         self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct],
-        progress_store: MessageStore | None = None, *, keeps_former: bool = True,
+        progress_store: MessageStore | None = None, *, backs_up_former_text: bool = True,
     ) -> None:  # fmt: skip
         """Name a file.
 
@@ -148,7 +148,7 @@ class TableFile:
             body: gives what it is to hold, to be encoded in pieces.
             progress_store: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.
-            keeps_former: whether ``.bak`` has the text before the last change, or the same as the file.
+            backs_up_former_text: whether ``.bak`` has the text before the last change, or the same as the file.
         """
         self.name = name
         self.path = f"{files.directory}/{name}"
@@ -158,7 +158,7 @@ class TableFile:
         self._files = files
         self._body = body
         self._store = progress_store
-        self._keeps_former = keeps_former
+        self._keeps_former = backs_up_former_text
         self._is_writing = False
         self._is_wanted = False  # by a ``save`` while a write is under way
         self._rest_s = 0.0
@@ -192,7 +192,7 @@ class TableFile:
         try:
             config_files.save(
                 self.path, b"".join(pieces), self._files.disk,
-                again=bool(self.fault), keeps_former=self._keeps_former,
+                is_retry=bool(self.fault), backs_up_former_text=self._keeps_former,
             )  # fmt: skip
         except OSError as error:
             return error.strerror or str(error)

@@ -20,7 +20,7 @@ from rmq_core.broker.timer.metrics import TimerMetrics
 from rmq_core.broker.timer.records import NEVER_ENQUEUED, TimerRecord, decode_timer_record
 from rmq_core.broker.timer.redelivery import PastDeliveries
 from rmq_core.store.results import GetStatus, PutResult, PutStatus, split_records
-from rmq_core.store.timer.recovery import open_timers, waiting_by_topic_hash
+from rmq_core.store.timer.recovery import count_waiting_by_topic_hash, open_timers
 from rmq_core.store.timer.store import TimerConfig
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.record_layout import head_struct
@@ -58,7 +58,7 @@ class Timers:
         config = timer_config(state.store.config.root, state.config)
         self.files = open_timers(config, state.store, state.clock_ms())
         self.metrics = TimerMetrics(state.files, state.clock_ms)
-        self.metrics.revise(state.topics.table, waiting_by_topic_hash(self.files.wheel, self.files.log))
+        self.metrics.revise(state.topics.table, count_waiting_by_topic_hash(self.files.wheel, self.files.log))
         self._find_past_deliveries(self.files.done.scan_offset)
         self._work = self._rounds()
         self._more: asyncio.Handle | None = None
@@ -107,14 +107,14 @@ class Timers:
 
     def _note_progress(self) -> None:
         end = self._store.max_physical_offset
-        self.files.note(end, end if self._deliveries_begin is None else self._deliveries_begin)
+        self.files.record_progress(end, end if self._deliveries_begin is None else self._deliveries_begin)
 
     def _rounds(self) -> Iterator[bool]:
         """Yield True between steps of work, and False while the work has to wait; endless."""
         while True:
             yield from self._enqueue_all()
             yield from self._deliver_due()
-            if not self.files.is_noted(self._store.max_physical_offset):
+            if not self.files.is_progress_recent(self._store.max_physical_offset):
                 self._note_progress()
             yield False
 
@@ -182,7 +182,7 @@ class Timers:
     def _was_handled(self, waiting: TimerRecord, queue_offset: int) -> bool:
         """Return whether a message, maybe enqueued before a crash, was delivered or rolled before the crash."""
         files = self.files
-        if queue_offset < files.again_before and waiting.due_ms < files.again_since_ms:
+        if queue_offset < files.enqueued_again_before and waiting.due_ms < files.delivered_before_ms:
             return True
         return not self._past_deliveries.is_empty and self._past_deliveries.remove(
             TIMER_TOPIC, waiting.properties, rolls=True
@@ -225,7 +225,7 @@ class Timers:
             for key, count_left in recalled.items():
                 if count_left:
                     self.metrics.add(key.partition("+")[0], count_left)
-            files.delivered(due_ms, self._store.max_physical_offset)
+            files.mark_delivered(due_ms, self._store.max_physical_offset)
             if self._past_deliveries.is_empty:
                 self._deliveries_begin = None
             self._note_progress()
@@ -274,12 +274,12 @@ class Timers:
             )  # fmt: skip
 
         result = put(waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls))
-        if result.status.is_hopeless:
+        if result.status.is_permanent:
             result = put(waiting.properties_bytes)  # without the added properties, which may not fit
         if result.status is PutStatus.PUT_OK:
             self._state.stats.count_messages(stats.PUT, topic, 1, result.size)
             return True
-        if result.status.is_hopeless:
+        if result.status.is_permanent:
             log.error(
                 "a timer message for %(topic)s cannot be stored: %(why)s",
                 {"topic": topic, "why": result.status.value},

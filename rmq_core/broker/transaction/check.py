@@ -181,7 +181,7 @@ class _Round:
             if 0 <= age_ms < (config.transaction_timeout_ms if immunity_s < 0 else immunity_s * 1000):
                 return self._postpone(half, properties)
         result = put_half_again(state, half, properties)
-        if result.status.is_hopeless:
+        if result.status.is_permanent:
             _log_failed_put(half, result)
             result = PutResult(
                 PutStatus.PUT_OK, half.physical_offset, half.size, half.queue_offset,
@@ -218,9 +218,9 @@ class _Round:
 
 def _is_done(half: StoredMessage, result: PutResult) -> bool:
     """Return whether a half message is stored again or never can be, so that the round may continue."""
-    if result.status.is_hopeless:
+    if result.status.is_permanent:
         _log_failed_put(half, result)
-    return result.status is PutStatus.PUT_OK or result.status.is_hopeless
+    return result.status is PutStatus.PUT_OK or result.status.is_permanent
 
 
 def _log_failed_put(half: StoredMessage, result: PutResult) -> None:

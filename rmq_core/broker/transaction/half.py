@@ -165,7 +165,7 @@ def put_half_again(
         )  # fmt: skip
 
     result = put(encode_properties(properties))
-    return put(half.properties_bytes) if result.status.is_hopeless else result
+    return put(half.properties_bytes) if result.status.is_permanent else result
 
 
 class OpMessageWriter:

@@ -1,7 +1,7 @@
-"""Appends single messages to the CommitLog, encoding each record straight into the mapped file, or refuses them.
+"""Appends single messages to the CommitLog: encodes each record straight into the mapped file.
 
-A record's first eight bytes, its size and magic, are written last: a process that dies in between leaves
-no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_record`` is the oracle of the bytes.
+A record's first eight bytes, its size and magic, are written last: a process that dies before that leaves no record,
+however many of the other bytes are in the file. ``rmq_formats.codecs.record.encode_record`` is the oracle of the bytes.
 
 Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncoder``.
 """
@@ -41,7 +41,7 @@ from rmq_formats.codecs.record_layout import (
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 MAX_QUEUE_ID: Final = (1 << 31) - 1
-SHUTDOWN: Final = "shutdown"  # a cause of refusals of which nothing is logged
+SHUTDOWN: Final = "shutdown"  # the one cause of refusals that is not logged
 
 _LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__
@@ -56,7 +56,7 @@ class Appender:
     """Appends single messages to the CommitLog; one thread at a time.
 
     Attributes:
-        refusal: the result that every append gets while the store takes no messages; None while it takes some.
+        refusal: the result of every append while the store refuses messages; None while the store accepts messages.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Appender:
         store_host: bytes,
         roll: Callable[[], bool],
     ) -> None:
-        """Begin at the end of the log.
+        """Append at the end of the log.
 
         Args:
             store_host: the broker's address and port, 8 or 20 bytes.
@@ -145,17 +145,18 @@ class Appender:
         """Append one message. It is readable after the next ``dispatch``.
 
         Args:
-            body: as it is to be stored; not empty.
+            body: the bytes to store; not empty.
             born_host: the producer: 4 or 16 address bytes, and the port in 4.
-            now_ms: the time, to be its store timestamp.
+            now_ms: the current time, which becomes the store timestamp.
             sys_flag: bits of ``rmq_formats.codecs.layout``; those of the hosts are set here.
-            prepared_transaction_offset: of a commit, where its half message stands.
-            store_host: other than the store's own.
+            prepared_transaction_offset: for a commit, the physical offset of the half message.
+            store_host: the host to record instead of the store's own.
 
         Returns:
-            PUT_OK and its place; or MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, CREATE_MAPPED_FILE_FAILED (no
-            room for a new file; try again), SERVICE_NOT_AVAILABLE (see ``MessageStore.refusals``). With
-            SYNC_FLUSH it is stored for good when ``flushed_offset`` reaches its ``end_offset``.
+            PUT_OK with the offsets of the record; or MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED,
+            CREATE_MAPPED_FILE_FAILED (no room for a new file; try again), SERVICE_NOT_AVAILABLE (see
+            ``MessageStore.refusals``). With SYNC_FLUSH the message is durable when ``flushed_offset`` reaches the
+            result's ``end_offset``.
 
         Source: ``CommitLog#asyncPutMessage``.
         """
@@ -165,10 +166,10 @@ class Appender:
         body_bytes = len(body)
         if queue is None or not 0 < body_bytes <= self._max_body_bytes:
             return _ILLEGAL
-        counts = sys_flag & FLAG_TRANSACTION_MASK in (0, FLAG_TRANSACTION_COMMIT)
-        light: Collection[QueueParts] = ()
-        if self._lmq_offsets is not None and counts and INNER_MULTI_DISPATCH in properties:
-            properties, light = self._lmq_offsets.assign_offsets(topic, properties)
+        gets_queue_offset = sys_flag & FLAG_TRANSACTION_MASK in (0, FLAG_TRANSACTION_COMMIT)
+        lmqs: Collection[QueueParts] = ()
+        if self._lmq_offsets is not None and gets_queue_offset and INNER_MULTI_DISPATCH in properties:
+            properties, lmqs = self._lmq_offsets.assign_offsets(topic, properties)
         append_crc = self._append_crc
         if append_crc:
             properties = before_crc(properties)
@@ -191,14 +192,14 @@ class Appender:
                 return refused
         position = log.position
         physical_offset = log.max_offset
-        queue_offset = queue.next_offset if counts else 0
+        queue_offset = queue.next_offset if gets_queue_offset else 0
         try:
             head = HEADS_BEHIND_MAGIC[hosts].pack(
                 isal_zlib.crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset, sys_flag,
                 born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, prepared_transaction_offset,
                 body_bytes,
             )  # fmt: skip
-        except struct_error:  # a number that its field cannot hold
+        except struct_error:  # a number that is too large for its field
             return _ILLEGAL
         record = b"".join((head, body, topic_bytes, PROPERTIES_LENGTH.pack(properties_bytes), properties))
         if append_crc:
@@ -209,14 +210,14 @@ class Appender:
         SIZE_AND_MAGIC.pack_into(memory, position, size, queue.magic)
         log.position = end
         log.max_offset = physical_offset + size
-        if counts:
-            for other in light:  # its own may be one of them
-                other.next_offset += 1
+        if gets_queue_offset:
+            for lmq in lmqs:  # the message's own queue may be one of them, so that queue is set afterwards
+                lmq.next_offset += 1
             queue.next_offset = queue_offset + 1
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))
 
     def _make_room(self, size: int) -> PutResult | None:
-        """Roll the log if a record or batch does not fit into its last file; the result to answer if that fails."""
+        """Roll the log if a record or batch does not fit into the last file; return the result if the append fails."""
         if size > min(self._max_record_bytes, self._file_bytes - BLANK_BYTES):
             return _ILLEGAL
         if self._log.position + size + BLANK_BYTES > self._file_bytes and not self._roll():
@@ -225,12 +226,12 @@ class Appender:
 
 
 class Refusals:
-    """The causes for which appends are refused; any thread may add one. Begin and end of each are logged once."""
+    """The causes for which appends are refused; any thread may add a cause. Begin and end of each cause are logged."""
 
     def __init__(self, config: StoreConfig, appender: Appender) -> None:
         self._root = config.root
         self._appender = appender
-        # Its master writes a slave's log; Java: "broker role is slave, so putMessage is forbidden".
+        # Only the master's log is appended to a slave's; Java: "broker role is slave, so putMessage is forbidden".
         self._without_cause = _REFUSED if config.slave else None
         appender.refusal = self._without_cause
         self._texts: dict[str, str] = {}
@@ -238,7 +239,7 @@ class Refusals:
 
     @property
     def by_cause(self) -> dict[str, str]:
-        """The text of each cause."""
+        """Text of each cause, by cause."""
         return dict(self._texts)
 
     def add(self, cause: str, text: str) -> None:
@@ -248,7 +249,7 @@ class Refusals:
             self._texts[cause] = text
             self._appender.refusal = _REFUSED
         if previous_text is None and cause != SHUTDOWN:
-            _LOGGER.error("%(store)s: takes no more messages: %(why)s", {"store": self._root, "why": text})
+            _LOGGER.error("%(store)s: appends are refused: %(why)s", {"store": self._root, "why": text})
 
     def remove(self, cause: str) -> None:
         """Remove a cause; the store accepts appends again after the last one."""
@@ -258,4 +259,4 @@ class Refusals:
             text = self._texts.pop(cause)
             if not self._texts:
                 self._appender.refusal = self._without_cause
-        _LOGGER.warning("%(store)s: over: %(why)s", {"store": self._root, "why": text})
+        _LOGGER.warning("%(store)s: no longer a reason to refuse appends: %(why)s", {"store": self._root, "why": text})

@@ -42,7 +42,7 @@ class BulkAppender:
         self._log = log
         self._roll = roll
         self._max_body_bytes = config.max_message_bytes
-        self._is_faulty = False  # the last write of replicated bytes failed, which is logged once
+        self._is_faulty = False  # the last write of replicated bytes failed; the failure is logged once
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
         self._has_light_queues = config.lmq_enabled
@@ -64,8 +64,8 @@ class BulkAppender:
         """Append the messages of a client's batch, all or none; other arguments are as in ``Appender.put``.
 
         Args:
-            batch: as it came over the wire.
-            properties: of the batch, encoded; they follow those of each message.
+            batch: the body of the request.
+            properties: of the batch, encoded; appended to the properties of each message.
             sys_flag: transactions cannot come in batches.
 
         Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
@@ -77,7 +77,7 @@ class BulkAppender:
         if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
         if self._has_light_queues and (INNER_MULTI_QUEUE_OFFSET in batch or INNER_MULTI_QUEUE_OFFSET in properties):
-            return _ILLEGAL  # messages of batches get no LMQ offsets, and may not bring any
+            return _ILLEGAL  # messages of batches get no LMQ offsets, and must not have any from the client
         if store_host is None:
             store_host = appender.store_host
         hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
@@ -100,7 +100,8 @@ class BulkAppender:
         except struct_error:
             return _ILLEGAL
         memory = log.memory
-        # All but the first eight bytes, then these: the whole batch is there at once, or nothing.
+        # The first eight bytes come last: before that no reader sees a record, after that the whole batch is in the
+        # log.
         records = b"".join(parts)
         memory[position + BLANK_BYTES : position + size] = memoryview(records)[BLANK_BYTES:]
         memory[position : position + BLANK_BYTES] = records[:BLANK_BYTES]
@@ -127,8 +128,8 @@ class BulkAppender:
         """Append the messages of a client's batch as one record, for a topic with BatchConsumeQueues.
 
         Args:
-            batch: as it came over the wire, and as it is stored.
-            properties: of the record, encoded and ended by a separator, without those that tell of the batch.
+            batch: the body of the request, stored unchanged.
+            properties: of the record, encoded and ended by a separator, without the properties that describe the batch.
             sys_flag: as in ``Appender.put``; those of an inner batch are set here.
 
         Source: ``SendMessageProcessor#sendBatchMessage``, ``BatchConsumeQueue#assignQueueOffset``.
@@ -156,12 +157,12 @@ class BulkAppender:
         """Append replicated bytes of a master's CommitLog; they may begin and end within records.
 
         Returns:
-            False if they do not belong at the end of this log, or the disk does not take them.
+            False if the bytes do not begin at the end of this log, or the write fails.
 
         Source: ``DefaultMessageStore#appendToCommitLog``.
         """
         log = self._log
-        self._appender.evict_all_queues()  # the numbers come with the records
+        self._appender.evict_all_queues()  # the records bring their queue offsets
         if not log.max_offset and physical_offset > 0:
             if physical_offset % self._file_bytes:
                 return False

@@ -1,7 +1,7 @@
 """The CommitLog's flush thread: group commit, one fsync for many waiting appends.
 
 A failed fsync is final. The kernel has dropped the pages that it could not write, so that a second fsync
-would succeed and mean nothing; the store takes no more messages, and acknowledges none that wait.
+would succeed without writing those pages. So the store refuses appends, and acknowledges none that wait.
 
 Source: ``CommitLog.GroupCommitService``, ``FlushRealTimeService``, which retry.
 """
@@ -20,11 +20,11 @@ FaultListener = Callable[[OSError], None]
 
 
 class LogFlusher:
-    """The thread that forces the CommitLog to the disk, and how far it is.
+    """The thread that fsyncs the CommitLog, and the offset up to which it has.
 
     Attributes:
         flushed_offset: physical offset below which the log is on the disk.
-        fault: the error that ended flushing; None while all is well.
+        fault: the error that ended flushing; None without an error.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class LogFlusher:
 
         Args:
             interval_ms: how often to flush without a request; None flushes on request only.
-            least_pages: new pages that such a flush wants, …
-            thorough_interval_ms: … unless the last flush was so long ago.
+            least_pages: a flush without a request waits for so many new pages, …
+            thorough_interval_ms: … unless so much time has passed since the last flush.
         """
         self.flushed_offset = 0
         self.fault: OSError | None = None
@@ -49,12 +49,12 @@ class LogFlusher:
         self._done = threading.Condition()
         self._flushed: list[FlushListener] = []
         self._failed: list[FaultListener] = []
-        self._worker = threads.worker("rmq-store-flush", self._turn)
+        self._worker = threads.worker("rmq-store-flush", self._run_once)
         self._least_pages = least_pages
         self._thorough_s = thorough_interval_ms / 1000
         self._flushed_at = threads.monotonic_s()
         self._is_requested = False
-        self.wake = self._worker.wake  # has the thread look whether a flush is due
+        self.wake = self._worker.wake  # makes the thread check whether a flush is due
 
     def request(self) -> None:
         """Request a flush of all bytes appended so far, without waiting."""
@@ -76,7 +76,7 @@ class LogFlusher:
         self._failed.append(listener)
 
     def start(self, flushed_offset: int) -> None:
-        """Start the thread; all below an offset is on the disk already."""
+        """Start the thread; the log below ``flushed_offset`` is on the disk already."""
         self.flushed_offset = flushed_offset
         self._worker.start(self._interval)
 
@@ -92,7 +92,7 @@ class LogFlusher:
     def fail(self, error: OSError) -> None:
         """End all flushing because of an I/O error of any thread.
 
-        Those who wait are woken last: by then the store takes no more messages.
+        Waiting threads are woken last, after the listeners have made the store refuse appends.
         """
         with self._done:
             if self.fault is not None:
@@ -105,14 +105,14 @@ class LogFlusher:
             self._done.notify_all()
 
     def flush(self) -> bool:
-        """Flush all that is appended now, on the calling thread; False if this or an earlier flush failed."""
+        """Flush all appended bytes on the calling thread; return False if this or an earlier flush failed."""
         with self._fsync_lock:
             if self.fault is not None:
                 return False
             target, self._flushed_at = self._log.max_offset, self._threads.monotonic_s()
             if target > self.flushed_offset:
                 try:
-                    self._force(self.flushed_offset)
+                    self._fsync_files_from(self.flushed_offset)
                 except OSError as error:
                     self.fail(error)
                     return False
@@ -123,17 +123,17 @@ class LogFlusher:
                     listener(target)
             return True
 
-    def _force(self, begin: int) -> None:
-        for file in self._log.files.copy():  # in order: a crash in between should leave no hole
+    def _fsync_files_from(self, begin: int) -> None:
+        for file in self._log.files.copy():  # in the order of the log, so that a crash leaves no hole
             if file.start + file.size > begin:
                 self._disk.sync(file.descriptor)
 
     def stop(self) -> None:
-        """Stop the thread, after a last flush."""
+        """Flush a last time, and stop the thread."""
         self._is_requested = True
         self._worker.stop()
 
-    def _turn(self) -> float | None:
+    def _run_once(self) -> float | None:
         is_requested, self._is_requested = self._is_requested, False
         if is_requested or self._least_pages == 0 or self.is_due:
             self.flush()

@@ -40,11 +40,13 @@ def is_lmq(name: str) -> bool:
 class LmqOffsets:
     """Next offsets of the LMQs that messages name. Each LMQ has the single queue id 0."""
 
-    def __init__(self, queue_of: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, most: int) -> None:
-        """Limit the number of LMQs to ``most``; ``queue_of`` gives the next offset of a queue (``Appender.queue``)."""
-        self._queue_of = queue_of
+    def __init__(
+        self, open_queue: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, max_count: int
+    ) -> None:
+        """Assign offsets of ``max_count`` LMQs at most; ``open_queue`` (``Appender.queue``) returns their queues."""
+        self._open_queue = open_queue
         self._queues = queues
-        self._most = most
+        self._max_count = max_count
         self._names: set[str] | None = None
 
     @property
@@ -60,18 +62,18 @@ class LmqOffsets:
         A delayed message creates its LMQs much later. Without the reservation, many delayed messages would each find
         room for one more LMQ.
         """
-        new = set(names) - self.names
-        if new and len(self.names) + len(new) > self._most:
+        new_names = set(names) - self.names
+        if new_names and len(self.names) + len(new_names) > self._max_count:
             return False
-        self.names.update(new)
+        self.names.update(new_names)
         return True
 
     def assign_offsets(self, topic: str, properties: bytes) -> tuple[bytes, Collection[QueueParts]]:
-        """Put a message's LMQ offsets into its properties, in the order of the LMQ names.
+        """Add a message's LMQ offsets to its properties, in the order of the LMQ names.
 
-        Messages to retry, system and schedule topics get no LMQ offsets; the copies that are delivered do. Messages of
-        topics with batch queues get none, as Java's dispatch of batch queues ignores them. Neither does a message with
-        an invalid LMQ name: Java writes offsets then that end its own dispatch.
+        Messages to retry, system and schedule topics get no LMQ offsets; their delivered copies do. Messages of topics
+        with batch queues get none, as Java's dispatch of batch queues ignores LMQ offsets. A message with an invalid
+        LMQ name gets none either: the offsets that Java writes for such a message stop Java's dispatch.
 
         Args:
             properties: of the message, encoded; LMQ offsets from the client are ignored.
@@ -82,9 +84,9 @@ class LmqOffsets:
         if topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic == SCHEDULE_TOPIC:
             return properties, _NONE
         properties_by_name = decode_properties(properties)
-        has_none = topic in self._queues.batch_topics
-        names = [] if has_none else split_lmq_names(properties_by_name.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
-        queues = [self._queue_of(name, _QUEUE_ID) if is_lmq(name) else None for name in names]
+        is_batch_topic = topic in self._queues.batch_topics
+        names = [] if is_batch_topic else split_lmq_names(properties_by_name.get(PROPERTY_INNER_MULTI_DISPATCH, ""))
+        queues = [self._open_queue(name, _QUEUE_ID) if is_lmq(name) else None for name in names]
         opened_queues = [queue for queue in queues if queue is not None]
         if not names or len(opened_queues) < len(names):
             if properties_by_name.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None) is None:

@@ -1,4 +1,4 @@
-"""The CommitLog: its mapped files, where records go, begin and end, and slices of stored records."""
+"""The CommitLog: its mapped files, the position of the next record, and slices of stored records."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +30,7 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
 _WINDOW_BYTES: Final = 64 << 10
-_WIDER: Final = 4  # a window without a record is followed by one so many times as wide
+_WIDER: Final = 4  # factor by which the next window grows if a window has no record
 
 
 class LogFile(MappedFile):
@@ -42,15 +42,15 @@ class LogFile(MappedFile):
 
 
 class CommitLog:
-    """The CommitLog's files in order, and the place of the next record.
+    """The CommitLog's files in order, and the position of the next record.
 
     Attributes:
-        files: in the order of the log; a missing one in between leaves a gap.
+        files: in the order of the log; a missing file leaves a gap.
         start: physical offset at which the last file begins.
-        position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
-        max_offset: physical offset of the next record. One attribute, set last: other threads read it.
+        position: of the next record in the last file; equal to ``file_bytes`` if the next record needs a new file.
+        max_offset: physical offset of the next record. Appends set it last, as other threads read it.
         memory: the last file's map.
-        preallocate_at: position from which on the next file should be made; the caller resets it.
+        preallocate_at: position at which the next file should be created; the caller resets it.
     """
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
@@ -69,7 +69,7 @@ class CommitLog:
         """Adopt recovered files; ``end`` is the physical offset of the next record.
 
         Raises:
-            OSError: the last file cannot be mapped, or its blocks cannot be had.
+            OSError: the last file cannot be mapped, or its disk blocks cannot be allocated.
         """
         self.files = files
         self._by_start = {file.start: file for file in files}
@@ -80,8 +80,8 @@ class CommitLog:
         self.position = end - last.start
         self.max_offset = end
         if self.position < self.file_bytes:
-            # A file that the original made is sparse: writing to a hole of a full disk through a map would
-            # end the process.
+            # A file that the original created is sparse: on a full disk, a write through the map into a hole ends
+            # the process.
             self._disk.allocate(last.descriptor, 0, self.file_bytes)
         self.memory = last.map
         self._expect_next()
@@ -98,7 +98,7 @@ class CommitLog:
         """Fill the last file up with a BLANK and continue in a new one.
 
         Raises:
-            OSError: it cannot be made; nothing has changed then.
+            OSError: the new file cannot be created; nothing has changed then.
         """
         start = self.start + self.file_bytes
         if prepared is None:
@@ -116,18 +116,18 @@ class CommitLog:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes that fit into the last file, by a write call instead of the map.
 
-        A process that is killed leaves a beginning of them. A copy into the map may leave their end without the first
-        bytes, for that is how ``memcpy`` works: a slave would never get from its master what lies in between.
+        A process that is killed during the call leaves the first of the bytes. A copy into the map (``memcpy``) may
+        leave the last ones alone, and a slave would never request the missing first ones from its master.
 
         Raises:
-            OSError: the disk does not take them; the log ends where it did.
+            OSError: the write failed; the log's end is unchanged.
         """
         descriptor = self.files[-1].descriptor
         try:
             self._disk.write(descriptor, data, self.position)
         except OSError:
-            # It may have taken some: whole ones would come back at the next start, even after what comes in their
-            # place. Zeros find room as far as they did; see ``has_trailing_bytes``, should they not.
+            # Some bytes may have been written. Whole records among them would be recovered at the next start, so
+            # they are overwritten with zeros; if that fails too, see ``has_trailing_bytes``.
             with suppress(OSError):
                 self._disk.write(descriptor, bytes(len(data)), self.position)
             raise
@@ -135,7 +135,7 @@ class CommitLog:
         self.max_offset += len(data)
 
     def create(self, start: int) -> LogFile:
-        """Create a file with all its blocks allocated and its name forced to the disk. Any thread may call this."""
+        """Create a file with all its blocks allocated, and fsync its name. Any thread may call this."""
         path = f"{self.directory}/{paths.segment_name(start)}"
         descriptor = self._disk.create(path, self.file_bytes, allocate=True)
         file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
@@ -147,12 +147,12 @@ class CommitLog:
         return file
 
     def begin_at(self, start: int) -> None:
-        """Make the first file of an empty log, for a slave that begins in mid-log.
+        """Create the first file of an empty log, for a slave whose log does not begin at 0.
 
-        A file that was made for a first record, which never came, is removed.
+        A file that was created for a first record, and has none, is removed.
 
         Raises:
-            OSError: that cannot be done; the log is empty still.
+            OSError: the file cannot be created; the log is still empty.
         """
         for file in self.files:
             self._disk.remove(file.path)
@@ -178,7 +178,7 @@ class CommitLog:
         return self._by_start.get(physical_offset - physical_offset % self.file_bytes)
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """Return a slice of the log; None if it is not there, not written yet, or not within one file."""
+        """Return a slice of the log; None if the range is deleted, not written yet, or not within one file."""
         if size <= 0 or physical_offset < 0 or physical_offset + size > self.max_offset:
             return None
         position = physical_offset % self.file_bytes
@@ -187,13 +187,13 @@ class CommitLog:
             return None
         return file.view[position : position + size]
 
-    def read_range(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Return up to ``most_bytes`` from a physical offset on, within one file; None at the log's end."""
+    def read_range(self, physical_offset: int, max_bytes: int) -> memoryview | None:
+        """Return up to ``max_bytes`` from a physical offset on, within one file; None at the log's end."""
         readable_bytes = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
-        return self.slice(physical_offset, min(readable_bytes, most_bytes))
+        return self.slice(physical_offset, min(readable_bytes, max_bytes))
 
     def record(self, physical_offset: int) -> memoryview | None:
-        """Return the record at a physical offset; None if the bytes there are not a record's head."""
+        """Return the record at a physical offset; None if no record begins at the offset."""
         head = self.slice(physical_offset, RECORD_FIXED_BYTES_V1)
         if head is None:
             return None
@@ -205,12 +205,12 @@ class CommitLog:
         return self.slice(physical_offset, size)
 
     def store_timestamp_ms(self, physical_offset: int) -> int | None:
-        """Store timestamp of the record at a physical offset; None where there is none."""
+        """Store timestamp (ms) of the record at a physical offset; None without a record."""
         head = self.record(physical_offset)
         return None if head is None else store_timestamp_ms(head)
 
     def batch_unit(self, unit: StoredUnit) -> tuple[int, int, int, int, int, int] | None:
-        """Fields of the BatchConsumeQueue's unit of a record, by its unit in a ConsumeQueue; None if it is not there.
+        """Build the BatchConsumeQueue unit for the record of a ConsumeQueue unit; return None if the record is missing.
 
         Source: ``CommitLog#checkMessageAndReturnSize``.
         """
@@ -221,8 +221,8 @@ class CommitLog:
         base, count = (
             raw_property(message.properties_bytes, name.encode()) for name in (PROPERTY_INNER_BASE, PROPERTY_INNER_NUM)
         )
-        place = (int(base), int(count)) if base.isdigit() and count.isdigit() else (message.queue_offset, 1)
-        return unit.physical_offset, unit.size, unit.tags_code, message.store_timestamp_ms, *place
+        base_and_count = (int(base), int(count)) if base.isdigit() and count.isdigit() else (message.queue_offset, 1)
+        return unit.physical_offset, unit.size, unit.tags_code, message.store_timestamp_ms, *base_and_count
 
     def remove_first(self) -> LogFile:
         """Detach the oldest file; the caller deletes it from the disk."""
@@ -238,7 +238,7 @@ class CommitLog:
 
 
 def store_timestamp_ms(record: memoryview) -> int:
-    """Store timestamp of a record, from its first bytes."""
+    """Return the store timestamp (ms) of a record, from the record's first bytes."""
     return int(_INT64.unpack_from(record, store_timestamp_at(SYS_FLAG.unpack_from(record)[0]))[0])
 
 
@@ -253,12 +253,12 @@ def list_log_files(directory: str) -> list[tuple[str, int, int]]:
 
 
 class Boundaries:
-    """The places in a CommitLog where records begin or end."""
+    """The physical offsets in a CommitLog at which records begin or end."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
 
-    def is_one(self, physical_offset: int) -> bool:
+    def is_boundary(self, physical_offset: int) -> bool:
         """Return whether a record, a BLANK or a file begins at a physical offset, or the log ends at the offset."""
         log = self._log
         position = physical_offset % log.file_bytes
@@ -271,12 +271,12 @@ class Boundaries:
         return is_blank or log.record(physical_offset) is not None
 
     def before(self, physical_offset: int, about_bytes: int) -> int:
-        """Begin of a whole record that is some bytes before a place; the log's first byte if there is no nearer.
+        """Return the begin of a whole record before a physical offset; without such a record, the log's begin.
 
         Args:
-            physical_offset: the place, which need not be a boundary.
-            about_bytes: how far before it, at most; farther only where no record begins in between. A file's first
-                record is not passed: what is before that may be deleted elsewhere.
+            physical_offset: need not be a boundary.
+            about_bytes: maximal distance of the record, unless no record begins so near. The search stops at the
+                begin of the file, as the master or the slave may have deleted earlier files.
         """
         log = self._log
         file_start = max(physical_offset - 1, 0) // log.file_bytes * log.file_bytes
@@ -291,22 +291,22 @@ class Boundaries:
         return log.min_offset if record_offset is None else record_offset
 
     def last_until(self, physical_offset: int, floor: int) -> int:
-        """Return the last boundary at or before a physical offset; ``floor`` is one before it."""
-        at, width = floor, _WINDOW_BYTES
+        """Return the last boundary at or before a physical offset, searching from the earlier boundary ``floor``."""
+        boundary, width = floor, _WINDOW_BYTES
         while physical_offset - width > floor:
             record_offset = self._first_record(physical_offset - width, physical_offset)
             if record_offset is not None:
-                at = record_offset
+                boundary = record_offset
                 break
             width *= _WIDER
         while True:
-            end = self._end_of(at)
+            end = self._end_of(boundary)
             if end is None or end > physical_offset:
-                return at
-            at = end
+                return boundary
+            boundary = end
 
     def _end_of(self, physical_offset: int) -> int | None:
-        """Return the end of the record or BLANK at a boundary; None if no whole one begins there."""
+        """Return the end of the record or BLANK at a boundary; None if neither is whole."""
         log = self._log
         record = log.record(physical_offset)
         if record is not None:
@@ -315,7 +315,7 @@ class Boundaries:
         return file_end if physical_offset < log.max_offset and file_end <= log.max_offset else None
 
     def _first_record(self, begin: int, end: int) -> int | None:
-        """Return the offset of the first whole, sound record in a range of the log; None without one."""
+        """Return the offset of the first sound record that begins in a range of the log; None without a record."""
         import numpy as np  # noqa: PLC0415 # see ``kernel_loading``
 
         from rmq_formats.kernels import scan  # noqa: PLC0415 # numba, see ``kernel_loading``

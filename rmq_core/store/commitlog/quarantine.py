@@ -1,9 +1,9 @@
 """Quarantine of damaged CommitLog ranges: copied, then overwritten by records that every reader skips.
 
-The original cuts the log at the first bad byte and drops all that follows; a slave of it stumbles there.
-Here the bytes are copied to ``<root>/quarantine``, and their place is taken by tombstones: records of
-rolled back transactions, which every RocketMQ walks over and none delivers. A slave gets the tombstones with the
-log, and notes their ranges in its own quarantine: its queues have the same gaps as its master's.
+The original cuts the log at the first bad byte, so that all later records are lost and its slaves cannot go on.
+Here the damaged bytes are copied to ``<root>/quarantine`` and overwritten with tombstones: records of rolled back
+transactions, which every RocketMQ skips and none delivers. A slave receives the tombstones with the log, and records
+their ranges in its own quarantine, so that its queues have the same gaps as its master's.
 """
 
 import json
@@ -24,10 +24,10 @@ from rmq_formats.codecs.record_frame import Damage, DamageCode
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 
 TOMBSTONE_TOPIC: Final = "rmq_sys_QUARANTINE"
-_MOST_TOMBSTONE_BYTES: Final = 4 << 20
-_LEAST_TOMBSTONE_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a topic of one letter; no record is smaller
-HEAD_BYTES: Final = RECORD_FIXED_BYTES_V1 - 3  # of a record, up to its body
-_COPIED_AT_ONCE: Final = 4 << 20
+_MAX_TOMBSTONE_BYTES: Final = 4 << 20
+_MIN_TOMBSTONE_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a topic of one letter; no record is smaller
+HEAD_BYTES: Final = RECORD_FIXED_BYTES_V1 - 3  # bytes of a record before its body
+_COPY_BLOCK_BYTES: Final = 4 << 20
 _NO_HOST: Final = Host(bytes(4), 0)
 
 
@@ -42,12 +42,12 @@ class Quarantine:
         """Copy a damaged range and its metadata to the quarantine, and fsync both; return the path of the copy.
 
         Raises:
-            OSError: the copy cannot be made; the log must stay as it is then.
+            OSError: the copy cannot be written; the caller must not change the log then.
         """
         self._disk.make_durable_directory(self.directory)
         name = f"{damage.physical_offset:0{SEGMENT_NAME_DIGITS}d}"
         path = f"{self.directory}/{name}.{now_ms}.bin"
-        note = {
+        metadata = {
             "physical_offset": damage.physical_offset, "size": damage.size, "code": damage.code.name,
             "reason": damage.code.text, "found_timestamp": now_ms, "log_file": file.path,
         }  # fmt: skip
@@ -55,35 +55,35 @@ class Quarantine:
         descriptor = self._disk.create(path, damage.size, allocate=False)
         try:
             position = damage.physical_offset - file.start
-            for at in range(0, damage.size, _COPIED_AT_ONCE):
-                data = self._disk.read(file.descriptor, min(_COPIED_AT_ONCE, damage.size - at), position + at)
-                self._disk.write(descriptor, data, at)
+            for offset in range(0, damage.size, _COPY_BLOCK_BYTES):
+                data = self._disk.read(file.descriptor, min(_COPY_BLOCK_BYTES, damage.size - offset), position + offset)
+                self._disk.write(descriptor, data, offset)
             self._disk.sync(descriptor)
         finally:
             self._disk.close(descriptor)
-        self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(note).encode())
+        self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(metadata).encode())
         return path
 
-    def note(self, tombstone_range: Damage) -> None:
-        """Note a tombstone that is in the log already, without the bytes that it took the place of."""
+    def record_tombstone(self, tombstone_range: Damage) -> None:
+        """Record the range of a tombstone that came with the master's log; the replaced bytes are at the master."""
         self._disk.make_durable_directory(self.directory)
-        note = {
+        metadata = {
             "physical_offset": tombstone_range.physical_offset, "size": tombstone_range.size,
             "reason": "a tombstone of the master, whose quarantine has the bytes",
         }  # fmt: skip
         name = f"{tombstone_range.physical_offset:0{SEGMENT_NAME_DIGITS}d}.json"
-        self._disk.replace(f"{self.directory}/{name}", json.dumps(note).encode())
+        self._disk.replace(f"{self.directory}/{name}", json.dumps(metadata).encode())
 
     def find_overwritten(self, files: Sequence[LogFile]) -> list[Damage]:
-        """Find the noted ranges that are tombstones or a BLANK in the log.
+        """Find the recorded ranges that are tombstones or a BLANK in the log.
 
-        Lost messages had queue offsets there, so a gap after such a range must stay.
+        The lost messages of such a range had queue offsets, so the gap in their queue must remain.
         """
         damages = []
         for path in sorted(Path(self.directory).glob("*.json")):
             with suppress(OSError, msgspec.DecodeError):
-                note = msgspec.json.decode(path.read_bytes(), type=_Note)
-                start, size = note.physical_offset, note.size
+                metadata = msgspec.json.decode(path.read_bytes(), type=_RangeMetadata)
+                start, size = metadata.physical_offset, metadata.size
                 file = next((file for file in reversed(files) if file.start <= start), None)
                 if file is not None and start + size <= file.start + file.size:
                     head = self._disk.read(file.descriptor, HEAD_BYTES, start - file.start)
@@ -96,39 +96,39 @@ class Quarantine:
 
         Args:
             damage: the range; sound records follow, in this file or in the next.
-            timestamp_ms: store time of the tombstones, that of a record nearby.
+            timestamp_ms: store time for the tombstones, taken from a record nearby.
 
         Returns:
             True if tombstones were written. A range that is too small for one stays as it is, or becomes a BLANK.
         """
         position, remaining_bytes = damage.physical_offset - file.start, damage.size
         if position + remaining_bytes == file.size and remaining_bytes >= BLANK_BYTES:
-            has_room = remaining_bytes >= _LEAST_TOMBSTONE_BYTES + BLANK_BYTES
+            has_room = remaining_bytes >= _MIN_TOMBSTONE_BYTES + BLANK_BYTES
             blank_bytes = BLANK_BYTES if has_room else remaining_bytes
             blank = SIZE_AND_MAGIC.pack(blank_bytes, MAGIC_BLANK)
             self._disk.write(file.descriptor, blank, file.size - blank_bytes)
             remaining_bytes -= blank_bytes
-        if remaining_bytes < _LEAST_TOMBSTONE_BYTES:
+        if remaining_bytes < _MIN_TOMBSTONE_BYTES:
             return False
         while remaining_bytes:
             size = remaining_bytes
-            if size > _MOST_TOMBSTONE_BYTES:  # and leave room for another after it
-                size = min(_MOST_TOMBSTONE_BYTES, remaining_bytes - _LEAST_TOMBSTONE_BYTES)
+            if size > _MAX_TOMBSTONE_BYTES:  # the remaining bytes need room for another tombstone
+                size = min(_MAX_TOMBSTONE_BYTES, remaining_bytes - _MIN_TOMBSTONE_BYTES)
             self._disk.write(file.descriptor, tombstone(size, file.start + position, timestamp_ms), position)
             position += size
             remaining_bytes -= size
         return True
 
 
-class _Note(msgspec.Struct):
-    """What a note says of its range; it has other members, too."""
+class _RangeMetadata(msgspec.Struct):
+    """The members that are read of a range's metadata file."""
 
     physical_offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     size: Annotated[int, msgspec.Meta(gt=0, lt=1 << 62)]
 
 
 def _is_filler(head: bytes, physical_offset: int, remaining_bytes: int) -> bool:
-    """Return whether a record's first bytes are a tombstone's, or of a BLANK up to the file's end."""
+    """Return whether a record's first bytes belong to a tombstone, or to a BLANK up to the file's end."""
     if head[: SIZE_AND_MAGIC.size] == SIZE_AND_MAGIC.pack(remaining_bytes, MAGIC_BLANK):
         return True
     size = int.from_bytes(head[:4], "big", signed=True)
@@ -136,8 +136,8 @@ def _is_filler(head: bytes, physical_offset: int, remaining_bytes: int) -> bool:
 
 
 def is_tombstone(head: bytes, physical_offset: int, size: int) -> bool:
-    """Return whether a record is a tombstone, by its first ``HEAD_BYTES``, its place and its size."""
-    if not _LEAST_TOMBSTONE_BYTES <= size <= _MOST_TOMBSTONE_BYTES or len(head) < HEAD_BYTES:
+    """Return whether a record is a tombstone, by its first ``HEAD_BYTES``, its physical offset and its size."""
+    if not _MIN_TOMBSTONE_BYTES <= size <= _MAX_TOMBSTONE_BYTES or len(head) < HEAD_BYTES:
         return False
     return tombstone(size, physical_offset, store_timestamp_ms(memoryview(head)))[:HEAD_BYTES] == head
 
@@ -151,5 +151,5 @@ def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:
     )  # fmt: skip
     return encode_record(
         message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=timestamp_ms,
-        max_body_bytes=_MOST_TOMBSTONE_BYTES,
+        max_body_bytes=_MAX_TOMBSTONE_BYTES,
     )  # fmt: skip

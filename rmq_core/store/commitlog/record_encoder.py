@@ -40,10 +40,10 @@ class QueueParts:
     __slots__ = ("magic", "next_offset", "queue_id", "topic_bytes")
 
     def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
-        text = topic.encode()
-        short = len(text) <= MAX_TOPIC_BYTES_V1
-        self.magic = MAGIC_V1 if short else MAGIC_V2
-        self.topic_bytes = TOPIC_LENGTH[self.magic].pack(len(text)) + text
+        encoded_topic = topic.encode()
+        is_short = len(encoded_topic) <= MAX_TOPIC_BYTES_V1
+        self.magic = MAGIC_V1 if is_short else MAGIC_V2
+        self.topic_bytes = TOPIC_LENGTH[self.magic].pack(len(encoded_topic)) + encoded_topic
         self.queue_id = queue_id
         self.next_offset = next_offset
 
@@ -101,15 +101,18 @@ class BatchEncoder:
         return messages
 
     def encode(
-        self, messages: list[BatchMessage], physical_offset: int, varying: tuple[int, bytes, int, bytes, int]
+        self,
+        messages: list[BatchMessage],
+        physical_offset: int,
+        host_and_time_fields: tuple[int, bytes, int, bytes, int],
     ) -> tuple[list[bytes], tuple[int, ...]]:
-        """Encode the records: their parts in order, and the physical offset of each record."""
+        """Encode the records of messages; return the parts in order, and the physical offset of each record."""
         queue, sys_flag, pack, magic = self._queue, self._sys_flag, self._head.pack, self._queue.magic
         crc_bytes = CRC_PROPERTY_BYTES * self._append_crc
         parts: list[bytes] = []
         offsets: list[int] = []
         queue_offset = queue.next_offset
-        born_timestamp_ms, born_host, now_ms, store_host, reconsume_times = varying
+        born_timestamp_ms, born_host, now_ms, store_host, reconsume_times = host_and_time_fields
         for size, body_crc, flag, body, properties in messages:
             record = [
                 SIZE_AND_MAGIC.pack(size, magic),
@@ -140,7 +143,7 @@ def host_kinds(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[int,
     kinds = 0
     for host, bit in ((born_host, FLAG_BORN_HOST_V6), (store_host, FLAG_STORE_HOST_V6)):
         if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
-            raise ValueError(f"a host of {len(host)} bytes")
+            raise ValueError(f"host: has {len(host)} bytes, not 8 or 20")
         if len(host) == HOST_V6_BYTES:
             kinds |= bit
     return host_kind(kinds), sys_flag & ~HOST_FLAGS | kinds

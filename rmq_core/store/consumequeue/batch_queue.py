@@ -1,8 +1,8 @@
 """One BatchConsumeQueue: a unit for each record, which may be an inner batch of several messages.
 
-Units are consecutive, in the order of the log: a unit's *row* is its number in the queue's files, from 0 on,
-and its base the queue offset of its first message. Methods that ``ConsumeQueue`` has with places of units, which are
-queue offsets there, have them with rows here, so that recovery and cleaning treat both alike.
+Units are consecutive, in the order of the log. A unit's *row* is its number in the queue's files, from 0 on; its base
+is the queue offset of its first message. Methods that take queue offsets in ``ConsumeQueue`` take rows here, so that
+recovery and cleaning treat both classes alike.
 
 Source: ``BatchConsumeQueue``.
 """
@@ -19,12 +19,12 @@ from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, MAX_BATCH_COUNT
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT, BATCH_UNIT_DTYPE, NOT_COMPACTED, used_count
 
-NewUnit = tuple[int, int, int, int, int, int]  # of a BatchUnit, from physical_offset to message_count
-_FILES_SCANNED: Final = 3  # from the end on; BatchConsumeQueue#recover
+NewUnit = tuple[int, int, int, int, int, int]  # fields of a BatchUnit, from physical_offset to message_count
+_FILES_SCANNED: Final = 3  # the last files; BatchConsumeQueue#recover
 
 
 class BatchUnit(NamedTuple):
-    """A unit: its row, and what is stored of a record, in the order of its bytes."""
+    """A unit: its row, then the stored fields of the record, in the order of the bytes."""
 
     row: int
     physical_offset: int
@@ -46,7 +46,8 @@ class BatchQueue:
     """One BatchConsumeQueue, with the interface that recovery and cleaning use of ``ConsumeQueue``.
 
     Attributes:
-        min_offset: first queue offset whose message is still in the log; -1 where there never was one, as in Java.
+        min_offset: first queue offset whose message is still in the log; -1 if the queue never had a message, as in
+            Java.
     """
 
     ext: Final = None
@@ -63,29 +64,29 @@ class BatchQueue:
         self._last_physical = -1  # physical offset of the last unit's record
 
     def bind(self, cells: memoryview | None, cell: int = 0) -> None:
-        """Nothing: no kernel counts ``max_offset`` up."""
+        """Do nothing: no kernel increments ``max_offset``."""
 
     # --- units --------------------------------------------------------------------------
     def append(self, units: Iterable[NewUnit]) -> int:
-        """Append the units of records, in log order; those of records that have one already are left out.
+        """Append the units of records, in log order; skip records that have a unit already.
 
         Returns:
-            Units left out because their base or their number of messages is none.
+            Number of units skipped because the base or the number of messages is out of range.
         """
-        known_until = self._last_physical
+        last_physical = self._last_physical
         data, displaced, min_offset, max_offset = bytearray(), 0, self.min_offset, self.max_offset
         for physical_offset, size, tags_code, store_timestamp_ms, base, count in units:
-            if physical_offset <= known_until:
+            if physical_offset <= last_physical:
                 continue
             if not (0 <= base < MAX_QUEUE_OFFSET and 0 < count <= MAX_BATCH_COUNT):
                 displaced += 1
                 continue
             data += BATCH_UNIT.pack(physical_offset, size, tags_code, store_timestamp_ms, base, count, NOT_COMPACTED, 0)
             min_offset, max_offset = base if min_offset < 0 else min_offset, base + count
-            known_until = physical_offset
+            last_physical = physical_offset
         if data:
             self._write(bytes(data), self._end)
-            self.min_offset, self.max_offset, self._last_physical = min_offset, max_offset, known_until
+            self.min_offset, self.max_offset, self._last_physical = min_offset, max_offset, last_physical
         return displaced
 
     def _write(self, units: bytes, row: int) -> None:
@@ -99,7 +100,7 @@ class BatchQueue:
         return BatchUnit(row, *BATCH_UNIT.unpack(self.files.read(row * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES)))
 
     def units(self, row: int, count: int) -> NDArray[np.void]:
-        """Up to ``count`` units from a row on, within one file: BATCH_UNIT_DTYPE[n]."""
+        """Return up to ``count`` units from a row on, within one file: BATCH_UNIT_DTYPE[n]."""
         return np.frombuffer(self.read(row, count), dtype=BATCH_UNIT_DTYPE)
 
     def read(self, row: int, count: int) -> bytes | memoryview:
@@ -137,7 +138,7 @@ class BatchQueue:
     def offset_by_time(self, time_ms: int, *, upper: bool) -> int:
         """Return the base of the first unit stored at a time or later, else of the last; ``upper`` is as in the store.
 
-        Source: ``BatchConsumeQueue#getOffsetInQueueByTime``, which gives no end of the queue.
+        Source: ``BatchConsumeQueue#getOffsetInQueueByTime``, which never returns the end of the queue.
         """
         bound_ms = time_ms + 1 if upper else time_ms
         row = self.find(lambda unit: unit.store_timestamp_ms >= bound_ms)
@@ -146,17 +147,17 @@ class BatchQueue:
         return min(max(base_offset, self.min_offset), self.max_offset)
 
     # --- ends ---------------------------------------------------------------------------
-    def load(self, known_until: int | None) -> None:
+    def load(self, sound_until: int | None) -> None:
         """Open the files and find the last unit; see ``ConsumeQueue.load``."""
         self.is_whole = self.files.load()
         if not self.files.files:
             return
         in_file = self.files.file_bytes // BATCH_UNIT_BYTES
         self._end = self.first_stored + in_file * len(self.files.files)
-        if known_until is None:
+        if sound_until is None:
             self._scan(max(self.first_stored, self._end - _FILES_SCANNED * in_file))
         else:
-            self.trim(self.find(lambda unit: unit.size <= 0 or unit.physical_offset >= known_until))
+            self.trim(self.find(lambda unit: unit.size <= 0 or unit.physical_offset >= sound_until))
 
     def scan_all(self) -> None:
         """Find the end of the sound units from the first file on."""
@@ -166,30 +167,30 @@ class BatchQueue:
     def _scan(self, row: int) -> None:
         while row < self._end:
             units = self.units(row, self._end - row)
-            used = used_count(units)
-            # The original cuts a queue without overwriting it: units of a lost log may stand after newer ones.
-            falls = np.flatnonzero(np.diff(units["physical_offset"][:used]) <= 0)
-            used = int(falls[0]) + 1 if len(falls) else used
-            row += used
-            if used < len(units):
+            used_rows = used_count(units)
+            # The original cuts a queue without overwriting the units: units of a lost log may follow newer ones.
+            decreases = np.flatnonzero(np.diff(units["physical_offset"][:used_rows]) <= 0)
+            used_rows = int(decreases[0]) + 1 if len(decreases) else used_rows
+            row += used_rows
+            if used_rows < len(units):
                 break
         self.trim(row)
 
     @property
     def first_stored(self) -> int:
-        """The first row that a file has room for."""
+        """The first row of the first file, with a unit or without."""
         return self.files.start // BATCH_UNIT_BYTES
 
     def trim(self, row: int) -> None:
-        """Remove all units from a row on."""
+        """Remove all units at and after a row."""
         if row < self._end or self.files.has_data(row * BATCH_UNIT_BYTES):
             self.files.trim(row * BATCH_UNIT_BYTES)
         self._end = row if self.files.files else 0
         self._update_bounds()
 
-    def write_again(self, physical_offset: int) -> None:
-        """Write the units of records from a physical offset on again; see ``FileSequence.write_again``."""
-        self.files.write_again(self.find_physical(physical_offset) * BATCH_UNIT_BYTES, self._end * BATCH_UNIT_BYTES)
+    def rewrite(self, physical_offset: int) -> None:
+        """Rewrite the units of records from a physical offset on; see ``FileSequence.rewrite``."""
+        self.files.rewrite(self.find_physical(physical_offset) * BATCH_UNIT_BYTES, self._end * BATCH_UNIT_BYTES)
 
     def trim_torn(self) -> None:
         """Remove the last unit if a sector of it is lost: its last fields are never both zero."""
@@ -208,20 +209,20 @@ class BatchQueue:
         self.min_offset = min(self.min_offset, self.max_offset)
 
     def trim_empty_files(self) -> None:
-        """Remove files at the end that were made for units which are not there."""
+        """Remove files at the end that have no units."""
         files = self.files.files
         if files and files[-1].start >= self._end * BATCH_UNIT_BYTES:
             self.trim(self._end)
 
     def restart(self, physical_offset: int) -> None:
-        """Remove the units of records from a physical offset on, to be written anew from there."""
+        """Remove the units of records from a physical offset on, before the caller writes new ones."""
         row = self.find_physical(physical_offset)
         if row < self._end:
             self.least_next = max(self.least_next, self.max_offset)
             self.trim(row)
 
     def blank(self, begin: int, end: int) -> None:
-        """Remove the units of rows whose records are damaged; later ones move up, as a rebuild has them."""
+        """Remove the units of damaged records, as a rebuild does; later units move up."""
         if begin < end:
             self.least_next = max(self.least_next, self.max_offset)
             self._remove_rows(begin, end)
@@ -231,15 +232,15 @@ class BatchQueue:
         self._remove_rows(self.first_stored, self.find_physical(physical_offset))
 
     def _remove_rows(self, begin: int, end: int) -> None:
-        """Remove the units of rows ``begin`` to ``end``; where they are the first ones, the others begin at row 0."""
-        kept, row = [], end
+        """Remove the units of a range of rows; if the first row is removed, the remaining units begin at row 0."""
+        remaining_units, row = [], end
         while row < self._end:
-            kept.append(self.units(row, self._end - row).tobytes())
-            row += len(kept[-1]) // BATCH_UNIT_BYTES
+            remaining_units.append(self.units(row, self._end - row).tobytes())
+            row += len(remaining_units[-1]) // BATCH_UNIT_BYTES
         is_first = begin == self.first_stored
         self.trim(begin)
-        if kept:
-            self._write(b"".join(kept), 0 if is_first else begin)
+        if remaining_units:
+            self._write(b"".join(remaining_units), 0 if is_first else begin)
             self._update_bounds()
 
     def first_physical(self) -> int:

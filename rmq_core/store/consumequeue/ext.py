@@ -1,6 +1,6 @@
-"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages, at the addresses in the units.
+"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages; units hold the addresses.
 
-Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
+Used only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,15 +11,15 @@ from rmq_formats.codecs.consumequeue_ext import UNIT, ExtUnit, decode_ext_addres
 from rmq_formats.codecs.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
 from rmq_formats.errors import FormatError
 
-MayMatchUnit = Callable[[int, bytes], bool]  # gets the store timestamp (ms) and the bit map of a message
+MayMatchUnit = Callable[[int, bytes], bool]  # arguments: store timestamp (ms) and bit map of a message
 
 _END_MARK: Final = b"\xff\xff"
-_USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more
+_USUAL_BYTES: Final = 64  # more than a unit with a bit map of 32 groups has
 _BLOCK_BYTES: Final = 4096
 
 
 class QueueExt:
-    """The ConsumeQueueExt units of one queue, up to offset ``end``; only addresses in its ConsumeQueue lead to them."""
+    """The ConsumeQueueExt units of one queue, up to offset ``end``; the queue's ConsumeQueue has their addresses."""
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
         self.end = 0
@@ -41,7 +41,7 @@ class QueueExt:
             self.files.trim(self.end)
 
     def append(self, units: Iterable[ExtUnit]) -> list[int]:
-        """Append units; returns their addresses."""
+        """Append units, and return their addresses."""
         addresses = []
         data = bytearray()
         for unit in units:
@@ -61,7 +61,7 @@ class QueueExt:
     def _unit(self, offset: int) -> ExtUnit | None:
         try:
             return ExtUnit.decode(self.files.read(offset, _USUAL_BYTES))
-        except FormatError:  # it may be longer
+        except FormatError:  # the unit may be longer than the bytes read
             pass
         try:
             return ExtUnit.decode(self.files.read(offset, EXT_UNIT_MAX_BYTES))
@@ -69,31 +69,31 @@ class QueueExt:
             return None
 
     def at(self, tags_code: int) -> ExtUnit | None:
-        """Return the unit that a tags code is the address of; None if the code is no address, or has no sound unit."""
+        """Return the unit at the address in a tags code; None if the code is no address, or no sound unit is there."""
         return self._unit(decode_ext_address(tags_code)) if is_ext_address(tags_code) else None
 
     def tags_code(self, tags_code: int) -> int:
-        """Resolve a unit's tags code: itself, unless it is the address of a unit that is there."""
+        """Resolve a ConsumeQueue unit's tags code: replace the address of a unit by that unit's tags code."""
         unit = self.at(tags_code)
         return tags_code if unit is None else unit.tags_code
 
     def remove_before(self, tags_code: int) -> None:
-        """Detach the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
+        """Detach the files before that of an address. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
         if is_ext_address(tags_code):
             self.files.expire_before(decode_ext_address(tags_code))
 
 
 class ExtReader:
-    """Reads the ConsumeQueueExt units of one pull, which are consecutive: by blocks, and without an object for each."""
+    """Reader of the consecutive ConsumeQueueExt units of one pull: reads blocks, and makes no object for each unit."""
 
     def __init__(self, ext: QueueExt) -> None:
-        """Read from ``ext``, while nothing is written to it."""
+        """Create a reader; ``ext`` must not be written to meanwhile."""
         self._ext = ext
         self._block: bytes | memoryview = b""
         self._start = 0
 
     def at(self, tags_code: int) -> tuple[int, bytes] | None:
-        """Store timestamp (ms) and bit map of the unit that a tags code is the address of; None if it is none."""
+        """Return store timestamp (ms) and bit map of the unit at the address in a tags code; None without a unit."""
         if not is_ext_address(tags_code):
             return None
         position = decode_ext_address(tags_code) - self._start
@@ -105,5 +105,5 @@ class ExtReader:
             size, _, store_timestamp_ms, bit_map_bytes = UNIT.unpack_from(self._block, position)
             if 0 <= bit_map_bytes == size - EXT_UNIT_MIN_BYTES <= len(self._block) - bits_at:
                 return store_timestamp_ms, bytes(self._block[bits_at : position + size])
-        unit = self._ext.at(tags_code)  # it is large, at a file's end, or none
+        unit = self._ext.at(tags_code)  # the unit is large, at a file's end, or missing
         return None if unit is None else (unit.store_timestamp_ms, unit.bit_map)

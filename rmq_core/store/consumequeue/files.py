@@ -1,7 +1,7 @@
 """Sequences of fixed-size files for ConsumeQueues, read and written by calls instead of maps.
 
-A write to a full disk is an error here, where a map would end the process; so the files are sparse, and a
-thousand small queues take little. The number of open files is limited.
+A write call to a full disk raises an error, where a write to a map would end the process. So the files can be sparse,
+and a thousand small queues need little space. The number of open files is limited.
 """
 
 import ctypes
@@ -18,24 +18,24 @@ from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreSizeError
 
-_LEAST_OPEN: Final = 64
-_MOST_OPEN: Final = 16_384
-_AT_ONCE: Final = 1 << 20
-_LEVELS: Final = 4  # directories that hold a file's name: its queue's, its topic's, that of all topics, the store's
-_OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
+_MIN_OPEN_FILES: Final = 64
+_MAX_OPEN_FILES: Final = 16_384
+_BLOCK_BYTES: Final = 1 << 20
+_PARENT_LEVELS: Final = 4  # parent directories of a file: of the queue, of the topic, of all topics, of the store
+_DESCRIPTOR_SHARE: Final = 4  # one in so many of the process's descriptors; sockets and the log need the others
 
 
-_LEAST_WINDOW_BYTES: Final = 4096
-_MOST_WINDOW_BYTES: Final = 256 << 10
+_MIN_WINDOW_BYTES: Final = 4096
+_MAX_WINDOW_BYTES: Final = 256 << 10
 
 
 class QueueMap:
     """A mapped queue file; writes must stay below ``allocated``, as a full disk would end the process.
 
     Attributes:
-        address: of its first byte in memory.
+        address: memory address of the first byte.
         allocated: bytes from the start whose disk blocks are allocated.
-        row: of the queue in the table of targets.
+        row: the queue's row in the table of targets.
     """
 
     __slots__ = ("_map", "address", "allocated", "row", "view")
@@ -48,15 +48,15 @@ class QueueMap:
         self.row = row
 
     def reserve(self, descriptor: int, position: int, disk: Disk) -> int:
-        """Allocate disk blocks from a position on, more the further the file is filled.
+        """Allocate disk blocks from a position on, more the fuller the file is.
 
         Returns:
-            Bytes that may be written from there on.
+            Bytes that may be written at the position.
         """
         size = len(self.view)
         if self.allocated <= position:
-            window = min(max(position, _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
-            end = min(-(-(position + window) // _LEAST_WINDOW_BYTES) * _LEAST_WINDOW_BYTES, size)
+            window = min(max(position, _MIN_WINDOW_BYTES), _MAX_WINDOW_BYTES)
+            end = min(-(-(position + window) // _MIN_WINDOW_BYTES) * _MIN_WINDOW_BYTES, size)
             disk.allocate(descriptor, position, end - position)
             self.allocated = end
         return self.allocated - position
@@ -68,9 +68,9 @@ class ConsumeQueueFile:
     Attributes:
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
-        is_dirty: written since it was forced to the disk last.
-        is_dropped: about to be removed: it need not be forced any more.
-        mapped: its map, while it is the one that its queue appends to.
+        is_dirty: written since its last fsync.
+        is_dropped: about to be removed, so that no fsync is needed.
+        mapped: the map, while the queue appends to this file.
     """
 
     __slots__ = ("descriptor", "is_dirty", "is_dropped", "mapped", "path", "start")
@@ -85,11 +85,11 @@ class ConsumeQueueFile:
 
 
 class OpenFiles:
-    """Opens files, and closes the longest open ones above a limit; one thread uses it.
+    """Opens files, and closes those that were opened first above a limit; used by one thread.
 
     Attributes:
-        dirty: files written, for the thread that forces them, which opens them anew.
-        new_directories: directories with new names in them, for the same thread.
+        dirty: written files, for the flush thread, which opens them itself.
+        new_directories: directories with new entries, for the flush thread.
         expired_directories: directories with expired files whose removal nobody has requested yet.
     """
 
@@ -99,10 +99,12 @@ class OpenFiles:
         self.new_directories: deque[str] = deque()
         self.expired_directories: deque[str] = deque()
         self._expired: dict[str, list[str]] = {}  # paths of expired files, by directory
-        self._removing = threading.Lock()  # held while expired files are removed, so that no new file is
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
-        self.limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
-        self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # opened first, first
+        self._removing = (
+            threading.Lock()
+        )  # held while expired files are removed, so that no new file of the same name is
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTOR_SHARE
+        self.limit = min(max(limit, _MIN_OPEN_FILES), _MAX_OPEN_FILES)
+        self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # in the order of opening
 
     def open(self, file: ConsumeQueueFile) -> int:
         """Return the file's descriptor."""
@@ -111,12 +113,12 @@ class OpenFiles:
         return file.descriptor
 
     def create(self, file: ConsumeQueueFile, size: int) -> None:
-        """Make the file, of zeros."""
-        directories = Path(file.path).parents[:_LEVELS]
-        self.remove_expired(str(directories[0]))  # a topic that was made again begins at 0
+        """Create the file, filled with zeros."""
+        directories = Path(file.path).parents[:_PARENT_LEVELS]
+        self.remove_expired(str(directories[0]))  # the queue of a recreated topic begins at 0 again
         self.disk.make_directory(str(directories[0]))
         self._add_open(file, self.disk.create(file.path, size, allocate=False))
-        # All of them, though they may have been there: who made them may have been killed before they were forced.
+        # Existing directories too: the process that created them may have been killed before their fsync.
         self.new_directories.extend(map(str, directories))
 
     def _add_open(self, file: ConsumeQueueFile, descriptor: int) -> None:
@@ -126,7 +128,7 @@ class OpenFiles:
         self._open[file] = None
 
     def close(self, file: ConsumeQueueFile) -> None:
-        """Close a file until it is used again."""
+        """Close a file; its next use opens it again."""
         if file.descriptor >= 0:
             self.disk.close(file.descriptor)
             file.descriptor = -1
@@ -151,7 +153,7 @@ class OpenFiles:
         """Remove the expired files of a directory, the oldest first. Any thread may call this.
 
         Raises:
-            OSError: one cannot be removed; those after it are left.
+            OSError: a file cannot be removed; later files remain.
         """
         if directory not in self._expired:
             return
@@ -169,7 +171,7 @@ class OpenFiles:
             self.close(self._open.popitem(last=False)[0])
 
     def write(self, file: ConsumeQueueFile, data: bytes, position: int) -> None:
-        """Write into a file, and note that it has to be forced."""
+        """Write into a file, and queue it for fsync."""
         self.disk.write(file.descriptor if file.descriptor >= 0 else self.open(file), data, position)
         self.note_dirty(file)
 
@@ -180,14 +182,14 @@ class OpenFiles:
             self.dirty.append(file)
 
     def read(self, file: ConsumeQueueFile, size: int, position: int) -> bytes | memoryview:
-        """Read from a file; what is not written yet is zeros."""
+        """Read from a file; bytes that were never written are zeros."""
         if file.mapped is not None:
             return file.mapped.view[position : position + size]
         return self.disk.read(file.descriptor if file.descriptor >= 0 else self.open(file), size, position)
 
 
 class FileSequence:
-    """The files of one ConsumeQueue; the first begins at any multiple of ``file_bytes``, and none is missing later."""
+    """The files of one ConsumeQueue, without a gap; the first one begins at any multiple of ``file_bytes``."""
 
     def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
         self.directory = directory
@@ -196,13 +198,13 @@ class FileSequence:
         self._open = open_files
 
     def load(self) -> bool:
-        """Find the existing files; if one is missing, those before the gap are removed.
+        """Find the existing files, and remove those before a gap.
 
         Returns:
-            False if there was a gap: the queue has to be made anew from the log.
+            False if there was a gap: the queue must be rebuilt from the log.
 
         Raises:
-            StoreSizeError: a file of another size than this store's; its settings are not those it was made with.
+            StoreSizeError: a file has another size than the settings say.
         """
         segments: list[tuple[int, Path, int]] = []
         for path in Path(self.directory).iterdir() if Path(self.directory).is_dir() else []:
@@ -210,11 +212,13 @@ class FileSequence:
             if start is not None and path.is_file():
                 segments.append((start, path, path.stat().st_size))
         segments.sort()
-        empty = next((number for number, (_, _, size) in enumerate(segments) if size == 0), len(segments))
-        for _, path, _ in segments[empty:]:  # created, but not flushed before a loss of power: later files do not count
+        first_empty = next((number for number, (_, _, size) in enumerate(segments) if size == 0), len(segments))
+        for _, path, _ in segments[
+            first_empty:
+        ]:  # created, but not flushed before a loss of power: no later file has units
             self._open.disk.remove(str(path))
         is_whole = True
-        for start, path, size in segments[:empty]:
+        for start, path, size in segments[:first_empty]:
             if size != self.file_bytes or start % self.file_bytes:
                 raise StoreSizeError(f"{path}: has {size} bytes, but this store's files have {self.file_bytes}")
             if self.files and start != self.files[-1].start + self.file_bytes:
@@ -226,11 +230,11 @@ class FileSequence:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte that a file has; 0 without files."""
+        """Offset of the first file's first byte; 0 without files."""
         return self.files[0].start if self.files else 0
 
     def file_at(self, offset: int) -> ConsumeQueueFile | None:
-        """Return the file that an offset is in."""
+        """Return the file that contains an offset."""
         if not self.files:
             return None
         number = (offset - self.files[0].start) // self.file_bytes
@@ -247,15 +251,15 @@ class FileSequence:
             self._open.write(file, data if step == len(data) else data[done : done + step], position)
             done += step
 
-    def write_again(self, offset: int, end: int) -> None:
-        """Write what stands between two offsets again, and have it forced, with the names of its files.
+    def rewrite(self, offset: int, end: int) -> None:
+        """Write the bytes between two offsets again, and queue their files and directories for fsync.
 
-        It may be in memory alone: a process wrote it that was killed, or an fsync has failed.
+        The bytes may be in memory alone: the process that wrote them was killed, or an fsync failed.
         """
         if offset < end and self.files:
-            self._open.new_directories.extend(map(str, Path(self.files[-1].path).parents[:_LEVELS]))
+            self._open.new_directories.extend(map(str, Path(self.files[-1].path).parents[:_PARENT_LEVELS]))
         while offset < end:
-            data = bytes(self.read(offset, min(end - offset, _AT_ONCE)))
+            data = bytes(self.read(offset, min(end - offset, _BLOCK_BYTES)))
             if not data:
                 return
             self.write(data, offset)
@@ -284,13 +288,13 @@ class FileSequence:
         if file is not self.files[-1]:
             return True
         position = offset - file.start
-        rest = min(-position % mmap.PAGESIZE, self.file_bytes - position)
+        page_rest_bytes = min(-position % mmap.PAGESIZE, self.file_bytes - position)
         descriptor = self._open.open(file)
-        if any(self._open.disk.read(descriptor, rest, position)):
+        if any(self._open.disk.read(descriptor, page_rest_bytes, position)):
             return True
         try:
-            os.lseek(descriptor, position + rest, os.SEEK_DATA)
-        except OSError:  # only a hole is left
+            os.lseek(descriptor, position + page_rest_bytes, os.SEEK_DATA)
+        except OSError:  # the rest of the file is a hole
             return False
         return True
 
@@ -326,7 +330,7 @@ class FileSequence:
         return expired
 
     def remove_expired(self) -> None:
-        """Remove the files that were detached and are there still."""
+        """Remove the files that ``expire_before`` detached."""
         self._open.remove_expired(self.directory)
 
     def drop(self) -> None:
@@ -335,7 +339,7 @@ class FileSequence:
             file.is_dropped = True
 
     def clear(self) -> None:
-        """Remove all files, and the directory if that leaves it empty."""
+        """Remove all files, and the directory if no other file is in it."""
         for file in list(self.files):
             self.remove(file)
         self.remove_expired()

@@ -1,6 +1,6 @@
-"""One ConsumeQueue: its units on disk, which of them are readable, and how many of them match a filter.
+"""One ConsumeQueue: its units on disk, its first readable unit, and an estimate of the units that match a filter.
 
-Source: ``ConsumeQueue``. ``UnitWriter`` says at which places units stand.
+Source: ``ConsumeQueue``. ``UnitWriter`` decides at which queue offsets units are written.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,10 @@ from rmq_formats.codecs.consumequeue import PRE_BLANK, UNIT_DTYPE, Unit, is_plac
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.kernels.live_dispatch_tables import TARGET_NEXT, TARGET_RECORD_END, TARGET_ROOM
 
-MOST_SCANNED: Final = 20_000  # units of a queue that an estimate reads: ``maxConsumeQueueScan``
-MOST_MATCHES: Final = 5000  # ``sampleCountThreshold``: above it, the rest is taken to be like what was scanned
+MAX_SCANNED_UNITS: Final = 20_000  # units that an estimate reads at most: ``maxConsumeQueueScan``
+MAX_MATCHES: Final = 5000  # ``sampleCountThreshold``: above it, the estimate extrapolates from the scanned units
 _UNITS_AT_ONCE: Final = 4096
-_FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
+_FILES_SCANNED: Final = 3  # the last files; ConsumeQueue#recover
 
 
 class ConsumeQueue:
@@ -29,9 +29,9 @@ class ConsumeQueue:
 
     Attributes:
         min_offset: first queue offset whose message is still in the log.
-        least_next: least queue offset of the next message: offsets that were given to records that are damaged
-            now are not given again.
-        is_whole: False if a file of it was missing.
+        least_next: least queue offset of the next message, so that the offsets of records that are now damaged
+            are not assigned again.
+        is_whole: False if a file was missing.
     """
 
     def __init__(
@@ -67,26 +67,26 @@ class ConsumeQueue:
         self._cells, self._cell = cells, cell
         self.max_offset = max_offset
 
-    def append(self, place: int, units: bytes) -> None:
+    def append(self, queue_offset: int, units: bytes) -> None:
         """Write consecutive units after the last one; pre-blanks fill a gap.
 
         Args:
-            place: of the first, at or after the queue's end. Of a queue without files, any: its older units went
-                with the log's oldest files.
+            queue_offset: of the first unit, at or after the queue's end. Any offset for a queue without files, whose
+                older units were deleted with the log's oldest files.
             units: 20 bytes each.
 
         Raises:
-            OSError: the disk is full, or broken; a queue without files has none then.
+            OSError: the disk is full, or broken; a queue without files is left without files.
         """
         begin, is_first = self.max_offset, not self.files.files
         if is_first:
-            begin = place - place % (self.files.file_bytes // UNIT_BYTES)
-            self.min_offset = place
-        units = PRE_BLANK * (place - begin) + units
+            begin = queue_offset - queue_offset % (self.files.file_bytes // UNIT_BYTES)
+            self.min_offset = queue_offset
+        units = PRE_BLANK * (queue_offset - begin) + units
         try:
             self.files.write(units, begin * UNIT_BYTES)
         except OSError:
-            if is_first:  # by a file without units the queue would begin at 0
+            if is_first:  # a file without units would make the queue begin at 0
                 with suppress(OSError):
                     self.files.trim(begin * UNIT_BYTES)
             raise
@@ -98,7 +98,7 @@ class ConsumeQueue:
         return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
     def unit(self, queue_offset: int) -> StoredUnit | None:
-        """Return the unit at a queue offset; None if there is none, or one without a message."""
+        """Return the unit at a queue offset; None without a unit, or if the unit has no message."""
         data = self.read(queue_offset, 1)
         if len(data) < UNIT_BYTES:
             return None
@@ -108,7 +108,7 @@ class ConsumeQueue:
         return StoredUnit(queue_offset, unit.physical_offset, unit.size, unit.tags_code)
 
     def next_unit(self, queue_offset: int) -> StoredUnit | None:
-        """Return the first unit at or after a queue offset that is no pre-blank; None without one."""
+        """Return the first unit with a message at or after a queue offset; None without such a unit."""
         while queue_offset < self.max_offset:
             unit = self.unit(queue_offset)
             if unit is not None:
@@ -123,7 +123,7 @@ class ConsumeQueue:
         return None
 
     def all_units(self) -> Iterator[StoredUnit]:
-        """All units that are there, but for pre-blanks."""
+        """Yield all units that have a message."""
         unit = self.next_unit(self.first_stored)
         while unit is not None:
             yield unit
@@ -134,7 +134,7 @@ class ConsumeQueue:
 
         Args:
             is_from_here: the condition; pre-blanks are skipped.
-            begin: where to begin; the oldest readable one by default.
+            begin: queue offset at which the search begins; the oldest readable one by default.
         """
 
         def is_satisfied_at(queue_offset: int) -> bool:
@@ -150,20 +150,19 @@ class ConsumeQueue:
         """Return the first queue offset whose record is at or after a physical offset."""
         return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
 
-    def load(self, known_until: int | None) -> None:
+    def load(self, sound_until: int | None) -> None:
         """Open the files, find the last unit, and set ``is_whole``.
 
         Args:
-            known_until: physical offset below which units are known to be sound on the disk, so that a search by
-                halves finds the last of them; those above are thrown away. None trusts nothing, and reads the
-                last files unit by unit.
+            sound_until: physical offset below which the units on the disk are sound: a binary search finds the last of
+                these units, and later units are removed. With None the last files are read unit by unit.
         """
         self.is_whole = self.files.load()
         files = self.files.files
-        if files and known_until is None:
+        if files and sound_until is None:
             self._scan(max(self.files.start, files[-1].start - (_FILES_SCANNED - 1) * self.files.file_bytes))
-        elif files and known_until is not None:
-            self._search(known_until)
+        elif files and sound_until is not None:
+            self._search(sound_until)
         if self.ext is not None:
             self.ext.load(self.last_address())
 
@@ -172,11 +171,11 @@ class ConsumeQueue:
         if self.files.files:
             self._scan(self.files.start)
 
-    def _search(self, known_until: int) -> None:
+    def _search(self, sound_until: int) -> None:
         self.max_offset = (self.files.files[-1].start + self.files.file_bytes) // UNIT_BYTES
 
         def is_past_end(unit: StoredUnit) -> bool:
-            return unit.size <= 0 or unit.physical_offset >= known_until
+            return unit.size <= 0 or unit.physical_offset >= sound_until
 
         end = self.find(is_past_end, self.first_stored)
         self.max_offset = end
@@ -184,7 +183,7 @@ class ConsumeQueue:
             self.trim(end)
 
     def _scan(self, offset: int) -> None:
-        """Find the first unit from a byte offset on that was never written, and cut the queue there."""
+        """Cut the queue at the first unit at or after a byte offset that was never written."""
         end = self.files.files[-1].start + self.files.file_bytes
         while offset < end:
             units = np.frombuffer(self.files.read(offset, self.files.file_bytes), dtype=UNIT_DTYPE)
@@ -198,7 +197,7 @@ class ConsumeQueue:
 
     @property
     def first_stored(self) -> int:
-        """The first queue offset that a file has room for, readable or not."""
+        """The first queue offset of the first file, readable or not."""
         return self.files.start // UNIT_BYTES
 
     def trim(self, queue_offset: int) -> None:
@@ -217,9 +216,9 @@ class ConsumeQueue:
             queue_offset = begin
         if self._cells is not None:
             row = self._cell - TARGET_NEXT
-            self._cells[row + TARGET_ROOM] = 0  # the kernel must not write to the old place any more
+            self._cells[row + TARGET_ROOM] = 0  # the kernel must not write after the old end
             self._cells[row + TARGET_RECORD_END] = 0
-        # A first file of zeros stays: its messages have expired, and its name tells where the queue ends.
+        # A first file of zeros stays: its messages have expired, and its name is the end of the queue.
         start, size = self.files.start, self.files.file_bytes
         keeps_first = queue_offset == first > 0 and not bytes(self.files.read(start, size)).strip(b"\0")
         self.files.trim((queue_offset + keeps_first) * UNIT_BYTES)
@@ -247,28 +246,28 @@ class ConsumeQueue:
         return None
 
     def pieces(self, begin: int, end: int) -> list[bytes | memoryview]:
-        """Read all units between two places, file by file."""
+        """Read all units between two queue offsets, file by file."""
         pieces: list[bytes | memoryview] = []
         while begin < end:
             pieces.append(self.files.read(begin * UNIT_BYTES, (end - begin) * UNIT_BYTES))
             begin += len(pieces[-1]) // UNIT_BYTES
         return pieces
 
-    def write_again(self, physical_offset: int) -> None:
-        """Write the units of records from a physical offset on again; see ``FileSequence.write_again``."""
-        place = self.find_physical(physical_offset, self.first_stored)
-        self.files.write_again(place * UNIT_BYTES, self.max_offset * UNIT_BYTES)
+    def rewrite(self, physical_offset: int) -> None:
+        """Rewrite the units of records from a physical offset on; see ``FileSequence.rewrite``."""
+        queue_offset = self.find_physical(physical_offset, self.first_stored)
+        self.files.rewrite(queue_offset * UNIT_BYTES, self.max_offset * UNIT_BYTES)
         if self.ext is not None:
-            self.ext.files.write_again(self.ext.files.start, self.ext.end)
+            self.ext.files.rewrite(self.ext.files.start, self.ext.end)
 
     def restart(self, queue_offset: int) -> None:
-        """Remove the units from a queue offset on, to be written anew from there."""
+        """Remove the units from a queue offset on, before the caller writes new ones."""
         if queue_offset < self.max_offset:
             self.least_next = max(self.least_next, self.max_offset)
             self.trim(queue_offset)
 
     def blank(self, begin: int, end: int) -> None:
-        """Turn units into pre-blanks; at the queue's end they are removed instead."""
+        """Overwrite units with pre-blanks; remove the units if no other unit follows."""
         if end >= self.max_offset:
             self.least_next = max(self.least_next, self.max_offset)
             self.trim(begin)
@@ -276,12 +275,12 @@ class ConsumeQueue:
             self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
 
     def remove_before(self, physical_offset: int) -> None:
-        """Remove the units of records before a physical offset, as a rebuild without them does; one stays at least."""
-        kept = self.find_physical(physical_offset, self.first_stored)
+        """Remove the units of records before a physical offset; the caller makes sure that a later unit exists."""
+        first_remaining = self.find_physical(physical_offset, self.first_stored)
         self.expire_files(physical_offset)
         self.files.remove_expired()
-        self.blank(self.first_stored, kept)
-        self.min_offset = kept
+        self.blank(self.first_stored, first_remaining)
+        self.min_offset = first_remaining
 
     def first_physical(self) -> int:
         """Physical offset of the first unit's record; -1 without one."""
@@ -296,7 +295,7 @@ class ConsumeQueue:
     def correct_min(self, log_min: int) -> None:
         """Move ``min_offset`` to the first message that the log still has.
 
-        Source: ``ConsumeQueue#correctMinOffset``, which takes a pre-blank for a message at offset 0.
+        Source: ``ConsumeQueue#correctMinOffset``, which mistakes a pre-blank for a message at offset 0.
         """
         begin = max(self.min_offset, self.first_stored)
         first = self.next_unit(begin)
@@ -312,8 +311,8 @@ class ConsumeQueue:
     def expire_files(self, log_min: int) -> int:
         """Detach the files whose messages have all expired, except the last file; return their number.
 
-        The last file stays, as its name is the next queue offset: a queue that began again at 0 would lag behind the
-        offsets of its consumers.
+        The last file stays, as its name is the next queue offset: in a queue that began again at 0, the committed
+        offsets of consumers would exceed the max offset.
         """
         first_unexpired = self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
         return self.files.expire_before(first_unexpired * UNIT_BYTES)
@@ -322,53 +321,53 @@ class ConsumeQueue:
 def estimate_count(
     queue: ConsumeQueue, begin: int, end: int, tags_codes: Set[int] | None, may_match_unit: MayMatchUnit | None
 ) -> int:
-    """Estimate how many messages of a queue from one queue offset up to another a filter lets through.
+    """Estimate the number of messages between two queue offsets that match a filter.
 
-    Exact for ranges of up to 20,000 units with up to 5,000 matches; longer ones are taken to be like their begin.
-    As far as the queue tells: other tags of the same hash code count, and of SQL92 only bit maps are asked.
+    Exact for ranges of up to 20,000 units with up to 5,000 matches; for longer ranges the first units are extrapolated.
+    The estimate reads the queue alone: other tags of the same hash code match, too, and SQL92 is tested by bit maps.
 
     Args:
-        begin: queue offset of the first message; where that has been deleted, the range begins, and ends, later.
-        end: one after the last.
+        begin: queue offset of the first message; if the message is deleted, begin and end move up.
+        end: queue offset after the last message.
         tags_codes: messages with one of these tags codes; None for all.
-        may_match_unit: asked with store timestamp (ms) and bit map, where ConsumeQueueExt has them; None for all.
+        may_match_unit: test of store timestamp (ms) and bit map, if ConsumeQueueExt has them; None for all.
 
     Source: ``ConsumeQueue#estimateMessageCount``.
     """
     count = max(0, end - max(0, begin))
     begin = max(begin, queue.min_offset)
-    scanned = matches = 0
-    while scanned < min(count, MOST_SCANNED):
-        data = queue.read(begin + scanned, min(count, MOST_SCANNED) - scanned)
+    scanned_count = match_count = 0
+    while scanned_count < min(count, MAX_SCANNED_UNITS):
+        data = queue.read(begin + scanned_count, min(count, MAX_SCANNED_UNITS) - scanned_count)
         if not data:
             break
         units = np.frombuffer(data, dtype=UNIT_DTYPE)
-        match_counts = matches + np.cumsum(_matching(queue, units, tags_codes, may_match_unit))
-        most = int(np.searchsorted(match_counts, MOST_MATCHES, side="right"))
-        if most < len(units):
-            return (MOST_MATCHES + 1) * count // (scanned + most + 1)
-        scanned, matches = scanned + len(units), int(match_counts[-1])
-    return matches * count // scanned if scanned == MOST_SCANNED else matches
+        match_counts = match_count + np.cumsum(_match_units(queue, units, tags_codes, may_match_unit))
+        match_limit_index = int(np.searchsorted(match_counts, MAX_MATCHES, side="right"))
+        if match_limit_index < len(units):
+            return (MAX_MATCHES + 1) * count // (scanned_count + match_limit_index + 1)
+        scanned_count, match_count = scanned_count + len(units), int(match_counts[-1])
+    return match_count * count // scanned_count if scanned_count == MAX_SCANNED_UNITS else match_count
 
 
-def _matching(
+def _match_units(
     queue: ConsumeQueue, units: "np.ndarray[tuple[int], np.dtype[np.void]]", tags_codes: Set[int] | None,
     may_match_unit: MayMatchUnit | None,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Return a mask of the units whose messages may match the filter."""
-    codes = units["tags_code"].astype(np.int64)
-    matching = np.ones(len(units), dtype=np.bool_)
+    unit_codes = units["tags_code"].astype(np.int64)
+    matches = np.ones(len(units), dtype=np.bool_)
     ext = queue.ext
-    addresses = np.flatnonzero(codes <= EXT_MAX_ADDRESS) if ext is not None else ()
+    addresses = np.flatnonzero(unit_codes <= EXT_MAX_ADDRESS) if ext is not None else ()
     if ext is not None and may_match_unit is not None:
         reader = ExtReader(ext)
-        for at in addresses:
-            unit = reader.at(int(codes[at]))
-            matching[at] = unit is None or may_match_unit(*unit)
+        for index in addresses:
+            unit = reader.at(int(unit_codes[index]))
+            matches[index] = unit is None or may_match_unit(*unit)
     if tags_codes is not None:
         if ext is not None:
-            for at in addresses:
-                codes[at] = ext.tags_code(int(codes[at]))
-        # The original compares the low half, as that is what it has of a time of delivery.
-        matching &= np.isin(codes.astype(np.int32), np.fromiter(tags_codes, dtype=np.int64).astype(np.int32))
-    return matching
+            for index in addresses:
+                unit_codes[index] = ext.tags_code(int(unit_codes[index]))
+        # The original compares the low half: that is all that it has of a delivery time.
+        matches &= np.isin(unit_codes.astype(np.int32), np.fromiter(tags_codes, dtype=np.int64).astype(np.int32))
+    return matches

@@ -23,8 +23,8 @@ class ConsumeQueueTable:
 
     Attributes:
         open_files: descriptors of all queues' files.
-        unit_total: sum of the queues' maximum offsets.
-        is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
+        unit_total: sum of the queues' max offsets.
+        writes_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class ConsumeQueueTable:
         self._topics_file = f"{paths.config_dir(config.root)}/topics.json"
         self._ext_directory = paths.consumequeue_ext_dir(config.root)
         self._batch_directory = paths.batch_consumequeue_dir(config.root)
-        self._has_others = False  # queues of the other kind than their topic's were there
+        self._has_wrong_kind = False  # a queue's kind (plain or batch) was not its topic's
         self._queues: dict[tuple[str, int], Queue] = {}
-        self._dropped_queues: dict[str, dict[int, Queue]] = {}  # whose files are there still, by topic
-        self.is_ext = config.consumequeue_ext_enabled
+        self._dropped_queues: dict[str, dict[int, Queue]] = {}  # removed queues whose files remain, by topic
+        self.writes_ext = config.consumequeue_ext_enabled
 
     @property
     def has_topic_list(self) -> bool:
@@ -56,35 +56,35 @@ class ConsumeQueueTable:
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._queues.values())
 
-    def load(self, known_until: int | None) -> None:
+    def load(self, sound_until: int | None) -> None:
         """Open the existing queues, and find their ends; see ``ConsumeQueue.load``.
 
-        Those of the other kind than their topic's are removed, and the table is not whole: a slave may have got
-        messages before it was told of their topic.
+        A queue whose kind (plain or batch) is not its topic's is removed, and the table is not whole then: a slave may
+        have received messages before their topic's config.
         """
         for directory in (self._directory, self._batch_directory):
-            for topic in _names(directory):
-                for name in _names(f"{directory}/{topic}"):
+            for topic in _list_directories(directory):
+                for name in _list_directories(f"{directory}/{topic}"):
                     if name.isascii() and name.isdigit() and str(int(name)) == name:
-                        self._load(topic, int(name), known_until, is_batch=directory is self._batch_directory)
-        self.remove_topics(self.deleted_topics.ends)  # where a crash came in between
+                        self._load(topic, int(name), sound_until, is_batch=directory is self._batch_directory)
+        self.remove_topics(self.deleted_topics.ends)  # a crash may have come before their removal
         self.remove_files()
         self.count_units()
 
-    def _load(self, topic: str, queue_id: int, known_until: int | None, *, is_batch: bool) -> None:
+    def _load(self, topic: str, queue_id: int, sound_until: int | None, *, is_batch: bool) -> None:
         queue = self._make(topic, queue_id, is_batch=is_batch)
-        queue.load(known_until)
+        queue.load(sound_until)
         if not queue.files.files:
             return
         if is_batch == (topic in self.batch_topics):
             self._queues[topic, queue_id] = queue
         else:
-            self._has_others = True
-            self._clear(queue)
+            self._has_wrong_kind = True
+            self._remove_queue_files(queue)
             self._remove_directories(topic)
 
     def count_units(self) -> None:
-        """Add up ``unit_total`` anew."""
+        """Recompute ``unit_total``."""
         self.unit_total = sum(queue.max_offset for queue in self)
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> Queue:
@@ -95,12 +95,12 @@ class ConsumeQueueTable:
         directory = paths.queue_dir(self._directory, topic, queue_id)
         ext_directory = paths.queue_dir(self._ext_directory, topic, queue_id)
         ext = None
-        if self.is_ext or Path(ext_directory).is_dir():
+        if self.writes_ext or Path(ext_directory).is_dir():
             ext = QueueExt(ext_directory, config.consumequeue_ext_file_bytes, self.open_files)
         return ConsumeQueue(topic, queue_id, directory, config.consumequeue_file_bytes, self.open_files, ext)
 
     def get(self, topic: str, queue_id: int) -> Queue | None:
-        """Return a queue; None if it has no unit yet."""
+        """Return a queue; None if the queue has no unit yet."""
         return self._queues.get((topic, queue_id))
 
     def get_or_make(self, topic: str, queue_id: int) -> Queue:
@@ -116,7 +116,7 @@ class ConsumeQueueTable:
             if queue_id < 0:
                 raise FormatError(f"queue id {queue_id} cannot name a directory")
             queue = self._make(topic, queue_id, is_batch=topic in self.batch_topics)
-            if queue.ext is not None:  # a crash may have left files of it, and none of the queue
+            if queue.ext is not None:  # a crash may have left files of ConsumeQueueExt without files of the queue
                 queue.ext.load(None)
             self._queues[topic, queue_id] = queue
         return queue
@@ -136,17 +136,17 @@ class ConsumeQueueTable:
     def remove_topics(self, ends: Mapping[str, int], all_end: int = MAX_LONG) -> int:
         """Remove the queues of topics without records after a physical offset; return the number of topics.
 
-        Their files stay until ``remove_files`` comes to them, or a queue is made in their place: there may be many.
-        What a queue has after that offset is of a new topic, and stays: its first messages may have been lost with
-        the master's power, and its next ones have fitted after those of the old topic.
+        The files, of which there may be many, remain until ``remove_files`` is called or the queue is created again.
+        Units after the offset belong to a new topic of the same name and remain. The first messages of the new topic
+        may have been lost in a power failure of the master, so that the next ones continue the old queue.
 
         Args:
-            all_end: physical offset after all records with units: no queue is read if all records are deleted.
+            all_end: physical offset after all records with units, so that no queue is read if all records are dead.
         """
         removed = set()
         for key in [key for key in self._queues if key[0] in ends]:
             topic, queue_id = key
-            if ends[topic] < all_end:  # else there is nothing after it
+            if ends[topic] < all_end:  # else no unit is after the offset
                 if self._queues[key].first_physical() >= ends[topic]:
                     continue
                 if self._queues[key].last_end() > ends[topic]:
@@ -163,17 +163,17 @@ class ConsumeQueueTable:
             self.count_units()
         return len(removed)
 
-    def remove_files(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Remove the files of removed queues, until ``is_over`` says so; return whether some are left.
+    def remove_files(self, is_time_over: Callable[[], bool] | None = None) -> bool:
+        """Remove the files of removed queues, until ``is_time_over`` is true; return whether files remain.
 
         Raises:
-            OSError: one cannot be removed; the rest is left.
+            OSError: a file cannot be removed; later files remain.
         """
         while self._dropped_queues:
             topic = next(iter(self._dropped_queues))
             queues = self._dropped_queues[topic]
             while queues:
-                if is_over is not None and is_over():
+                if is_time_over is not None and is_time_over():
                     return True
                 self._remove_files_of(topic, next(reversed(queues)))
             self._remove_directories(topic)
@@ -184,11 +184,11 @@ class ConsumeQueueTable:
         queue = self._dropped_queues[topic].get(queue_id)
         if queue is None:
             return
-        self._clear(queue)
+        self._remove_queue_files(queue)
         del self._dropped_queues[topic][queue_id]
 
     @staticmethod
-    def _clear(queue: Queue) -> None:
+    def _remove_queue_files(queue: Queue) -> None:
         queue.files.clear()
         if queue.ext is not None:
             queue.ext.files.clear()
@@ -198,17 +198,17 @@ class ConsumeQueueTable:
             directory = Path(parent) / topic
             if directory.is_dir() and not any(directory.iterdir()):
                 self._disk.remove_directory(str(directory))
-        for parent in (self._directory, self._batch_directory):  # have names less now
+        for parent in (self._directory, self._batch_directory):  # these directories have lost entries
             self.open_files.new_directories.extend([f"{parent}/{topic}", parent])
 
-    def dead_until(self, topic: str, end: int) -> int:
-        """Up to where a topic's records are dead, at least, if those before a physical offset are."""
+    def extend_dead_end(self, topic: str, end: int) -> int:
+        """Extend the end of a deleted topic's records to the ends of all queues with an earlier record."""
         queues = [queue for queue in self if queue.topic == topic]
         while True:
-            further = max([end, *(queue.last_end() for queue in queues if queue.first_physical() < end)])
-            if further == end:
+            extended_end = max([end, *(queue.last_end() for queue in queues if queue.first_physical() < end)])
+            if extended_end == end:
                 return end
-            end = further
+            end = extended_end
 
     def clear(self) -> None:
         """Remove all queues."""
@@ -217,48 +217,48 @@ class ConsumeQueueTable:
 
     @property
     def is_whole(self) -> bool:
-        """True if no queue lacked a file or was of the other kind than its topic's."""
-        return not self._has_others and all(queue.is_whole for queue in self)
+        """True if no queue lacked a file or had another kind (plain or batch) than its topic."""
+        return not self._has_wrong_kind and all(queue.is_whole for queue in self)
 
     def set_batch_topics(self, topics: Collection[str]) -> bool:
-        """Set the topics with BatchConsumeQueues; topics that have such queues already are added.
+        """Set the topics with BatchConsumeQueues; add topics that have such queues already.
 
         Returns:
-            Whether one of them has plain queues: a slave may have got messages before it was told of their topic.
+            Whether such a topic has plain queues: a slave may have received messages before their topic's config.
         """
         if topics == self.batch_topics:
             return False
         self.batch_topics = frozenset(topics).union(queue.topic for queue in self if isinstance(queue, BatchQueue))
         return any(isinstance(queue, ConsumeQueue) and queue.topic in self.batch_topics for queue in self)
 
-    def make_batch_queues(self, unit_of: Callable[[StoredUnit], NewUnit | None]) -> None:
-        """Make BatchConsumeQueues of the plain queues of topics that are to have such.
+    def make_batch_queues(self, make_batch_unit: Callable[[StoredUnit], NewUnit | None]) -> None:
+        """Replace the plain queues of topics in ``batch_topics`` with BatchConsumeQueues.
 
         Args:
-            unit_of: makes the unit of a record out of its unit in a plain queue; None where the log has none.
+            make_batch_unit: makes a record's batch unit from its plain unit; None if the log lacks the record.
 
         Raises:
-            OSError: the disk is full, or broken; topics that have plain queues still are to be set once more.
+            OSError: the disk is full, or broken; call ``set_batch_topics`` again for topics with plain queues.
         """
         try:
             for key, plain in list(self._queues.items()):
                 if key[0] in self.batch_topics and isinstance(plain, ConsumeQueue):
-                    self._make_batch_queue(plain, unit_of)
+                    self._make_batch_queue(plain, make_batch_unit)
         except OSError:
             self.batch_topics -= {queue.topic for queue in self if isinstance(queue, ConsumeQueue)}
             raise
         finally:
             self.count_units()
 
-    def _make_batch_queue(self, plain: ConsumeQueue, unit_of: Callable[[StoredUnit], NewUnit | None]) -> None:
+    def _make_batch_queue(self, plain: ConsumeQueue, make_batch_unit: Callable[[StoredUnit], NewUnit | None]) -> None:
         queue = self._make(plain.topic, plain.queue_id, is_batch=True)
         assert isinstance(queue, BatchQueue)
-        queue.files.load()  # what another try has left
+        queue.files.load()  # files of an earlier attempt that failed
         queue.files.clear()
         plain.bind(None)
-        queue.append(unit for stored in plain.all_units() if (unit := unit_of(stored)) is not None)
+        queue.append(unit for plain_unit in plain.all_units() if (unit := make_batch_unit(plain_unit)) is not None)
         self._queues[plain.topic, plain.queue_id] = queue
-        self._clear(plain)
+        self._remove_queue_files(plain)
         self._remove_directories(plain.topic)
 
     def last_end(self) -> int:
@@ -266,6 +266,6 @@ class ConsumeQueueTable:
         return max((queue.last_end() for queue in self), default=-1)
 
 
-def _names(directory: str) -> list[str]:
+def _list_directories(directory: str) -> list[str]:
     path = Path(directory)
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []

@@ -31,58 +31,59 @@ from rmq_formats.kernels.live_dispatch_tables import (
 
 Table = NDArray[np.int64]
 _FIRST_ROWS: Final = 256
-_MOST_MAPPED: Final = 8192
-_MOST_AT_ONCE: Final = 64
-_BATCHES_AT_ONCE: Final = 8  # records of a queue seldom stand together: more cost more where it has one
+_MAX_MAPPED_FILES: Final = 8192
+_MAX_UNITS_PER_PUT: Final = 64
+_MAX_BATCH_UNITS_PER_PUT: Final = 8  # records of one queue are seldom neighbours, so that larger slices would cost more
 
 
 class UnitWriter:
     """Writes ConsumeQueue units; its rows are those of a dispatcher's queue table.
 
     Attributes:
-        targets: where each row's next unit goes, int64[rows, TARGET_COLUMNS].
-        displaced: units left out because of an impossible queue offset.
-        met: queues that had their first unit here, for most of which a directory and a file were made.
+        targets: position of each row's next unit, int64[rows, TARGET_COLUMNS].
+        displaced: number of units skipped because of an impossible queue offset.
+        new_queue_count: number of queues whose first unit was written here; most needed a new directory and file.
         names: topic and queue id of each row; the owner adds to it.
-        is_slave: this is a slave's store: a newer record with an older queue offset is of a topic that the master has
-            made anew.
-        batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
-            of the records at hand. The owner sets it.
-        lost: damaged ranges of the log, begins and ends: a gap that their messages explain stays open.
+        is_slave: this is a slave's store: a newer record with an older queue offset belongs to a topic that the
+            master has recreated.
+        batches: inner batches of the records to write, by physical offset: queue offset of the first message, and
+            number of messages. The owner sets it.
+        lost_ranges: begins and ends of the damaged ranges of the log. The queue offsets of their lost messages stay
+            unused.
     """
 
     def __init__(self, queues: ConsumeQueueTable, *, is_slave: bool) -> None:
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
-        self.met = 0
+        self.new_queue_count = 0
         self.names: list[tuple[str, int]] = []
         self.batches: Mapping[int, tuple[int, int]] = {}
-        self.lost: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        self.lost_ranges: tuple[Table, Table] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
         self._deleted_topics = queues.deleted_topics.ends
         self.is_slave = is_slave
         self._rows: list[Queue | None] = []
-        self._files: list[ConsumeQueueFile | None] = []  # that a row's target is in
+        self._files: list[ConsumeQueueFile | None] = []  # the file of each row's target
         self._mapped: deque[ConsumeQueueFile] = deque()
-        self._restarted: set[int] | None = None
+        self._rewritten_rows: set[int] | None = None
 
-    def restart(self) -> None:
-        """From now on, rewrite each queue from the first unit on that comes for it."""
-        self._restarted = set()
+    def start_rewriting(self) -> None:
+        """From now on, replace each queue's units from the first unit on that ``put`` receives for the queue."""
+        self._rewritten_rows = set()
 
-    def note_lost(self, damages: Iterable[Damage]) -> None:
+    def add_lost_ranges(self, damages: Iterable[Damage]) -> None:
         """Add damaged and quarantined ranges of the log."""
-        ends = dict(zip(*(bounds.tolist() for bounds in self.lost), strict=True))
+        ends_by_begin = dict(zip(*(bounds.tolist() for bounds in self.lost_ranges), strict=True))
         for damage in damages:
             begin = damage.physical_offset
-            ends[begin] = max(ends.get(begin, 0), begin + damage.size)
-        begins = np.array(sorted(ends), dtype=np.int64)
-        self.lost = begins, np.array([ends[begin] for begin in begins.tolist()], dtype=np.int64)
+            ends_by_begin[begin] = max(ends_by_begin.get(begin, 0), begin + damage.size)
+        begins = np.array(sorted(ends_by_begin), dtype=np.int64)
+        self.lost_ranges = begins, np.array([ends_by_begin[begin] for begin in begins.tolist()], dtype=np.int64)
 
-    def is_lost(self, physical_offset: int) -> bool:
-        """Return whether a range that was noted has a physical offset."""
-        begins, ends = self.lost
+    def is_in_lost_range(self, physical_offset: int) -> bool:
+        """Return whether a physical offset is in a range of ``lost_ranges``."""
+        begins, ends = self.lost_ranges
         at = int(np.searchsorted(begins, physical_offset, side="right"))
         return at > 0 and physical_offset < int(ends[:at].max())
 
@@ -91,25 +92,25 @@ class UnitWriter:
         self._queues.unit_total += count
 
     @property
-    def most_at_once(self) -> int:
+    def max_units_per_put(self) -> int:
         """Maximal number of units of one ``put``."""
-        if self._queues.is_ext:
-            return _MOST_AT_ONCE
-        return _BATCHES_AT_ONCE if self._queues.batch_topics else 1
+        if self._queues.writes_ext:
+            return _MAX_UNITS_PER_PUT
+        return _MAX_BATCH_UNITS_PER_PUT if self._queues.batch_topics else 1
 
     def put(self, units: list[list[int]]) -> int:
-        """Write units that the kernel cannot: the first one, and those that follow in its queue.
+        """Write a unit that the kernel cannot write, and the units that directly follow it in its queue.
 
         Args:
-            units: one or more rows of a unit table, at most ``most_at_once``: row of the queue, queue offset,
+            units: one or more rows of a unit table, at most ``max_units_per_put``: row of the queue, queue offset,
                 physical offset, size, tags code, store timestamp (ms) or LIGHT_UNIT.
 
         Returns:
-            How many are done with; 0 where queues were removed, and they are to be given again. The kernel may be able
-            to write those after them.
+            Number of units that need nothing more; 0 after queues were removed, and the caller passes the units again.
+            The kernel may be able to write the later units.
 
         Raises:
-            OSError: the disk is full, or broken. They may be given again.
+            OSError: the disk is full, or broken. The caller may pass the units again.
         """
         row, queue_offset, physical_offset, *_ = units[0]
         if self._deleted_topics and physical_offset < self._deleted_topics.get(self.names[row][0], 0):
@@ -118,116 +119,119 @@ class UnitWriter:
         if queue is None:
             return 1
         if self.is_slave and queue_offset < queue.max_offset and 0 <= queue.last_end() <= physical_offset:
-            self._drop(queue)
+            self._remove_recreated_topic(queue)
             return 0
         if isinstance(queue, BatchQueue):
             return self._put_batches(row, queue, units)
-        before = queue.max_offset
-        if self._restarted is not None and self.is_slave and row not in self._restarted:
-            self._restarted.add(row)
+        old_max_offset = queue.max_offset
+        if self._rewritten_rows is not None and self.is_slave and row not in self._rewritten_rows:
+            self._rewritten_rows.add(row)
             queue.restart(queue_offset)
         count = 1
-        is_light = units[0][-1] == LIGHT_UNIT
+        is_lmq_unit = units[0][-1] == LIGHT_UNIT
         while count < len(units) and units[count][:2] == [row, queue_offset + count]:
-            if (units[count][-1] == LIGHT_UNIT) != is_light:
+            if (units[count][-1] == LIGHT_UNIT) != is_lmq_unit:
                 break
             count += 1
-        self._append(queue, units[:count], has_ext=self._queues.is_ext and not is_light)
-        self._queues.unit_total += queue.max_offset - before
-        self._aim(row, queue)
+        self._append(queue, units[:count], has_ext=self._queues.writes_ext and not is_lmq_unit)
+        self._queues.unit_total += queue.max_offset - old_max_offset
+        self._point_at_next_unit(row, queue)
         return count
 
     def _put_batches(self, row: int, queue: BatchQueue, units: list[list[int]]) -> int:
-        before = queue.max_offset
-        if self._restarted is not None and row not in self._restarted:
-            self._restarted.add(row)
+        old_max_offset = queue.max_offset
+        if self._rewritten_rows is not None and row not in self._rewritten_rows:
+            self._rewritten_rows.add(row)
             queue.restart(units[0][2])
         count = 1
         while count < len(units) and units[count][0] == row and units[count][1] > units[count - 1][1]:
-            count += 1  # an older queue offset is that of a topic made anew, see ``put``
+            count += 1  # an older queue offset shows a recreated topic, see ``put``
         self.displaced += queue.append(
             (physical_offset, size, code, timestamp_ms, *self.batches.get(physical_offset, (queue_offset, 1)))
             for _, queue_offset, physical_offset, size, code, timestamp_ms in units[:count]
         )
-        self._queues.unit_total += queue.max_offset - before
+        self._queues.unit_total += queue.max_offset - old_max_offset
         return count
 
-    def _drop(self, queue: Queue) -> None:
-        """Drop a topic that the master has deleted and made anew, as a newer record with an older queue offset shows.
+    def _remove_recreated_topic(self, queue: Queue) -> None:
+        """Remove the queues of a topic that the master has deleted and created again.
 
-        It need not be 0: the first ones may have been lost with the master's power.
-
-        The topic was deleted after the queue's last record; how long after is the master's to tell. Messages that came
-        during the deletion go on with the numbers of the old topic.
+        A newer record with an older queue offset shows it. That offset need not be 0: the topic's first messages may
+        have been lost in a power failure of the master. The topic was deleted at some time after the queue's last
+        record; messages that arrived during the deletion continue the queue offsets of the old topic.
         """
         ends = {queue.topic: queue.last_end()}
-        self._queues.deleted_topics.note(ends, 0)
+        self._queues.deleted_topics.record(ends, 0)
         self.clear_cache()
         self._queues.remove_topics(ends)
 
     def _append(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
-        """Append units to a queue, at the places where the original appends them."""
+        """Append units to a queue, at the queue offsets that the original gives them."""
         from rmq_formats.kernels.units import IMPOSSIBLE, NO_FILE, append_rows  # noqa: PLC0415 # numba
 
         rows = np.array(units, dtype=np.int64)[:, 1:].copy()
-        places = np.empty(len(rows), dtype=np.int64)
-        append_rows(rows, queue.max_offset if queue.files.files else NO_FILE, queue.last_end(), *self.lost, places)
-        self.displaced += int(np.count_nonzero(places == IMPOSSIBLE))
-        placed = np.flatnonzero(places >= 0)
-        for run in np.split(placed, np.flatnonzero(np.diff(places[placed]) != 1) + 1):
+        queue_offsets = np.empty(len(rows), dtype=np.int64)
+        append_rows(
+            rows, queue.max_offset if queue.files.files else NO_FILE, queue.last_end(), *self.lost_ranges, queue_offsets
+        )
+        self.displaced += int(np.count_nonzero(queue_offsets == IMPOSSIBLE))
+        written_rows = np.flatnonzero(queue_offsets >= 0)
+        for run in np.split(written_rows, np.flatnonzero(np.diff(queue_offsets[written_rows]) != 1) + 1):
             if len(run):
-                self._write(queue, int(places[run[0]]), [units[index] for index in run.tolist()], has_ext=has_ext)
+                self._write(
+                    queue, int(queue_offsets[run[0]]), [units[index] for index in run.tolist()], has_ext=has_ext
+                )
 
-    def _write(self, queue: ConsumeQueue, place: int, units: list[list[int]], *, has_ext: bool) -> None:
+    def _write(self, queue: ConsumeQueue, queue_offset: int, units: list[list[int]], *, has_ext: bool) -> None:
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
         if queue.ext is not None and has_ext:
             tags_codes = queue.ext.append(
                 ExtUnit(tags_code, timestamp_ms) for _, _, _, _, tags_code, timestamp_ms in units
             )
         coded = zip(units, tags_codes, strict=True)
-        packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in coded]
-        queue.append(place, b"".join(packed))
+        packed_units = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in coded]
+        queue.append(queue_offset, b"".join(packed_units))
 
-    def write(self, queue: ConsumeQueue, place: int, rows: Table) -> None:
+    def write(self, queue: ConsumeQueue, queue_offset: int, rows: Table) -> None:
         """Write units at consecutive offsets of a queue, at or after the queue's end.
 
         Args:
-            rows: int64[n, ROW_COLUMNS], with these places.
+            rows: int64[n, ROW_COLUMNS], with these queue offsets.
         """
         from rmq_formats.kernels.units import encode_units  # noqa: PLC0415 # numba
 
-        is_light = rows[0, -1] == LIGHT_UNIT
-        if self._queues.is_ext and not is_light:
-            self._write(queue, place, [[0, *row] for row in rows.tolist()], has_ext=True)
+        is_lmq_unit = rows[0, -1] == LIGHT_UNIT
+        if self._queues.writes_ext and not is_lmq_unit:
+            self._write(queue, queue_offset, [[0, *row] for row in rows.tolist()], has_ext=True)
             return
         image = np.empty(len(rows) * UNIT_BYTES, dtype=np.uint8)
-        encode_units(rows, place, image)
-        queue.append(place, image.tobytes())
+        encode_units(rows, queue_offset, image)
+        queue.append(queue_offset, image.tobytes())
 
     def _queue(self, row: int) -> Queue | None:
-        """Return the queue of a row; None if it gets no units, as this store cannot have it."""
+        """Return the queue of a row; None if the topic is no valid directory name."""
         while row >= len(self._rows):
             self._rows += [None] * _FIRST_ROWS
             self._files += [None] * _FIRST_ROWS
         if row >= len(self.targets):
-            self._grow(row + 1)
+            self._grow_targets(row + 1)
         queue = self._rows[row]
         if queue is None:
             topic, queue_id = self.names[row]
             try:
                 queue = self._queues.get_or_make(topic, queue_id)
-            except FormatError:  # a crafted topic that is no directory's name
+            except FormatError:  # a crafted topic that is no valid directory name
                 return None
             self._rows[row] = queue
-            self.met += 1
-            if isinstance(queue, ConsumeQueue):  # units of others all come to ``put``
+            self.new_queue_count += 1
+            if isinstance(queue, ConsumeQueue):  # all units of batch queues come to ``put``
                 queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
                 self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.is_slave else BOUND_TO_ONE_TOPIC
         return queue
 
-    def _grow(self, least: int) -> None:
-        """Grow the target table to at least so many rows. Starting walks many queues without writing to them."""
-        count = max(2 * len(self.targets), least)
+    def _grow_targets(self, min_rows: int) -> None:
+        """Grow the target table to at least ``min_rows`` rows; a start reads many queues without writing to them."""
+        count = max(2 * len(self.targets), min_rows)
         targets = np.zeros((count, TARGET_COLUMNS), dtype=np.int64)
         targets[: len(self.targets)] = self.targets
         self.targets = targets
@@ -236,36 +240,36 @@ class UnitWriter:
             if queue is not None:
                 queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
 
-    def _aim(self, row: int, queue: ConsumeQueue) -> None:
-        """Point a row at its queue's next mapped place; without one, the next unit comes to ``put`` as well."""
+    def _point_at_next_unit(self, row: int, queue: ConsumeQueue) -> None:
+        """Set a row's target to the queue's next unit in a mapped file; without a file, ``put`` gets the next unit."""
         target = self.targets[row]
         offset = queue.max_offset * UNIT_BYTES
         file = queue.files.file_at(offset)
-        before = self._files[row]
-        if before is not None and before is not file:
+        previous_file = self._files[row]
+        if previous_file is not None and previous_file is not file:
             if target[TARGET_DIRTY]:
-                self._queues.open_files.note_dirty(before)
-            if before.mapped is not None:
-                before.mapped = None
-                self._mapped.remove(before)
+                self._queues.open_files.note_dirty(previous_file)
+            if previous_file.mapped is not None:
+                previous_file.mapped = None
+                self._mapped.remove(previous_file)
         self._files[row] = file
         target[TARGET_ROOM] = 0
         target[TARGET_RECORD_END] = max(queue.last_end(), 0)
-        if file is None or self._queues.is_ext:
+        if file is None or self._queues.writes_ext:
             return
         try:
-            room = self._room(row, file, offset - file.start, queue.files.file_bytes)
+            room = self._map_file(row, file, offset - file.start, queue.files.file_bytes)
         except OSError:  # no blocks or no descriptor: the next write will raise it
             return
         if file.mapped is not None:
             target[TARGET_ADDRESS] = file.mapped.address + offset - file.start
             target[TARGET_ROOM] = room // UNIT_BYTES
 
-    def _room(self, row: int, file: ConsumeQueueFile, position: int, file_bytes: int) -> int:
+    def _map_file(self, row: int, file: ConsumeQueueFile, position: int, file_bytes: int) -> int:
         open_files = self._queues.open_files
         descriptor = open_files.open(file)
         if file.mapped is None:
-            while len(self._mapped) >= min(_MOST_MAPPED, open_files.limit):
+            while len(self._mapped) >= min(_MAX_MAPPED_FILES, open_files.limit):
                 self._unmap(self._mapped.popleft())
             file.mapped = QueueMap(descriptor, file_bytes, row)
             self._mapped.append(file)
@@ -295,10 +299,10 @@ class UnitWriter:
         """Collect the files that the kernel has written since the last call, for the flush thread."""
         targets = self.targets
         rows = np.flatnonzero(targets[:, TARGET_DIRTY])
-        # A row may go on to its next file at any moment: until its mark is taken away, the file before is noted
-        # elsewhere then; after that, it is the one found here first.
+        # A row may change to its next file at any moment. Before its TARGET_DIRTY is reset, that change queues the
+        # previous file for fsync; afterwards, the previous file is in ``files`` already.
         files = [self._files[row] for row in rows.tolist()]
-        targets[rows, TARGET_DIRTY] = 0  # units that are written meanwhile are flushed now, too, or have set it again
+        targets[rows, TARGET_DIRTY] = 0  # later units are flushed, too, or set it again
         files += [self._files[row] for row in rows.tolist()]
         return [file for file in dict.fromkeys(files) if file is not None]
 

@@ -1,8 +1,8 @@
 """Dispatch: writes ConsumeQueue units and Index entries for the records of the CommitLog, batch by batch.
 
 The kernels of ``rmq_formats.scan.dispatch`` find units and keys, and those of ``rmq_formats.kernels.live_dispatch``
-write them. A batch that fails on a full disk is given again, from its beginning: units stand at their own places
-and can be written twice, and the Index knows how many keys of it it has.
+write them. A batch that fails on a full disk is dispatched again from its first record: a unit has a fixed position and
+can be written twice, and the Index counts the keys of the batch that it has.
 """
 
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class DispatchProgress(NamedTuple):
-    """Progress of dispatch, as the thread that flushes its files reads it.
+    """Progress of dispatch, for the flush thread.
 
     Attributes:
-        offset: physical offset below which all is dispatched.
-        index_name: of the newest IndexFile; 0 if there is none.
-        index_header: header of the newest.
-        index_full_ms: store timestamp of the last key in the last IndexFile that is full.
+        offset: physical offset below which all records are dispatched.
+        index_name: name of the newest IndexFile as a number; 0 without one.
+        index_header: header of the newest IndexFile.
+        index_full_ms: store timestamp of the last key in the newest full IndexFile.
     """
 
     offset: int
@@ -56,22 +56,22 @@ class DispatchProgress(NamedTuple):
 
 @dataclass(slots=True)
 class Resume:
-    """From where a recovery writes units and keys; those of earlier records are written already.
+    """Physical offsets from which a recovery writes units and keys; earlier records have theirs already.
 
     Attributes:
         units_from: physical offset of the first record whose unit is written.
-        keys_from: physical offset of the first record whose keys are written, but for its first ``keys_there``.
-        keys_there: keys of that record that are in the Index already.
-        restart: rewrite each ConsumeQueue from the first unit on that the log has for it.
-        merges: merge the units with those that stand, instead of appending them.
-        merge: with which they are then.
+        keys_from: physical offset of the first record whose keys are written, except its first ``keys_indexed`` keys.
+        keys_indexed: number of keys of that record that the Index has already.
+        rewrites_queues: replace each ConsumeQueue's units from the first unit on that the log has for the queue.
+        merges_units: merge the units with those in the queues, instead of appending them.
+        merge: the merge, if ``merges_units``.
     """
 
     units_from: int = 0
     keys_from: int = 0
-    keys_there: int = 0
-    restart: bool = False
-    merges: bool = False
+    keys_indexed: int = 0
+    rewrites_queues: bool = False
+    merges_units: bool = False
     merge: "QueueMerge | None" = None
 
 
@@ -80,11 +80,12 @@ class Dispatch:
 
     Attributes:
         offset: physical offset of the next record to dispatch.
-        timestamp_ms: store timestamp of the last one dispatched.
+        timestamp_ms: store timestamp of the last dispatched record.
         skipped: ranges of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
-        has_more: whether the last run ended early, as it had met as many queues as it might.
-        stray_batch_topics: topics that had inner batches, and have no BatchConsumeQueue as far as the store knows.
+        has_more: the last run ended early, because of its limit of new queues.
+        stray_batch_topics: topics with inner batches that are not configured to have BatchConsumeQueues.
+        progress: the progress for the flush thread.
     """
 
     def __init__(
@@ -106,13 +107,13 @@ class Dispatch:
         self._index = index
         self._quarantine = quarantine
         self._collector = Collector(delay_levels_ms, tags_from, to_light_queues=to_light_queues)
-        self.mark = DispatchProgress(0, 0, 0, 0, 0, b"", 0)
+        self.progress = DispatchProgress(0, 0, 0, 0, 0, b"", 0)
 
-    def note(self) -> None:
-        """Renew ``mark`` with the progress of now."""
+    def publish_progress(self) -> None:
+        """Set ``progress`` to the current progress, for the flush thread."""
         index = self._index
         newest = index.files[-1] if index is not None and index.files else None
-        self.mark = DispatchProgress(
+        self.progress = DispatchProgress(
             self.offset,
             self.timestamp_ms,
             self._queues.unit_total,
@@ -126,50 +127,52 @@ class Dispatch:
         """Dispatch all whole records below a physical offset.
 
         Args:
-            limit: physical offset; a record that begins below it and ends above waits for a later call.
-            arrivals: the tags codes of the new messages of each row are added to it; None if no one asks.
-            most_new_queues: that may get their first unit; where there are more, ``has_more`` says so. A message may
-                name a thousand light queues, and each new one takes a directory and a file.
+            limit: physical offset; a record that begins below the limit and ends above it waits for a later call.
+            arrivals: tags codes of new messages by queue row, to be extended; None without listeners.
+            most_new_queues: number of queues that may get their first unit; ``has_more`` tells whether more are
+                waiting. A message may name a thousand light queues, and each new one needs a directory and a file.
 
         Raises:
-            OSError: the disk is full, or broken. What was not dispatched comes again at the next call.
+            OSError: the disk is full, or broken. The next call dispatches the remaining records.
         """
-        most_met = None if most_new_queues is None else self.writer.met + most_new_queues
+        max_new_queue_count = None if most_new_queues is None else self.writer.new_queue_count + most_new_queues
         self.has_more = False
         while self.offset < limit:
             file = self._log.file_at(self.offset)
-            if file is None:  # its file is deleted, or was never there
-                next_file = self.offset - self.offset % self._log.file_bytes + self._log.file_bytes
-                self._skip_to(min(limit, next_file))
-            elif not self._run_file(file, limit, arrivals, most_met):
+            if file is None:  # the file is deleted, or never existed
+                next_file_start = self.offset - self.offset % self._log.file_bytes + self._log.file_bytes
+                self._skip_to(min(limit, next_file_start))
+            elif not self._run_file(file, limit, arrivals, max_new_queue_count):
                 break
-        self.note()
+        self.publish_progress()
 
-    def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None, most_met: int | None) -> bool:
-        """Dispatch a batch of one file's records; False if none is whole below the limit, or not all were done."""
+    def _run_file(
+        self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None, max_new_queue_count: int | None
+    ) -> bool:
+        """Dispatch a batch of one file's records; False if no whole record is below the limit, or some are left."""
         collector, index = self._collector, self._index
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
-        before = self.offset - file.start
-        numbers[RUN_POSITION] = before
+        begin_position = self.offset - file.start
+        numbers[RUN_POSITION] = begin_position
         numbers[RUN_DATA_BYTES] = data_bytes
         numbers[RUN_FILE_OFFSET] = file.start
         numbers[RUN_FILE_BYTES] = file.size
-        target = index.target() if index is not None else None
-        units, keys = collector.run(file.array, self.writer, target)
-        self._note_tombstones()
+        index_file = index.target() if index is not None else None
+        units, keys = collector.run(file.array, self.writer, index_file)
+        self._record_tombstones()
         run_numbers = numbers.tolist()
         self._queues.unit_total += run_numbers[RUN_WRITTEN]
         if run_numbers[RUN_PLACED] < len(units):
             self._extend_queue_names()
-            if not collector.place(units, run_numbers[RUN_PLACED], self.writer, most_met):
+            if not collector.write_units(units, run_numbers[RUN_PLACED], self.writer, max_new_queue_count):
                 self.has_more = True
                 return False
-        self._note_strays(units)
+        self._record_stray_batch_topics(units)
         if len(units):
             self.timestamp_ms = run_numbers[RUN_TIMESTAMP]
             if arrivals is not None:
-                collector.note_arrivals(units, arrivals)
+                collector.add_arrivals(units, arrivals)
         if index is not None and run_numbers[RUN_LAST_OFFSET] >= 0:
             if run_numbers[RUN_INDEXED]:
                 index.note_dirty(index.files[-1])
@@ -180,23 +183,23 @@ class Dispatch:
             self.offset = file.start + file.size
             return True
         self.offset = file.start + position
-        if collector.is_at_damage:  # a recovery leaves none; a master's log may have some
+        if collector.is_at_damage:  # a recovery quarantines damage, but a master's log may have some
             self._skip_to(file.start + collector.next_sound(file, position + 1, data_bytes))
             return True
-        return bool(position > before)
+        return bool(position > begin_position)
 
-    def _note_strays(self, units: "Table") -> None:
+    def _record_stray_batch_topics(self, units: "Table") -> None:
         rows = self._collector.rows_of_batches(units)
         if rows:
             self._extend_queue_names()
             self.stray_batch_topics |= {self.writer.names[row][0] for row in rows} - self._queues.batch_topics
 
-    def _note_tombstones(self) -> None:
-        """Note the tombstones of the last run, as a slave gets them, before units that they explain are written."""
+    def _record_tombstones(self) -> None:
+        """Record the tombstones that a slave received, before the units that follow their gaps are written."""
         for tombstone in self._collector.tombstones:
-            if not self.writer.is_lost(tombstone.physical_offset):
-                self._quarantine.note(tombstone)
-                self.writer.note_lost([tombstone])
+            if not self.writer.is_in_lost_range(tombstone.physical_offset):
+                self._quarantine.record_tombstone(tombstone)
+                self.writer.add_lost_ranges([tombstone])
 
     @property
     def has_lmq_records(self) -> bool:
@@ -208,7 +211,7 @@ class Dispatch:
             self.writer.names += self._collector.queue_names(len(self.writer.names))
 
     def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
-        """Return the arrivals that ``run`` has noted, one for each queue."""
+        """Return the arrivals in the ``arrivals`` of ``run``, one for each queue."""
         self._extend_queue_names()
         names = self.writer.names
         arrivals = []
@@ -228,14 +231,14 @@ class Dispatch:
         """Dispatch the sound frames of a batch that a recovery has read.
 
         Raises:
-            StoreLayoutError: they belong into queues of another layout.
+            StoreLayoutError: the records belong into queues of another layout.
             OSError: the disk is full, or broken.
         """
         collector = self._collector
         units, keys, last = collector.collect_sound(batch)
-        self._note_tombstones()
-        self._note_strays(units)
-        if not (self._is_slave or self._queues.has_topic_list):  # a slave may yet be told of the topic
+        self._record_tombstones()
+        self._record_stray_batch_topics(units)
+        if not (self._is_slave or self._queues.has_topic_list):  # a slave may receive the topic's config later
             store_variants.refuse(store_variants.dispatch_refusal(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
@@ -246,7 +249,7 @@ class Dispatch:
             self.timestamp_ms = collector.last_timestamp_ms(units)
         self._extend_queue_names()
         units = units[collector.first_unit_from(units, resume.units_from) :]
-        collector.place(units if resume.merge is None else resume.merge.compare(units), 0, self.writer)
+        collector.write_units(units if resume.merge is None else resume.merge.compare(units), 0, self.writer)
         if self._index is not None and last >= resume.keys_from:
-            keys = collector.keys_from(keys, resume.keys_from, resume.keys_there)
+            keys = collector.keys_from(keys, resume.keys_from, resume.keys_indexed)
             self._index.append(keys, last, self.timestamp_ms)

@@ -1,6 +1,6 @@
-"""Runs the dispatch kernel on the mapped CommitLog: collects units and keys of records, and writes them, in one call.
+"""Runs the dispatch kernel on the mapped CommitLog: collects and writes units and keys of records in one call.
 
-The one module of dispatch that loads numba; see ``kernel_loading``.
+This is the only module of dispatch that loads numba; see ``kernel_loading``.
 """
 
 from collections.abc import Set
@@ -43,9 +43,9 @@ class Collector(Dispatcher):
 
     Attributes:
         numbers: arguments and results of the last run, int64[RUN_NUMBERS]; see ``live_dispatch_tables``.
-        marks: of all records: MARK_LIGHT, MARK_BATCH and MARK_ROLLBACK.
-        batches: the inner batches of the last run: by physical offset, the queue offset of their first message and how
-            many they have.
+        marks: MARK_LIGHT, MARK_BATCH and MARK_ROLLBACK, if any record so far has them.
+        batches: the inner batches of the last run, by physical offset: queue offset of the first message, and number
+            of messages.
     """
 
     def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int, *, to_light_queues: bool) -> None:
@@ -69,10 +69,10 @@ class Collector(Dispatcher):
         """Dispatch the records of a log file that ``numbers`` selects, and write units into mapped files.
 
         Args:
-            index_file: the newest, to which keys are appended; None if they cannot be now.
+            index_file: the newest IndexFile, to which keys are appended; None to append none.
 
         Returns:
-            Units and keys found; ``numbers`` says which of them are written. Valid until the next run.
+            Units and keys; ``numbers`` has the counts of those that are written. Valid until the next run.
         """
         numbers = self.numbers
         image = _NO_IMAGE
@@ -83,15 +83,15 @@ class Collector(Dispatcher):
             numbers[tables.RUN_INDEX_ENTRIES] = index_file.entries
             numbers[tables.RUN_INDEX_SLOTS] = index_file.slots
         while True:
-            lacking = live_dispatch.dispatch_log(
+            full_table = live_dispatch.dispatch_log(
                 data, numbers, self._frames, self._delay_levels_ms, self._queues, self._slots, self._pool, self._used,
                 self._units, self._keys, self._result, writer.targets, image,
             )  # fmt: skip
-            if lacking == dispatch_kernel.DONE:
+            if full_table == dispatch_kernel.DONE:
                 break
-            if lacking == dispatch_kernel.QUEUES_FULL:
+            if full_table == dispatch_kernel.QUEUES_FULL:
                 self._grow_queues()
-            elif lacking == dispatch_kernel.UNITS_FULL:
+            elif full_table == dispatch_kernel.UNITS_FULL:
                 self._units = np.empty((2 * len(self._units), dispatch_kernel.UNIT_COLUMNS), dtype=np.int64)
             else:
                 self._keys = np.empty((2 * len(self._keys), dispatch_kernel.KEY_COLUMNS), dtype=np.int64)
@@ -108,7 +108,7 @@ class Collector(Dispatcher):
         return self._units[: numbers[tables.RUN_UNITS]], self._keys[: numbers[tables.RUN_KEYS]]
 
     def rows_of_batches(self, units: Table) -> set[int]:
-        """Rows of the queues that have an inner batch of the last run among these units."""
+        """Return the rows of queues for which one of these units is an inner batch."""
         if not self.batches:
             return set()
         is_batch = np.isin(units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET], list(self.batches))
@@ -129,11 +129,12 @@ class Collector(Dispatcher):
         """True if the last run ended at bytes that are no sound record."""
         return bool(self.numbers[tables.RUN_WALK_STATUS] > scan_kernel.SOUND)
 
-    def place(self, units: Table, begin: int, writer: UnitWriter, most_met: int | None = None) -> bool:
+    def write_units(self, units: Table, begin: int, writer: UnitWriter, max_new_queue_count: int | None = None) -> bool:
         """Write units to their ConsumeQueues, from row ``begin`` on; return whether all are written.
 
         Args:
-            most_met: end once ``writer.met`` is that; the same units have to be passed again then.
+            max_new_queue_count: value of ``writer.new_queue_count`` at which writing ends; the caller passes the same
+                units again.
         """
         numbers = self.numbers
         writer.batches = self.batches
@@ -142,13 +143,13 @@ class Collector(Dispatcher):
             begin = int(live_dispatch.write_units(units, begin, len(units), writer.targets, numbers))
             writer.note_written(int(numbers[tables.RUN_WRITTEN]))
             if begin < len(units):
-                if most_met is not None and writer.met >= most_met:
+                if max_new_queue_count is not None and writer.new_queue_count >= max_new_queue_count:
                     return False
-                begin += writer.put(units[begin : begin + writer.most_at_once].tolist())
+                begin += writer.put(units[begin : begin + writer.max_units_per_put].tolist())
         return True
 
     def collect_sound(self, batch: FrameBatch) -> tuple[Table, Table, int]:
-        """Units and keys of a batch's sound frames, and the last frame's physical offset (-1 without any)."""
+        """Return units and keys of a batch's sound frames, and the last such frame's physical offset, or -1."""
         frames = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
         self.tombstones = []
         if not len(frames):
@@ -191,15 +192,15 @@ class Collector(Dispatcher):
         return int(np.searchsorted(units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET], physical_offset))
 
     @staticmethod
-    def keys_from(keys: Table, physical_offset: int, passed_over: int) -> Table:
-        """Return the keys of records at or after a physical offset, without the first record's ``passed_over`` keys."""
+    def keys_from(keys: Table, physical_offset: int, indexed_count: int) -> Table:
+        """Return the keys of records from a physical offset on, except the first record's ``indexed_count`` keys."""
         offsets = keys[:, dispatch_kernel.KEY_PHYSICAL_OFFSET]
         begin = int(np.searchsorted(offsets, physical_offset))
-        there = int(np.searchsorted(offsets, physical_offset, side="right")) - begin
-        return keys[begin + min(there, passed_over) :]
+        record_key_count = int(np.searchsorted(offsets, physical_offset, side="right")) - begin
+        return keys[begin + min(record_key_count, indexed_count) :]
 
     @staticmethod
-    def note_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
+    def add_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
         """Append the tags codes of units to the list of each unit's queue-table row."""
         rows = units[:, dispatch_kernel.UNIT_QUEUE].tolist()
         for row, code in zip(rows, units[:, dispatch_kernel.UNIT_TAGS_CODE].tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""Loads numba and the kernels of dispatch: half a second, or half a minute where they are not compiled yet.
+"""Loads numba and the kernels of dispatch, in half a second, or half a minute if the kernels are not compiled yet.
 
-They are loaded when a store is opened and not with its modules, so that loading can be kept out of the garbage
-collector's way, and memory that only the compiler needs be given back.
+The kernels are loaded when a store is opened, not when its modules are imported. So the new objects can be excluded
+from garbage collection, and memory that only the compiler needs can be released.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ _MAPPING: Final = re.compile(
 def freeze_new_objects() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection, as they live as long as the process.
 
-    numba and its kernels are some 110,000 objects to go over, again and again while they are made, and later in a
-    pause of 70 ms each time.
+    numba and its kernels are some 110,000 objects. Each full collection would traverse all of them, in a pause of 70
+    ms.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -45,8 +45,8 @@ def freeze_new_objects() -> Iterator[None]:
 def release_compiler() -> None:
     """Release the memory of numba's compiler: sixty megabytes of code and tables that loaded kernels do not need.
 
-    They are clean pages of a file, and come back when they are touched. Nothing is done where that cannot be (no
-    Linux, no glibc).
+    The pages are clean pages of a file, so that the next access reads them again. Without Linux and glibc nothing is
+    released.
     """
     with suppress(OSError, AttributeError, ValueError):
         c = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +57,7 @@ def release_compiler() -> None:
 
 
 def _clean_ranges() -> list[tuple[int, int]]:
-    """Address ranges of the compiler's library that have no written pages: written ones would be lost."""
+    """Return the address ranges of the compiler's library without modified pages, which would be lost."""
     ranges: list[tuple[int, int]] = []
     for mapping in _MAPPING.finditer(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")):
         begin, end, access, path, dirty_kib = mapping.groups()
@@ -67,19 +67,19 @@ def _clean_ranges() -> list[tuple[int, int]]:
 
 
 _LOGGER = logging.getLogger(__name__)
-_KERNELS: Final = "rmq_core.store.dispatch.kernel_dispatch"  # the module that has all others loaded
-_PATIENCE_S: Final = 10.0  # how long loading may take without a word; a machine with much to do needs some of it
+_KERNELS: Final = "rmq_core.store.dispatch.kernel_dispatch"  # this module imports all others
+_WAIT_HINT_S: Final = 10.0  # loading time after which a hint is logged; a busy machine needs some seconds
 
 
 def load_kernels() -> None:
     """Load numba and the kernels, once in a process.
 
     Raises:
-        StoreError: they cannot be loaded.
+        StoreError: the kernels cannot be loaded.
     """
     if _KERNELS in sys.modules:
         return
-    hint = threading.Timer(_PATIENCE_S, _log_wait)
+    hint = threading.Timer(_WAIT_HINT_S, _log_wait)
     hint.start()
     try:
         with freeze_new_objects():

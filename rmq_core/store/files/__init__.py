@@ -1,1 +1,1 @@
-"""File access of a broker's store: creation, fsync, the store lock, config files, the offsets that are flushed."""
+"""File access of a broker's store: creation, fsync, the store lock, config files, the watermark."""

@@ -1,7 +1,7 @@
-"""Config files with a backup: the text before the last change stays in ``.bak``, which is read if the file is lost.
+"""Config files with a backup: ``.bak`` has the text before the last change, and is read if the file is lost.
 
-The original overwrites a file in place; here it is replaced whole. Of a store itself there is one such file, which
-has the deleted topics.
+The original overwrites a file in place; here the file is replaced as a whole. The store itself has one such file, with
+the deleted topics.
 
 Source: ``ConfigManager#persist``, ``#load``, ``MixAll#string2File``.
 """
@@ -20,29 +20,29 @@ T = TypeVar("T")
 _DELETED_TOPICS: Final = "droppedTopics.json"
 
 
-def save(path: str, text: bytes, disk: Disk, *, again: bool = False, keeps_former: bool = True) -> None:
-    """Write a config file if its text has changed; the text before goes to ``.bak``.
+def save(path: str, text: bytes, disk: Disk, *, is_retry: bool = False, backs_up_former_text: bool = True) -> None:
+    """Write a config file if its text has changed, and the former text to ``.bak``.
 
     Args:
-        text: what it is to hold, in UTF-8: a thread that encoded a large one would keep the event loop from working.
-        again: the last write failed, and may have changed the file without forcing it.
-        keeps_former: False where the text before has what must not stay, such as passwords: ``.bak`` has the new text
-            then, too, and is written first, so that none of the former is left when this returns.
+        text: encoded by the caller, as encoding a large text in another thread would block the event loop.
+        is_retry: the last write failed, and may have changed the file without forcing it.
+        backs_up_former_text: False if the former text has secrets, such as passwords. Then ``.bak`` gets the new text,
+            too, and is written first, so that no former text is left on return.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     disk.make_durable_directory(str(Path(path).parent))
     try:
-        before = disk.read_file(path)
+        former_text = disk.read_file(path)
     except FileNotFoundError:
-        before = b""
-    if before == text and not again:
+        former_text = b""
+    if former_text == text and not is_retry:
         return
-    if before and (before != text or not keeps_former):
-        disk.replace(f"{path}.bak", before if keeps_former else text)
+    if former_text and (former_text != text or not backs_up_former_text):
+        disk.replace(f"{path}.bak", former_text if backs_up_former_text else text)
     disk.replace(path, text)
-    if not before and not keeps_former:  # a copy without its file would look as if that had been lost
+    if not former_text and not backs_up_former_text:  # a ``.bak`` alone would mean that the file was lost
         disk.replace(f"{path}.bak", text)
 
 
@@ -50,7 +50,7 @@ def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
     """Read and parse a config file, or its ``.bak`` if that fails; None if neither can be read.
 
     Args:
-        parse: makes a value of its text; DecodeError and ValueError mean that it cannot.
+        parse: converts the text to a value; raises DecodeError or ValueError if the text is invalid.
     """
     for candidate in (path, f"{path}.bak"):
         try:
@@ -80,14 +80,13 @@ def load_numbers(path: str, disk: Disk) -> dict[str, int]:
 
 
 class DeletedTopics:
-    """Topics that were deleted, and up to where their messages are dead: ``config/droppedTopics.json``.
+    """Deleted topics, and the physical offset before which their records are dead: ``config/droppedTopics.json``.
 
-    Messages of a deleted topic stay in the log until that is cleaned. Without this note a recovery would make queues of
-    them again; and where the topic is made anew, its queue offsets begin at 0 again. The file is ours; the original
-    passes over it.
+    Messages of a deleted topic stay in the log until the log is cleaned. Without this file a recovery would make queues
+    of them again, also when the topic was recreated with queue offsets from 0 on. The original ignores the file.
 
     Attributes:
-        ends: by topic, a physical offset: records of the topic before that belong into no queue.
+        ends: physical offset by topic: earlier records of the topic belong into no queue.
     """
 
     def __init__(self, root: str, disk: Disk) -> None:
@@ -95,39 +94,39 @@ class DeletedTopics:
         self._disk = disk
         self.ends = load_numbers(self._path, disk)
 
-    def note(self, ends: Mapping[str, int], log_min: int) -> bool:
-        """Note that topics were deleted when the log was as long as some physical offsets; it is on the disk then.
+    def record(self, ends: Mapping[str, int], log_min: int) -> bool:
+        """Record deleted topics durably, each with the log's end at the time of the deletion.
 
         Args:
-            ends: these offsets, by topic; one below what is known changes nothing.
-            log_min: where the log begins for sure: topics that were deleted before that are forgotten.
+            ends: physical offset by topic; a lower offset than the recorded one changes nothing.
+            log_min: begin of the log; topics that were deleted before that are removed from the file.
 
         Returns:
-            Whether anything is new.
+            Whether the file has changed.
 
         Raises:
-            OSError: it cannot be written; nothing has changed then.
+            OSError: the file cannot be written; nothing has changed then.
         """
-        new = {topic: end for topic, end in ends.items() if end > self.ends.get(topic, 0) and end >= log_min}
-        if new:
-            self._set({topic: end for topic, end in (self.ends | new).items() if end >= log_min})
-        return bool(new)
+        new_ends = {topic: end for topic, end in ends.items() if end > self.ends.get(topic, 0) and end >= log_min}
+        if new_ends:
+            self._set({topic: end for topic, end in (self.ends | new_ends).items() if end >= log_min})
+        return bool(new_ends)
 
     def cut(self, log_end: int) -> None:
-        """Limit the offsets of deleted topics to the log's end, which may have been cut. Later records are new."""
+        """Limit the offsets to the end of a log that was cut, as later records will be new."""
         if any(end > log_end for end in self.ends.values()):
             self._set({topic: min(end, log_end) for topic, end in self.ends.items()})
 
     def clear(self) -> None:
         """Clear all deleted topics, as the log with their messages no longer exists.
 
-        Topics deleted beyond the end of an existing log stay: the log may have lost its last files with its power, or
-        may be a lagging slave's.
+        An existing log retains topics with an offset beyond its end: it may have lost its last files in a power
+        failure, or be the log of a lagging slave.
         """
         if self.ends:
             self._set({})
 
     def _set(self, ends: dict[str, int]) -> None:
         save(self._path, dump_numbers(ends), self._disk)
-        self.ends.clear()  # others hold this table
+        self.ends.clear()  # other objects refer to this table, so it is changed in place
         self.ends.update(ends)

@@ -12,7 +12,7 @@ class Disk:
     """The real file system. Methods raise OSError; paths are strings, offsets and sizes bytes."""
 
     def open(self, path: str) -> int:
-        """Open a file for reading and writing; a link in its place, which may lead out of the store, is refused."""
+        """Open a file for reading and writing; refuse a symbolic link, which may lead out of the store."""
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self, descriptor: int) -> None:
@@ -20,14 +20,14 @@ class Disk:
         os.close(descriptor)
 
     def create(self, path: str, size: int, *, allocate: bool) -> int:
-        """Create a file of zeros and open it; after a crash it has its full size or is not there.
+        """Create a file of zeros and open it; after a crash the file has its full size or does not exist.
 
-        Without a name until it has its size: a crash in between leaves no file of another size, at which
-        the original refuses to start. Where the file system cannot do that, it may leave one.
+        The file gets its name after its size, as the original refuses to start with a file of another size. On file
+        systems without unnamed files a crash may leave such a file.
 
         Args:
             path: of the new file; its directory exists.
-            allocate: take the blocks too, so that writes through a map cannot fail; else it is sparse.
+            allocate: allocate the blocks too, so that writes through a map cannot fail; else the file is sparse.
         """
         try:
             descriptor = os.open(str(Path(path).parent), os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, _FILE_MODE)
@@ -81,7 +81,7 @@ class Disk:
     def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of the data."""
         written = os.pwrite(descriptor, data, offset)
-        while written < len(data):  # a full disk takes a part, then none
+        while written < len(data):  # a full disk accepts a part, then raises
             data = memoryview(data)[written:]
             offset += written
             written = os.pwrite(descriptor, data, offset)
@@ -100,11 +100,11 @@ class Disk:
         os.ftruncate(descriptor, size)
 
     def sync(self, descriptor: int) -> None:
-        """Force a file's data, and the metadata needed to read it, to the disk (``fdatasync``)."""
+        """Flush a file's data, and the metadata needed to read the data, to the disk (``fdatasync``)."""
         os.fdatasync(descriptor)
 
     def sync_directory(self, path: str) -> None:
-        """Force a directory's entries to the disk (``fsync``)."""
+        """Flush a directory's entries to the disk (``fsync``)."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -123,7 +123,7 @@ class Disk:
         return [str(directory.parent) for directory in missing]
 
     def make_durable_directory(self, path: str) -> None:
-        """Create a directory and its missing parents, and force their names."""
+        """Create a directory and its missing parents, and fsync their names."""
         for changed in self.make_directory(path):
             self.sync_directory(changed)
 
@@ -140,9 +140,9 @@ class Disk:
         return Path(path).read_bytes()
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write a whole small file and force it, not its name; after a crash it may have any part of the data.
+        """Write a whole small file, and fsync the file but not its directory; a crash may leave any part of the data.
 
-        A link in its place, which may lead out of the store, is refused.
+        A symbolic link, which may lead out of the store, is refused.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -152,7 +152,7 @@ class Disk:
             os.close(descriptor)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace a file's content atomically: after a crash it has the old one or the new one."""
+        """Replace a file's content atomically: after a crash the file has the old or the new content."""
         beside = f"{path}.new"
         self.write_file(beside, data)
         os.rename(beside, path)  # noqa: PTH104 # paths are strings here, as errors name them
@@ -161,7 +161,7 @@ class Disk:
     def used_ratio(self, path: str) -> float:
         """Return the used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if the share is unknown.
 
-        Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory has its caller
+        Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory makes its caller
         delete files.
         """
         try:

@@ -1,4 +1,4 @@
-"""File of a store, of fixed size, that its first use opens and maps into memory."""
+"""File of fixed size that is opened and mapped into memory on first use."""
 
 import mmap
 import weakref
@@ -13,11 +13,11 @@ from rmq_core.store.files.disk import Disk
 class MappedFile:
     """One file of a store, of fixed size, that is opened and mapped on its first use.
 
-    The map lives as long as a slice of it does: a file that was deleted stays readable to those who hold one.
+    The map lives as long as one of its slices: slices of a deleted file stay readable.
     """
 
     def __init__(self, path: str, size: int, disk: Disk, descriptor: int | None = None) -> None:
-        """Name a file; its first use opens it. This object closes a ``descriptor`` that is open already."""
+        """Create the object without opening the file; an open ``descriptor`` is closed with this object."""
         self.path = path
         self.size = size
         self._disk = disk
@@ -59,18 +59,18 @@ class MappedFile:
         return self._array
 
     def track_readers(self) -> Callable[[], bool]:
-        """Return a function that tells whether somebody still holds this object or a slice of its map."""
+        """Return a function that is true while another object refers to this file or to a slice of its map."""
         if self._map is None:
             return lambda: False
         reference = weakref.ref(self._map)
         return lambda: reference() is not None
 
     def unmap(self) -> None:
-        """Drop the map until the file is used again."""
+        """Drop the map; the next use maps the file again."""
         self._view = self._array = self._map = None
 
     def release(self) -> None:
-        """Drop the map and close the descriptor until the file is used again."""
+        """Drop the map and close the descriptor; the next use opens the file again."""
         self.unmap()
         if self._descriptor is not None:
             self._disk.close(self._descriptor)

@@ -1,6 +1,6 @@
-"""Checks before a store is opened: layouts that the broker would get wrong are refused, and the store is locked.
+"""Checks before a store is opened: refuses layouts that the broker does not support, and locks the store.
 
-Both need the standard library alone: who is refused does not wait for the kernels.
+Both need no kernel, so that a refused start does not wait for the loading of the kernels.
 """
 
 import os
@@ -17,27 +17,29 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.store_lock import store_lock
 
 _LOCK_CONTENT: Final = b"lock"  # DefaultMessageStore#start
-_held: set[str] = set()
+_locked_roots: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
+class _DirectoryEntry:
     name: str
     is_directory: bool
 
 
 class LocalTree:
-    """Files of this machine, as ``store_variants`` looks at them."""
+    """Local files, with the methods that ``store_variants`` calls."""
 
-    def entries(self, path: str) -> Sequence[_Name]:
-        """Names in a directory; empty where there is none."""
+    def entries(self, path: str) -> Sequence[_DirectoryEntry]:
+        """Return the sorted entries of a directory; empty without such a directory."""
         try:
             with os.scandir(path) as scan:
-                return sorted((_Name(item.name, item.is_dir()) for item in scan), key=lambda entry: entry.name)
+                return sorted(
+                    (_DirectoryEntry(item.name, item.is_dir()) for item in scan), key=lambda entry: entry.name
+                )
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
+            raise StoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
     def read_bytes(self, path: str) -> bytes:
         """Return a whole small file."""
@@ -48,23 +50,23 @@ def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
     """Refuse a store with queues or a log of other layouts; return its topics with BatchConsumeQueues.
 
     Args:
-        light_queues: whether the settings have light queues (LMQ), which are refused else.
+        light_queues: the settings enable light queues (LMQ); without that, a store with light queues is refused.
 
     Raises:
-        StoreLayoutError: it has such.
+        StoreLayoutError: the store has an unsupported layout.
     """
     layouts = store_variants.detect_layouts(LocalTree(), root)
     store_variants.refuse(store_variants.broker_refusal(layouts, light_queues=light_queues))
-    return _batch_topics(root, layouts.batch_topics)
+    return _drop_plain_topics(root, layouts.batch_topics)
 
 
-def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
-    """Drop the topics whose config names plain queues: a deleted topic may have left a directory."""
+def _drop_plain_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
+    """Drop topics whose config has plain queues: a deleted topic of the same name may have left a directory."""
     if not batch_topics:
         return batch_topics
-    for end in ("", ".bak"):
+    for suffix in ("", ".bak"):
         with suppress(OSError, DecodeError, UnicodeDecodeError):
-            text = Path(f"{paths.config_dir(root)}/topics.json{end}").read_text("utf-8")
+            text = Path(f"{paths.config_dir(root)}/topics.json{suffix}").read_text("utf-8")
             configs = config_json.topic_configs(text)
             return frozenset(name for name in batch_topics if name not in configs or configs[name].has_batch_queues)
     return batch_topics
@@ -73,21 +75,21 @@ def _batch_topics(root: str, batch_topics: frozenset[str]) -> frozenset[str]:
 def lock_store(root: str, disk: Disk) -> ExitStack:
     """Lock the store at ``root``; closing the returned stack releases the lock.
 
-    POSIX locks do not exclude the process that holds them, and closing any descriptor of the file releases them: so
-    the stores that this process has locked are known by name as well.
+    POSIX locks do not exclude the process that holds them, and closing any descriptor of the file releases
+    them. So the stores that this process has locked are also recorded by path.
 
     Raises:
-        StoreLockedError: another process, or this one, has it.
-        StoreError: the lock's file cannot be written.
+        StoreLockedError: another process, or this one, has the store open.
+        StoreError: the lock file cannot be written.
     """
-    name = os.path.realpath(root)
-    if name in _held:
-        raise StoreLockedError(f"{root}: this process has the store open already")
+    real_root = os.path.realpath(root)
+    if real_root in _locked_roots:
+        raise StoreLockedError(f"{root}: this process has the store open already. Close it first.")
     stack = ExitStack()
     path = paths.lock_file(root)
     if not os.path.exists(path):  # noqa: PTH110 # paths are strings here
         disk.write_file(path, _LOCK_CONTENT)
     stack.enter_context(store_lock(root))
-    _held.add(name)
-    stack.callback(_held.discard, name)
+    _locked_roots.add(real_root)
+    stack.callback(_locked_roots.discard, real_root)
     return stack

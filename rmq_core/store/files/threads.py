@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
-Turn = Callable[[], float | None]
+WorkerRun = Callable[[], float | None]
 """Runs the work that is due; returns the seconds to the next run, None to wait for ``Worker.wake``."""
 _JOIN_SECONDS: Final = 60.0
 
@@ -14,9 +14,9 @@ _JOIN_SECONDS: Final = 60.0
 class Worker:
     """Thread that runs a function on request, and after the delay that the last run returned."""
 
-    def __init__(self, name: str, turn: Turn) -> None:
-        """Name a thread; ``start`` runs it."""
-        self._turn = turn
+    def __init__(self, name: str, run: WorkerRun) -> None:
+        """Create a thread that is not started."""
+        self._run_once = run
         self._woken = threading.Event()
         self._is_stopping = False
         self._wait_s: float | None = None
@@ -41,7 +41,7 @@ class Worker:
             self._woken.wait(wait_s)
             self._woken.clear()
             is_last = self._is_stopping
-            wait_s = self._turn()
+            wait_s = self._run_once()
             if is_last:
                 return
 
@@ -50,18 +50,18 @@ class Threads:
     """The threads of this process."""
 
     def monotonic_s(self) -> float:
-        """Seconds of a clock that nobody sets."""
+        """Seconds of a clock that is never set back."""
         return time.monotonic()
 
-    def worker(self, name: str, turn: Turn) -> Worker:
+    def worker(self, name: str, run: WorkerRun) -> Worker:
         """Return a worker that is not started yet."""
-        return Worker(name, turn)
+        return Worker(name, run)
 
     def pool(self, name: str, count: int) -> Executor:
         """Return a pool of ``count`` threads for calls that wait for the disk."""
         return ThreadPoolExecutor(count, name)
 
-    def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None) -> None:
+    def wait_for(self, changed: threading.Condition, is_done: Callable[[], bool], timeout_s: float | None) -> None:
         """Wait until other threads make a condition true and notify, or until the timeout."""
         with changed:
-            changed.wait_for(holds, timeout_s)
+            changed.wait_for(is_done, timeout_s)

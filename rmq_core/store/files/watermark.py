@@ -1,9 +1,9 @@
 """The file ``watermark``: the offsets up to which CommitLog, ConsumeQueues and Index are flushed.
 
-The original's ``checkpoint`` says it in timestamps, three seconds apart, and of the Index only when a file
-is full. This file is ours; the original passes over it. It holds two copies in turn, each in a disk sector
-of its own with a checksum, so that a write that is torn leaves the one before. What it says counts only
-while ``checkpoint`` is as the same process left it: else the original has worked on the store since.
+The original's ``checkpoint`` has timestamps instead, with a margin of three seconds, and for the Index only that of a
+full file. The original ignores the watermark. The file has two copies, written alternately, each with a checksum in a
+disk sector of its own, so that a torn write leaves the other copy. A watermark is valid only while ``checkpoint`` is
+unchanged since the watermark was written: else the original has written to the store since.
 """
 
 import os
@@ -41,15 +41,15 @@ class Watermark:
     """Offsets up to which log, queues and Index are on the disk.
 
     Attributes:
-        sequence: goes up with each write; the higher of two copies counts.
+        sequence: increases with each write; the copy with the higher one counts.
         rebuild: a rebuild of queues and Index from the whole log has begun and not ended.
-        log_flushed: physical offset below which the log is forced.
-        dispatched: physical offset below which all units are.
-        unit_total: sum of the queues' maximum offsets then: what is missing later, shows.
-        index_dispatched: physical offset below which all Index entries are forced.
-        index_name: of the last IndexFile then; 0 if there was none.
-        checkpoint_before: the used bytes of ``checkpoint`` when this was written, …
-        checkpoint_after: … and those written right after it.
+        log_flushed: physical offset below which the log is flushed.
+        dispatched: physical offset below which all units are flushed.
+        unit_total: sum of the queues' max offsets; a smaller sum at the next start shows missing units.
+        index_dispatched: physical offset below which all Index entries are flushed.
+        index_name: name of the newest IndexFile as a number; 0 without one.
+        checkpoint_before: used bytes of ``checkpoint`` before the watermark was written.
+        checkpoint_after: used bytes of ``checkpoint`` that are written after the watermark.
     """
 
     sequence: int = 0
@@ -77,7 +77,7 @@ class Watermark:
 
     @classmethod
     def decode(cls, sector: bytes) -> "Watermark | None":
-        """Decode one copy; None if it is torn, or there is none."""
+        """Decode one copy; None for a torn or missing copy."""
         data = sector[: _FIELDS.size]
         if len(sector) < SECTOR_BYTES or not data.startswith(_MAGIC):
             return None
@@ -119,7 +119,7 @@ class CheckpointFiles:
 
     @property
     def checkpoint_bytes(self) -> bytes:
-        """Bytes of ``checkpoint`` that all brokers use; a watermark identifies the checkpoint by these bytes."""
+        """The bytes of ``checkpoint`` that all brokers use; a watermark identifies its checkpoint by them."""
         return self._checkpoint_bytes[:CHECKPOINT_USED_BYTES]
 
     @property
@@ -131,7 +131,7 @@ class CheckpointFiles:
             return Checkpoint()
 
     def trusted(self) -> Watermark | None:
-        """Return the newest watermark, if no other program has written the checkpoint since."""
+        """Return the newest watermark; None if another program has written the checkpoint since."""
         copies = [copy for copy in self._copies if copy is not None]
         if not copies:
             return None

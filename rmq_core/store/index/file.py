@@ -14,16 +14,18 @@ from rmq_core.store.files.mapped_file import MappedFile
 from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
-_ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
+_ALLOCATION_BYTES: Final = (
+    4 << 20
+)  # step of allocation: a write through the map needs allocated blocks, as a full disk would end the process
 
 
 class MappedIndexFile(MappedFile):
     """One IndexFile, mapped.
 
     Attributes:
-        name: its name as a number; files are read in the order of these.
+        name: the file's name as a number, in the order of which files are read.
         slots: ``maxHashSlotNum``.
-        entries: ``maxIndexNum``; one of them is never used.
+        entries: ``maxIndexNum``; entry 0 is never used.
     """
 
     def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:
@@ -38,10 +40,10 @@ class MappedIndexFile(MappedFile):
     def create(
         cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]
     ) -> "MappedIndexFile":
-        """Make a file; ``end`` is the end timestamp (ms) and physical offset of the one before, or 0 and 0.
+        """Create a file; ``end`` is end timestamp (ms) and physical offset of the previous file, or 0 and 0.
 
         Raises:
-            OSError: it cannot be made; nothing is left of it then.
+            OSError: the file cannot be created, and does not exist then.
         """
         file = cls(path, name, slots, entries, disk)
         file._descriptor = disk.create(path, file.size, allocate=False)
@@ -57,7 +59,7 @@ class MappedIndexFile(MappedFile):
 
     @property
     def header(self) -> IndexHeader:
-        """The header, as it is now."""
+        """The current header."""
         return IndexHeader.decode(self.map[:INDEX_HEADER_BYTES])
 
     @property
@@ -76,12 +78,12 @@ class MappedIndexFile(MappedFile):
         return max(self._allocated - entry_position(0, self.slots), 0) // INDEX_ENTRY_BYTES
 
     def _allocate(self, end: int) -> None:
-        if self._allocated == 0:  # header and slots are written to from the first entry on
+        if self._allocated == 0:  # the first entry also writes to header and slots
             first = entry_position(0, self.slots)
             self._disk.allocate(self.descriptor, 0, first)
             self._allocated = first
         while self._allocated < end:
-            step = min(_ALLOCATED_AT_ONCE, self.size - self._allocated)
+            step = min(_ALLOCATION_BYTES, self.size - self._allocated)
             self._disk.allocate(self.descriptor, self._allocated, step)
             self._allocated += step
 
@@ -89,7 +91,7 @@ class MappedIndexFile(MappedFile):
         """Append entries, rows of a key table in log order; the caller has checked ``room``.
 
         Raises:
-            OSError: the disk has no blocks for them; nothing has changed then.
+            OSError: no disk blocks are free; nothing has changed then.
         """
         from rmq_formats.kernels.index import append_in_place  # noqa: PLC0415 # numba, see ``kernel_loading``
 
@@ -102,12 +104,12 @@ class MappedIndexFile(MappedFile):
         return IndexEntry.decode(self.map[at : at + INDEX_ENTRY_BYTES])
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of a hash's entries, newest first; by the rules of ``rmq_formats.read.index_lookup``."""
+        """Yield the physical offsets of a hash's entries, newest first, as ``rmq_formats.read.index_lookup`` does."""
         begin_timestamp_ms = self.header.begin_timestamp_ms
         slot_at = slot_position(key_hash, self.slots)
         number = int.from_bytes(self.map[slot_at : slot_at + 4], "big", signed=True)
         bound = min(self.index_count, self.entries)
-        while 0 < number < bound:  # links go down: a cycle ends here
+        while 0 < number < bound:  # links lead to lower numbers, so a damaged chain that is a cycle ends
             entry = self.entry(number)
             store_ms = begin_timestamp_ms + entry.seconds * 1000
             if entry.seconds < 0:
@@ -130,7 +132,7 @@ class MappedIndexFile(MappedFile):
         return low
 
     def truncate(self, header: IndexHeader) -> None:
-        """Remove all entries beyond a header's count, and link the hash slots anew from the rest.
+        """Remove all entries beyond a header's count, and rebuild the hash slots from the remaining entries.
 
         Raises:
             OSError: the disk failed; the store cannot be opened then.
@@ -138,21 +140,21 @@ class MappedIndexFile(MappedFile):
         from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
 
         end = entry_position(header.index_count, self.slots)
-        self.unmap()  # the file shrinks for a moment
+        self.unmap()  # the file is truncated and extended again
         self._disk.zero(self.descriptor, end, self.size)
         self._allocated = 0
         self._allocate(entry_position(header.index_count, self.slots))
         used_slots = int(rechain(self.array, self.slots, header.index_count))
-        kept = IndexHeader(
+        remaining_entries = IndexHeader(
             header.begin_timestamp_ms, header.end_timestamp_ms, header.begin_physical_offset,
             header.end_physical_offset, used_slots, header.index_count,
         )  # fmt: skip
-        self.map[:INDEX_HEADER_BYTES] = kept.encode()
+        self.map[:INDEX_HEADER_BYTES] = remaining_entries.encode()
 
     def is_sound(self) -> bool:
         """Return whether the file has a header that fits the store's settings.
 
-        A header of zeros is that of a file which was made, and never forced before a loss of power.
+        A file that was created but not flushed before a loss of power has a header of zeros.
         """
         if not any(self.map[:INDEX_HEADER_BYTES]):
             return False
@@ -160,6 +162,6 @@ class MappedIndexFile(MappedFile):
         return header.index_count <= self.entries and 0 <= header.begin_physical_offset <= header.end_physical_offset
 
     def fsync(self) -> None:
-        """Force the file to the disk."""
+        """Flush the file to the disk."""
         self.is_dirty = False
         self._disk.sync(self.descriptor)

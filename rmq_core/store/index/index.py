@@ -1,4 +1,4 @@
-"""The Index of an open store: its IndexFiles in order, the newest being appended to, and whether TAGS are in them.
+"""The Index of an open store: its IndexFiles in order, of which the newest is appended to, and the test for TAGS.
 
 Source: ``IndexService``.
 """
@@ -35,22 +35,22 @@ from rmq_formats.errors import FormatError
 from rmq_formats.storage.store_variants import Variant, detect_layouts
 
 Keys = NDArray[np.int64]
-_MOST_WINDOWS: Final = 16  # of entries that are searched for TAGS; a store may have none at all
+_MAX_WINDOWS: Final = 16  # windows of entries that are searched for TAGS at most; a store may have none
 
 
 class Index:
-    """The IndexFiles of a store: keys of messages, and where these stand.
+    """The IndexFiles of a store: keys of messages with their physical offsets.
 
     Attributes:
-        dirty: files written, for the thread that forces them.
-        new_directories: directories with new names in them, for the same thread.
+        dirty: written files, for the flush thread.
+        new_directories: directories with new entries, for the flush thread.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.files: list[MappedIndexFile] = []
         self.dirty: deque[MappedIndexFile] = deque()
         self.new_directories: deque[str] = deque()
-        self._full_before = 0  # full_end_timestamp_ms, the newest file aside
+        self._full_before = 0  # full_end_timestamp_ms without the newest file
         self._directory = paths.index_dir(config.root)
         self._slots = config.index_slots
         self._entries = config.index_entries
@@ -58,7 +58,7 @@ class Index:
         self._appended = 0  # keys of a batch that were appended before it failed
 
     def load(self) -> None:
-        """Open the existing files; one that is not sound is removed, with all after it, and made anew from the log."""
+        """Open the existing files; remove the first damaged one and all later ones, which are rebuilt from the log."""
         directory = Path(self._directory)
         size = index_file_bytes(self._slots, self._entries)
         names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
@@ -73,18 +73,18 @@ class Index:
                 self.files.append(file)
             else:
                 self._disk.remove(str(path))
-        self._note_full()
+        self._update_full_before()
 
     @property
     def full_end_timestamp_ms(self) -> int:
-        """Store timestamp of the last key in the last file that is full; 0 without one."""
+        """Store timestamp of the last key in the newest full file; 0 without a full file."""
         if self.files and not self.files[-1].room:
             return self.files[-1].header.end_timestamp_ms
         return self._full_before
 
-    def _note_full(self) -> None:
-        full = [file for file in self.files[:-1] if not file.room]
-        self._full_before = full[-1].header.end_timestamp_ms if full else 0
+    def _update_full_before(self) -> None:
+        full_files = [file for file in self.files[:-1] if not file.room]
+        self._full_before = full_files[-1].header.end_timestamp_ms if full_files else 0
 
     @property
     def header_bytes(self) -> bytes:
@@ -94,12 +94,12 @@ class Index:
     def append(self, keys: Keys, last_physical_offset: int, last_timestamp_ms: int) -> None:
         """Append the keys of a batch of messages.
 
-        As in the original, a file is made when a message comes and the last one is full or there is none,
-        even if that message has no key.
+        As in the original, a message creates a file if there is none or the newest is full, even if the message has no
+        key.
 
         Args:
             keys: rows of a key table, in log order.
-            last_physical_offset: of the last message of the batch, with or without keys.
+            last_physical_offset: physical offset of the batch's last message, with or without keys.
 
         Raises:
             OSError: the disk is full. Pass the whole batch again: the keys that were appended are skipped.
@@ -121,12 +121,12 @@ class Index:
         self._appended = 0
 
     def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
-        """Record the progress over a message without keys, or with keys that are in the Index already."""
+        """Record a message without new keys as indexed."""
         if not self.files or (not self.files[-1].room and physical_offset > self.last_update()[1]):
             self._roll(timestamp_ms)
 
     def target(self) -> MappedIndexFile | None:
-        """Return the newest file, for who appends to it by kernel; None after a batch that failed."""
+        """Return the newest file, for appends by the kernel; None after a batch that failed."""
         return self.files[-1] if self.files and not self._appended else None
 
     def note_dirty(self, file: MappedIndexFile) -> None:
@@ -137,7 +137,7 @@ class Index:
 
     def _roll(self, timestamp_ms: int) -> None:
         end = (0, 0)
-        name = _name_of(timestamp_ms)
+        name = _file_name(timestamp_ms)
         if self.files:
             header = self.files[-1].header
             end = (header.end_timestamp_ms, header.end_physical_offset)
@@ -145,13 +145,13 @@ class Index:
         self._disk.make_directory(self._directory)
         path = f"{self._directory}/{name:0{INDEX_NAME_DIGITS}d}"
         self.files.append(MappedIndexFile.create(path, name, self._slots, self._entries, self._disk, end))
-        # Both, though the directory may have been there: who made it may have been killed before its name was forced.
+        # Both, even if the directory exists: the process that created it may have been killed before the fsync.
         self.new_directories.extend([self._directory, str(Path(self._directory).parent)])
         self.note_dirty(self.files[-1])
         self._full_before = end[0]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets under the hash of a key, newest first; other keys may share that hash.
+        """Yield the physical offsets under the hash of a key, newest first; other keys may have the same hash.
 
         Source: ``IndexService#queryOffset``.
         """
@@ -175,10 +175,10 @@ class Index:
         for file in self.files[number:]:
             self._disk.remove(file.path)
         del self.files[number:]
-        self._note_full()
+        self._update_full_before()
 
     def restore(self, name: int, file_count: int, header: bytes) -> bool:
-        """Cut the Index back to the state in which the newest file had that name and header.
+        """Cut the Index back to the state in which the newest file had this name and this header.
 
         Returns:
             False if files are missing; nothing has changed then.
@@ -189,11 +189,11 @@ class Index:
         if file_count:
             self.files[-1].truncate(IndexHeader.decode(header))
             self.note_dirty(self.files[-1])
-        self._note_full()
+        self._update_full_before()
         return True
 
     def cut(self, physical_offset: int, store_timestamp_ms: Callable[[int], int | None]) -> None:
-        """Remove the entries of records at or after a physical offset, where the log ends now."""
+        """Remove the entries of records at or after a physical offset, the log's new end."""
         while self.files:
             file = self.files[-1]
             header = file.header
@@ -205,21 +205,21 @@ class Index:
             self.remove_from(len(self.files) - 1)
         if not self.files or count == header.index_count:
             return
-        last = file.entry(count - 1).physical_offset
-        timestamp_ms = store_timestamp_ms(last)
+        last_offset = file.entry(count - 1).physical_offset
+        timestamp_ms = store_timestamp_ms(last_offset)
         file.truncate(
             IndexHeader(
                 header.begin_timestamp_ms, header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
-                header.begin_physical_offset, last, 0, count,
+                header.begin_physical_offset, last_offset, 0, count,
             )
         )  # fmt: skip
         self.note_dirty(file)
-        self._note_full()
+        self._update_full_before()
 
     def resume(self) -> tuple[int, int]:
         """Return where dispatch resumes: physical offset of the newest indexed record, and its number of indexed keys.
 
-        The record may have keys in two files, and more that are in none.
+        The record may have keys in two files, and further keys in no file.
         """
         end, count = -1, 0
         for file in reversed(self.files):
@@ -241,17 +241,17 @@ class Index:
         return expired
 
 
-def _name_of(timestamp_ms: int) -> int:
-    """Name of a file created at a time: local time to the millisecond, as the original writes it."""
+def _file_name(timestamp_ms: int) -> int:
+    """Return the name of a file created at a time: local time to the millisecond, as in the original."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
-    except (ValueError, OSError, OverflowError):  # a damaged header's time, beyond the calendar
+    except (ValueError, OSError, OverflowError):  # a damaged header has a time beyond the calendar
         return 0
     return int(f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}")
 
 
 def tags_from(config: StoreConfig) -> int:
-    """Physical offset from which the store's TAGS are to be indexed: ALL_TAGS or NO_TAGS.
+    """Return the physical offset from which the store's TAGS are indexed: ALL_TAGS or NO_TAGS.
 
     With ``indexTags=auto`` the end of the Index decides, as this broker continues there: brokers from 5.4 on index
     TAGS; see ``rmq_formats.codecs.variants.index_tags``.
@@ -259,7 +259,7 @@ def tags_from(config: StoreConfig) -> int:
     configured_offset = parse_index_tags(config.index_tags)
     if configured_offset is not None:
         return configured_offset
-    is_indexed = is_last_indexed(_newest(config))
+    is_indexed = is_last_indexed(_newest_tagged_messages(config))
     if is_indexed is None:
         is_indexed = _is_from_5_4(config.root)
     return ALL_TAGS if is_indexed else NO_TAGS
@@ -272,10 +272,10 @@ def _is_from_5_4(root: str) -> bool:
     return Variant.FROM_5_4 in detect_layouts(LocalTree(), root)
 
 
-def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
+def _newest_tagged_messages(config: StoreConfig) -> Iterator[TaggedMessage]:
     directory = Path(paths.index_dir(config.root))
     names = [path for path in directory.iterdir() if paths.is_index_file_name(path.name)] if directory.is_dir() else []
-    windows_left = _MOST_WINDOWS
+    windows_left = _MAX_WINDOWS
     is_last = True
     for path in sorted(names, reverse=True):
         with suppress(FormatError, OSError), path.open("rb") as file:
@@ -284,11 +284,13 @@ def _newest(config: StoreConfig) -> Iterator[TaggedMessage]:
                 begin = max(1, end - ENTRIES_AT_ONCE)
                 file.seek(entry_position(begin, config.index_slots))
                 entries = file.read((end - begin) * INDEX_ENTRY_BYTES)
-                yield from reversed(list(tagged_messages(entries, lambda at: _message(config, at), is_end=is_last)))
+                yield from reversed(
+                    list(tagged_messages(entries, lambda at: _read_message(config, at), is_end=is_last))
+                )
                 end, is_last, windows_left = begin, False, windows_left - 1
 
 
-def _message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
+def _read_message(config: StoreConfig, physical_offset: int) -> StoredMessage | None:
     start = physical_offset - physical_offset % config.commitlog_file_bytes
     with suppress(OSError), Path(config.commitlog_path, paths.segment_name(start)).open("rb") as file:
 

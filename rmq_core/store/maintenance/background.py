@@ -1,7 +1,7 @@
 """The store's background thread: creates the next log file, flushes ConsumeQueues and Index, deletes old files.
 
-It shares little with the thread that appends: the queues of files to flush, and the mark that dispatch
-leaves after each batch.
+The thread shares little with the thread that appends: the queues of files to flush, and the progress that
+dispatch publishes after each batch.
 """
 
 import errno
@@ -22,23 +22,27 @@ from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import UNIT_BYTES
 
 _LOGGER = logging.getLogger(__name__)
-_FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
-_MUCH_BYTES: Final = 256 << 20  # of log since the last watermark: bounds what a recovery dispatches again
-_RETRY_S: Final = 1.0  # between two tries to remove a file, unless ``redelete_interval_ms`` says more
+_FEW_FILES: Final = (
+    64  # with more dirty queue files, flushes wait for the thorough interval or ``_MAX_UNFLUSHED_LOG_BYTES``
+)
+_MAX_UNFLUSHED_LOG_BYTES: Final = (
+    256 << 20
+)  # log bytes since the last watermark; bounds the bytes that a recovery dispatches again
+_RETRY_S: Final = 1.0  # between two tries to remove a file, unless ``redelete_interval_ms`` is longer
 RETRIABLE_ERRNOS: Final = {
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
     errno.ENOSPC,
-}  # lack of resources: the next try may succeed
+}  # resources are exhausted, so that the next try may succeed
 
 
 @dataclass(slots=True)
 class _Removal:
-    """A removal that waits.
+    """A queued removal of a file.
 
     Attributes:
-        forced_at: monotonic time from which on a reader does not count; None before the first try.
+        forced_at: monotonic time at which the file is removed despite readers; None before the first try.
     """
 
     remove: Callable[[], object]
@@ -48,10 +52,10 @@ class _Removal:
 
 
 class Background:
-    """The background thread of a store: makes log files ahead, forces queues and Index, removes files."""
+    """The background thread of a store: creates log files ahead, flushes queues and Index, removes files."""
 
     def __init__(self, parts: StoreParts) -> None:
-        self.watermark = Watermark()  # the one written last
+        self.watermark = Watermark()  # the last written watermark
         self._config = parts.config
         self._disk = parts.disk
         self._log = parts.log
@@ -60,13 +64,13 @@ class Background:
         self._dispatch = parts.dispatch
         self._flusher = parts.flusher
         self._checkpoint_files = parts.checkpoint_files
-        self._making = threading.Lock()  # held while a log file is made
-        self._lacks_file = False  # that a new log file could not be made is told once
+        self._making = threading.Lock()  # held while a log file is created
+        self._lacks_file = False  # the last log file could not be created; logged once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
         self._to_remove: deque[_Removal] = deque()
-        self._is_removal_stuck = False  # the first of them has failed, and that was told
-        self._remove_at = 0.0  # not before
+        self._is_removal_stuck = False  # the first queued removal has failed; logged once
+        self._remove_at = 0.0  # monotonic time of the next removal
         self._fsync_lock = threading.Lock()  # held while queues, Index and checkpoint files are flushed
         self._thorough_at = 0.0
         self._index_at = 0.0
@@ -74,7 +78,7 @@ class Background:
         self._is_stopping = False
         self._due_at = 0.0
         self._monotonic_s = parts.threads.monotonic_s
-        self._worker = parts.threads.worker("rmq-store-background", self._turn)
+        self._worker = parts.threads.worker("rmq-store-background", self._run_once)
 
     def start(self) -> None:
         """Start the thread."""
@@ -91,7 +95,7 @@ class Background:
         """Return the CommitLog file that begins at a physical offset: the one created ahead, or one created now.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be created.
         """
         with self._making:
             self._wanted_start = None
@@ -105,7 +109,7 @@ class Background:
         try:
             self._log.roll(self.get_or_create_file(self._log.start + self._config.commitlog_file_bytes))
         except OSError as error:
-            if not self._lacks_file:  # each message that comes now asks again
+            if not self._lacks_file:  # each further append tries again
                 _LOGGER.error(
                     "%(store)s: cannot create a CommitLog file: %(error)s",
                     {"store": self._config.root, "error": error},
@@ -121,9 +125,9 @@ class Background:
         """Queue the removal of a file for the thread, as removing a large file is slow.
 
         Args:
-            removal: what removes it; it is called again where it has failed with an ``OSError``.
-            pause_ms: how long the next one waits.
-            is_read: tells whether somebody reads the file, which then stays for a while.
+            removal: function that removes the file; called again after an ``OSError``.
+            pause_ms: pause before the next removal.
+            is_read: returns whether the file has readers, which delay the removal for a limited time.
         """
         self._to_remove.append(_Removal(removal, pause_ms / 1000, is_read))
         self._worker.wake()
@@ -146,8 +150,8 @@ class Background:
     def _interval_s(self) -> float:
         return self._config.flush_consumequeue_interval_ms / 1000
 
-    def _turn(self) -> float:
-        self._make_next()
+    def _run_once(self) -> float:
+        self._create_next_file()
         self._remove()
         if self._is_flush_requested or self._monotonic_s() >= self._due_at:
             self.flush_if_due()
@@ -157,22 +161,22 @@ class Background:
             next_at = min(next_at, self._remove_at or now + _RETRY_S)
         return max(next_at - now, 0)
 
-    def _make_next(self) -> None:
+    def _create_next_file(self) -> None:
         with self._making:
             if self._wanted_start is None:
                 return
             try:
                 self._prepared = self._log.create(self._wanted_start)
             except OSError:
-                return  # ``take`` will meet the same error, and raise it
+                return  # ``get_or_create_file`` will raise the same error
             finally:
                 self._wanted_start = None
 
     def _remove(self) -> None:
         """Remove files in the order in which they were queued.
 
-        One that cannot be removed for certain is tried again at the next turn, and those after it wait: the log would
-        have a hole where it comes back, at the next start or after a loss of power, and a later one does not.
+        A failed removal is tried again in the next run, and later removals wait. Otherwise the log would have a hole if
+        the file reappears, at the next start or after a loss of power, and a later file does not.
         """
         while self._to_remove and (self._is_stopping or self._monotonic_s() >= self._remove_at):
             removal = self._to_remove[0]
@@ -181,10 +185,10 @@ class Background:
                 return
             try:
                 removal.remove()
-            except OSError as error:  # the files stay, and take space
+            except OSError as error:  # the files stay and use disk space
                 if not self._is_removal_stuck:
                     _LOGGER.error(
-                        "%(store)s: an old file cannot be removed, and is tried again: %(error)s",
+                        "%(store)s: an old file cannot be removed, the removal is retried: %(error)s",
                         {"store": self._config.root, "error": error},
                     )
                 self._is_removal_stuck = True
@@ -195,7 +199,7 @@ class Background:
             self._pause_removals(removal.pause_s)
 
     def _has_to_wait(self, removal: _Removal) -> bool:
-        """Return whether somebody reads the file, and the time for that is not over. Source: ``ReferenceResource``."""
+        """Return whether readers delay the removal, and their time is not over. Source: ``ReferenceResource``."""
         if self._is_stopping or removal.is_read is None or not removal.is_read():
             return False
         now = self._monotonic_s()
@@ -207,58 +211,61 @@ class Background:
         self._remove_at = self._monotonic_s() + seconds if seconds else 0.0
 
     def flush_if_due(self) -> None:
-        """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""
+        """Flush queues and Index if their interval is over, or many bytes were dispatched since their last flush."""
         now = self._monotonic_s()
         config = self._config
-        mark = self._dispatch.mark
+        progress = self._dispatch.progress
         is_requested, self._is_flush_requested = self._is_flush_requested, False
         if not is_requested and config.flush_least_pages and not self._flusher.is_due:
             return
-        thorough = (
+        with_units = (
             is_requested
             or (not config.flush_consumequeue_least_pages and self._has_few_files)
-            or 0 < config.flush_consumequeue_least_pages <= self._new_unit_pages(mark)
-            or mark.offset - self.watermark.dispatched > _MUCH_BYTES
+            or 0 < config.flush_consumequeue_least_pages <= self._new_unit_pages(progress)
+            or progress.offset - self.watermark.dispatched > _MAX_UNFLUSHED_LOG_BYTES
             or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
         )
         with_index = (
             now - self._index_at >= config.flush_index_interval_ms / 1000
-            or mark.offset - self.watermark.index_dispatched > _MUCH_BYTES
+            or progress.offset - self.watermark.index_dispatched > _MAX_UNFLUSHED_LOG_BYTES
         )
-        if thorough or with_index:
-            self.flush(units=thorough, keys=with_index)
+        if with_units or with_index:
+            self.flush(units=with_units, keys=with_index)
 
     @property
     def _has_few_files(self) -> bool:
         return len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
 
-    def _new_unit_pages(self, mark: DispatchProgress) -> int:
-        """Pages of units that are new in all ConsumeQueues together."""
-        return (mark.unit_total - self.watermark.unit_total) * UNIT_BYTES // PAGE_BYTES
+    def _new_unit_pages(self, progress: DispatchProgress) -> int:
+        """Return the number of pages of new units in all ConsumeQueues together."""
+        return (progress.unit_total - self.watermark.unit_total) * UNIT_BYTES // PAGE_BYTES
 
     def flush(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
-        """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.
+        """Flush the log and the dispatched units and keys, then write watermark and checkpoint.
 
         Args:
-            clean: mark the store as shut down in order: nothing is left to dispatch.
+            clean: mark the store as shut down in order, as all records are dispatched.
 
         Returns:
-            Whether all of it succeeded.
+            Whether everything is flushed and written.
         """
         with self._fsync_lock:
-            mark, before = self._dispatch.mark, self.watermark
-            units = units and (mark.offset, mark.unit_total) != (before.dispatched, before.unit_total)
-            keys = keys and self._index is not None and mark.offset != before.index_dispatched
+            progress, last_watermark = self._dispatch.progress, self.watermark
+            units = units and (progress.offset, progress.unit_total) != (
+                last_watermark.dispatched,
+                last_watermark.unit_total,
+            )
+            keys = keys and self._index is not None and progress.offset != last_watermark.index_dispatched
             if not self._flusher.flush():
                 return False
-            if not (units or keys or clean or self._flusher.flushed_offset > before.log_flushed):
+            if not (units or keys or clean or self._flusher.flushed_offset > last_watermark.log_flushed):
                 return True
             try:
-                done = not units or self._fsync_queues()
-                done = done and (not keys or self._fsync_index())
-                if done:
+                is_done = not units or self._fsync_queues()
+                is_done = is_done and (not keys or self._fsync_index())
+                if is_done:
                     has_index = self._index is not None
-                    self._write(mark, units=units or clean, keys=has_index and (keys or clean), clean=clean)
+                    self._write(progress, units=units or clean, keys=has_index and (keys or clean), clean=clean)
             except OSError as error:
                 if error.errno in RETRIABLE_ERRNOS:
                     return False
@@ -267,7 +274,7 @@ class Background:
             now = self._monotonic_s()
             self._thorough_at = now if units else self._thorough_at
             self._index_at = now if keys else self._index_at
-            return done
+            return is_done
 
     def _fsync_queues(self) -> bool:
         files = self._open_files
@@ -290,14 +297,14 @@ class Background:
         return True
 
     def _fsync_directories(self, directories: deque[str]) -> None:
-        changed = sorted({directories.popleft() for _ in range(len(directories))})
-        for number, directory in enumerate(changed):
+        names = sorted({directories.popleft() for _ in range(len(directories))})
+        for number, directory in enumerate(names):
             try:
                 self._disk.sync_directory(directory)
             except FileNotFoundError:  # removed with its topic
                 continue
             except OSError:
-                directories.extend(changed[number:])
+                directories.extend(names[number:])
                 raise
 
     def _fsync_path(self, path: str) -> None:
@@ -307,7 +314,9 @@ class Background:
             return
         try:
             self._disk.sync(descriptor)
-        except OSError as error:  # for lack of space, too: a second try would find the pages clean, and flush nothing
+        except (
+            OSError
+        ) as error:  # also if the disk is full: a second fsync would find the pages clean, and write nothing
             self._flusher.fail(error)
             raise
         finally:
@@ -320,38 +329,39 @@ class Background:
             file = index.dirty.popleft()
             try:
                 file.fsync()
-            except OSError as error:  # likewise
+            except OSError as error:  # a second fsync would write nothing
                 self._flusher.fail(error)
                 raise
         self._fsync_directories(index.new_directories)
         return True
 
-    def _write(self, mark: DispatchProgress, *, units: bool, keys: bool, clean: bool) -> None:
-        """Write watermark and checkpoint: what was flushed now is on the disk up to ``mark``."""
-        before, flushed = self.watermark, self._flusher.flushed_offset
-        old = self._checkpoint_files.checkpoint
+    def _write(self, progress: DispatchProgress, *, units: bool, keys: bool, clean: bool) -> None:
+        """Write watermark and checkpoint for the units and keys that were flushed up to ``progress``."""
+        last_watermark, flushed_offset = self.watermark, self._flusher.flushed_offset
+        old_checkpoint = self._checkpoint_files.checkpoint
         self.watermark = Watermark(
             clean=clean,
-            log_flushed=flushed,
-            dispatched=mark.offset if units else before.dispatched,
-            unit_total=mark.unit_total if units else before.unit_total,
-            index_dispatched=mark.offset if keys else before.index_dispatched,
-            index_name=mark.index_name if keys else before.index_name,
-            index_files=mark.index_files if keys else before.index_files,
-            index_header=mark.index_header if keys else before.index_header,
+            log_flushed=flushed_offset,
+            dispatched=progress.offset if units else last_watermark.dispatched,
+            unit_total=progress.unit_total if units else last_watermark.unit_total,
+            index_dispatched=progress.offset if keys else last_watermark.index_dispatched,
+            index_name=progress.index_name if keys else last_watermark.index_name,
+            index_files=progress.index_files if keys else last_watermark.index_files,
+            index_header=progress.index_header if keys else last_watermark.index_header,
         )
-        timestamp_ms = mark.timestamp_ms if units else old.logics_msg_timestamp_ms
-        index_timestamp_ms = mark.index_full_ms if keys else old.index_msg_timestamp_ms
+        timestamp_ms = progress.timestamp_ms if units else old_checkpoint.logics_msg_timestamp_ms
+        index_timestamp_ms = progress.index_full_ms if keys else old_checkpoint.index_msg_timestamp_ms
         if self._index is not None and not clean:
-            # After a crash the original throws away the IndexFiles that were not full, and reads the log again
-            # from the first two times on: later ones would cost it those keys (apache/rocketmq #3868, #8007).
+            # After a crash the original removes the IndexFiles that were not full, and dispatches the log again from
+            # the earlier of the first two times on: later times would lose the removed keys (apache/rocketmq #3868,
+            # #8007).
             timestamp_ms = min(timestamp_ms, index_timestamp_ms)
         checkpoint = Checkpoint(
             physic_msg_timestamp_ms=timestamp_ms,
             logics_msg_timestamp_ms=timestamp_ms,
             index_msg_timestamp_ms=index_timestamp_ms,
-            master_flushed_offset=old.master_flushed_offset,
-            # As brokers from 5.5 on, where the store is one of theirs; after a crash they go by the times above with 0.
-            logics_physical_offset=mark.offset if clean and self._dispatch.tags_from != NO_TAGS else 0,
+            master_flushed_offset=old_checkpoint.master_flushed_offset,
+            # Brokers from 5.5 on write it, too; with 0 they use the times above after a crash.
+            logics_physical_offset=progress.offset if clean and self._dispatch.tags_from != NO_TAGS else 0,
         )
         self._checkpoint_files.write(self.watermark, checkpoint)

@@ -30,9 +30,9 @@ class Pressure(IntEnum):
     """Level of disk usage."""
 
     NONE = 0
-    RECLAIM = 1  # above ``diskMaxUsedSpaceRatio``: delete what is old enough at any hour
+    RECLAIM = 1  # above ``diskMaxUsedSpaceRatio``: delete expired files at any hour
     FORCE = 2  # above ``diskSpaceCleanForciblyRatio``: delete the oldest files, whatever their age
-    FULL = 3  # above ``diskSpaceWarningLevelRatio``: take no more messages
+    FULL = 3  # above ``diskSpaceWarningLevelRatio``: refuse appends
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +52,34 @@ class Retention:
         self._config = config
         self._disk = disk
         self._hours = delete_hours(config.delete_when)
-        self._warning = _bounded(config.disk_warning_ratio, _WARNING_BOUNDS)
-        self._forcibly = _bounded(config.disk_clean_forcibly_ratio, _FORCIBLY_BOUNDS)
+        self._warning = _clamp_ratio(config.disk_warning_ratio, _WARNING_BOUNDS)
+        self._forcibly = _clamp_ratio(config.disk_clean_forcibly_ratio, _FORCIBLY_BOUNDS)
 
     def pressure(self) -> Pressure:
-        """Disk usage of log and queues; the fuller disk counts."""
-        used = max(self._disk.used_ratio(self._config.commitlog_path), self._disk.used_ratio(self._config.root))
-        if used > self._warning:
+        """Return the pressure on the fuller of the disks of log and queues."""
+        used_ratio = max(self._disk.used_ratio(self._config.commitlog_path), self._disk.used_ratio(self._config.root))
+        if used_ratio > self._warning:
             return Pressure.FULL
-        if used > self._forcibly:
+        if used_ratio > self._forcibly:
             return Pressure.FORCE
-        return Pressure.RECLAIM if used > self._config.disk_max_used_ratio / 100 else Pressure.NONE
+        return Pressure.RECLAIM if used_ratio > self._config.disk_max_used_ratio / 100 else Pressure.NONE
 
-    def expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
-        """How many of the files that may be removed, from the oldest on, are to be deleted now."""
-        in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
-        if not (in_time or manually or pressure >= Pressure.RECLAIM):
+    def count_expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
+        """Return how many of the removable files, in the order of age, are to be deleted now."""
+        is_cleaning_hour = time.localtime(now_ms // 1000).tm_hour in self._hours
+        if not (is_cleaning_hour or manually or pressure >= Pressure.RECLAIM):
             return 0
-        at_once = pressure >= Pressure.FORCE and self._config.clean_forcibly
+        ignores_age = pressure >= Pressure.FORCE and self._config.clean_forcibly
         count = 0
         for path in paths[: self._config.delete_batch]:
             written_ms = Path(path).stat().st_mtime_ns // 1_000_000
-            if not at_once and now_ms < written_ms + self._config.file_reserved_hours * _HOUR_MS:
+            if not ignores_age and now_ms < written_ms + self._config.file_reserved_hours * _HOUR_MS:
                 break
             count += 1
         return count
 
 
-def _bounded(percent: int, bounds: tuple[float, float]) -> float:
+def _clamp_ratio(percent: int, bounds: tuple[float, float]) -> float:
     return min(max(percent / 100, bounds[0]), bounds[1])
 
 
@@ -102,7 +102,7 @@ class Cleaner:
         """Delete expired files, or the oldest if the disk is too full; call it every ten seconds.
 
         Args:
-            manually: an operator asks for it, whatever the hour.
+            manually: an operator requests the cleaning, so that the hour does not matter.
         """
         pressure = self._retention.pressure()
         if pressure is Pressure.FULL:
@@ -110,37 +110,42 @@ class Cleaner:
         else:
             self._refusals.remove("disk")
         log = self._log
-        done = min(self._dispatch.offset, self._flusher.flushed_offset)
-        # The last one stays, even where it is full: it has the place of the next record.
-        ended = [file for file in log.files[:-1] if file.start + file.size <= done]
-        # The ends of queues are told by units alone where their records are gone: those are forced before.
-        while ended and ended[-1].start + ended[-1].size > self._background.watermark.dispatched:
-            ended.pop()
+        flushed_end = min(self._dispatch.offset, self._flusher.flushed_offset)
+        # The last file stays, even if it is full: its end is the position of the next record.
+        removable_files = [file for file in log.files[:-1] if file.start + file.size <= flushed_end]
+        # Without their records, only the units show where queues end: the units must be flushed before.
+        while (
+            removable_files
+            and removable_files[-1].start + removable_files[-1].size > self._background.watermark.dispatched
+        ):
+            removable_files.pop()
             self._background.request_flush()
-        if ended and not self._has_forced_record(ended[-1].start + ended[-1].size):
-            ended.pop()
-        count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)
-        del ended  # who holds a file or its map is a reader of it
-        for remove, is_read in [self._removal(log.remove_first()) for _ in range(count)]:
+        if removable_files and not self._has_flushed_record(removable_files[-1].start + removable_files[-1].size):
+            removable_files.pop()
+        expired_count = self._retention.count_expired(
+            [file.path for file in removable_files], now_ms, pressure, manually=manually
+        )
+        del removable_files  # a reference to a file would count as a reader
+        for remove, is_read in [self._prepare_removal(log.remove_first()) for _ in range(expired_count)]:
             self._background.remove_later(remove, pause_ms=self._config.delete_log_interval_ms, is_read=is_read)
-        queue_files, index_files = self._drop_expired() if count else (0, 0)
-        return CleanReport(pressure, count, queue_files, index_files)
+        queue_files, index_files = self._remove_expired_queue_and_index_files() if expired_count else (0, 0)
+        return CleanReport(pressure, expired_count, queue_files, index_files)
 
-    def _has_forced_record(self, physical_offset: int) -> bool:
-        """Return whether a flushed record begins at an offset; without such a record the log would begin at 0 anew."""
+    def _has_flushed_record(self, physical_offset: int) -> bool:
+        """Return whether a flushed record begins at an offset; without a record, the log would begin at 0 again."""
         record = self._log.record(physical_offset)
         return record is not None and physical_offset + len(record) <= self._flusher.flushed_offset
 
-    def _removal(self, file: LogFile) -> tuple[Callable[[], None], Callable[[], bool]]:
-        """Return what removes a file, and what tells whether somebody reads the file."""
+    def _prepare_removal(self, file: LogFile) -> tuple[Callable[[], None], Callable[[], bool]]:
+        """Return the function that removes a file, and the function that returns whether the file has readers."""
         return partial(self._remove_file, file.path), file.track_readers()
 
     def _remove_file(self, path: str) -> None:
         self._disk.remove(path)
         self._disk.sync_directory(str(Path(path).parent))
 
-    def _drop_expired(self) -> tuple[int, int]:
-        """Remove queue and Index files below the log's new beginning. Source: ``CleanConsumeQueueService``."""
+    def _remove_expired_queue_and_index_files(self) -> tuple[int, int]:
+        """Remove queue and Index files of messages before the log's begin. Source: ``CleanConsumeQueueService``."""
         log_min = self._log.min_offset
         queue_files = 0
         for queue in self._queues:
@@ -151,8 +156,8 @@ class Cleaner:
             removal = partial(open_files.remove_expired, open_files.expired_directories.popleft())
             self._background.remove_later(removal, pause_ms=self._config.delete_queue_interval_ms)
         expired = [] if self._index is None else self._index.remove_expired(log_min)
-        self._dispatch.note()
-        if expired:  # no watermark may name a file that is gone
+        self._dispatch.publish_progress()
+        if expired:  # the watermark must not name a removed file
             self._background.remove_later(self._background.flush)
         for file in expired:
             self._background.remove_later(partial(self._disk.remove, file.path))
@@ -182,20 +187,20 @@ class TopicDeletions:
         self._begin = 0
 
     def begin(self) -> None:
-        """Note where the log begins, as the store is opened: what is cleaned later may be there after a kill."""
+        """Record the log's begin when the store is opened, as files cleaned later may reappear after a kill."""
         self._begin = self._log.min_offset
 
     def delete(self, topics: Collection[str], ends: Mapping[str, int]) -> int:
-        """Remove the queues of topics; returns how many had any. ``MessageStore.remove_deleted`` removes their files.
+        """Remove the queues of topics, and return the number of topics that had queues.
 
-        The log's end is noted for each topic. It is forced first: a note beyond what a loss of power leaves would
-        count for nothing, in the place of an earlier one.
+        ``MessageStore.remove_deleted`` removes the files. The log's end is recorded for each topic. The log is flushed
+        first: an offset beyond the log's end after a loss of power would be useless, and replace an earlier one.
 
         Args:
-            ends: physical offsets up to which records are dead, of topics that were created again meanwhile.
+            ends: physical offsets before which records are dead, for topics that were created again meanwhile.
 
         Raises:
-            OSError: the log cannot be forced, or the note not be written; no topic is deleted then.
+            OSError: the log cannot be flushed, or ``DeletedTopics`` not be written; no topic is deleted then.
         """
         if not self._flusher.flush() and self._flusher.fault is not None:
             raise self._flusher.fault
@@ -203,36 +208,36 @@ class TopicDeletions:
         return self.drop({**dict.fromkeys(topics, self._log.max_offset), **ends})
 
     def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
-        """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
+        """Remove the queues of topics that were deleted at some end of the log; return the number of topics.
 
-        The queues' files are left to ``MessageStore.remove_deleted``.
+        ``MessageStore.remove_deleted`` removes the files.
 
         Args:
-            ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
-            at_least: they may have been deleted later, and what a queue has after that is dead as well.
+            ends: the log's end at the deletion, by topic; on a slave, the log may be longer, or shorter.
+            at_least: the topics may have been deleted later, so that later records of their queues are dead, too.
 
         Raises:
-            OSError: the note cannot be written; no topic is deleted then.
+            OSError: ``DeletedTopics`` cannot be written; no topic is deleted then.
         """
         if at_least:
-            ends = {topic: self._queues.dead_until(topic, end) for topic, end in ends.items()}
+            ends = {topic: self._queues.extend_dead_end(topic, end) for topic, end in ends.items()}
         try:
-            if not self._deleted_topics.note(ends, self._begin):
+            if not self._deleted_topics.record(ends, self._begin):
                 return 0
         except OSError as error:
             if (
                 error.errno not in RETRIABLE_ERRNOS
-            ):  # the note may be there: at the next start, what came now would be dead
+            ):  # the topic may be recorded as deleted: after a start, new records would be dead
                 self._flusher.fail(error)
             raise
         self._dispatch.writer.clear_cache()
-        removed = self._queues.remove_topics(ends, self._dispatch.offset)
+        removed_count = self._queues.remove_topics(ends, self._dispatch.offset)
         self._appender.evict_queues(ends.keys())
-        self._dispatch.note()
+        self._dispatch.publish_progress()
         self._background.request_flush()
-        return removed
+        return removed_count
 
     def remove_files(self, seconds: float) -> bool:
-        """Remove files of the queues of deleted topics, for so long at most; return whether some are left."""
+        """Remove files of deleted topics' queues for ``seconds`` at most; return whether files remain."""
         end_s = self._monotonic_s() + seconds
         return self._queues.remove_files(lambda: self._monotonic_s() > end_s)

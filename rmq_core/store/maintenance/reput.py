@@ -36,14 +36,13 @@ class LiveDispatch:
         self._are_waiting.append(is_waiting)
 
     def run(self, most_new_queues: int | None = None) -> bool:
-        """Dispatch what has been appended, so that it is readable; call it once for each batch of appends.
+        """Dispatch the appended records, so that they are readable; call it once for each batch of appends.
 
-        With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
-        it again when ``MessageStore.on_flushed`` tells of more.
+        With SYNC_FLUSH only flushed records become readable, so that no message is lost that a consumer has received:
+        call it again from a listener of ``MessageStore.on_flushed``.
 
         Returns:
-            False if the disk did not take it: it is tried again at the next call, and until then no message is
-            taken.
+            False if the disk is full or broken: appends are refused until a later call succeeds.
         """
         log = self._log
         if log.position >= log.preallocate_at and self._config.preallocate:
@@ -57,14 +56,14 @@ class LiveDispatch:
         rows: dict[int, list[int]] | None = {} if any(is_waiting() for is_waiting in self._are_waiting) else None
         try:
             self._dispatch.run(limit, rows, most_new_queues)
-        except OSError as error:  # tried again at the next call: a full disk may get room
+        except OSError as error:  # the next call tries again, as a full disk may have space by then
             self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
             return False
         self._refusals.remove("dispatch")
         if self._warns_of_lmqs and self._dispatch.has_lmq_records:
             self._warns_of_lmqs = False
             _LOGGER.warning(
-                "%(log)s: messages with places in light queues (LMQ), which this broker does not write",
+                "%(log)s: messages have offsets in light queues (LMQ), which this broker does not write",
                 {"log": self._config.commitlog_path},
             )
         if rows:

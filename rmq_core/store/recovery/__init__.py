@@ -1,1 +1,1 @@
-"""Recovery of a broker's store at start: finds the CommitLog's end, dispatches what is missing, sets damage aside."""
+"""Recovery of a broker's store at start: finds the CommitLog's end, dispatches what is missing, quarantines damage."""

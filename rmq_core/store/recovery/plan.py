@@ -1,6 +1,6 @@
-"""Plans a recovery: from where it reads the log, and from where it writes ConsumeQueues and Index.
+"""Plans a recovery: the physical offset from which the log is read, and those from which units and keys are written.
 
-From the watermark, if that can be trusted; else from the checkpoint, by the original's rules.
+The plan follows the watermark if that can be trusted, else the checkpoint, by the original's rules.
 
 Source: ``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recoverAbnormally``.
 """
@@ -22,20 +22,20 @@ from rmq_formats.codecs.layout import RECORD_VERSIONS
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
 from rmq_formats.codecs.record_layout import RECORD_MAGIC_AT
 
-VERIFIED_TAIL_BYTES: Final = 16 << 20  # of the flushed log, which every start verifies
-_QUEUES_ASKED: Final = 64  # how many queues are asked for a record to begin at
-_HEAD_BYTES: Final = 100  # of a record, beyond its store timestamp
+VERIFIED_TAIL_BYTES: Final = 16 << 20  # last bytes of the flushed log that every start verifies
+_MAX_SEARCHED_QUEUES: Final = 64  # queues in which a record to begin at is searched, at most
+_HEAD_BYTES: Final = 100  # first bytes of a record, with its store timestamp
 
 
 @dataclass(slots=True)
 class RecoveryPlan:
-    """From where to read, and from where to write.
+    """Offsets from which a recovery reads and writes.
 
     Attributes:
-        start: physical offset where reading begins.
-        flushed_until: physical offset below which all was on the disk.
-        unproven_from: physical offset from which on the log may be in memory alone: an fsync may have failed.
-        resume: which units and keys are there already.
+        start: physical offset at which reading begins.
+        flushed_until: physical offset below which the log is on the disk.
+        unproven_from: physical offset from which the log may be in memory alone, as an fsync may have failed.
+        resume: offsets from which units and keys are missing.
     """
 
     start: int
@@ -45,10 +45,10 @@ class RecoveryPlan:
 
 
 class RecoveryPlanner:
-    """Plans one recovery; it opens ConsumeQueues and Index on the way."""
+    """Plans one recovery, and opens ConsumeQueues and Index for it."""
 
     def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
-        """Plan the recovery of a store that is not open yet, whose log has these files, in order, at least one."""
+        """Plan the recovery of a store whose log has these files, in order, at least one."""
         self._config = parts.config
         self._disk = parts.disk
         self._files = files
@@ -57,9 +57,9 @@ class RecoveryPlanner:
         self._checkpoint_files = parts.checkpoint_files
 
     def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
-        """Return the recovery after the watermark; None where the watermark cannot be this store's."""
-        first, end = self._files[0].start, self._files[-1].start + self._files[-1].size
-        if watermark.log_flushed > end:
+        """Plan the recovery after the watermark; return None if the watermark belongs to another store."""
+        log_begin, log_end = self._files[0].start, self._files[-1].start + self._files[-1].size
+        if watermark.log_flushed > log_end:
             return None
         self._queues.load(None if watermark.rebuild else watermark.dispatched)
         resume = Resume(units_from=watermark.dispatched, keys_from=watermark.index_dispatched)
@@ -70,24 +70,24 @@ class RecoveryPlanner:
         elif self._index is not None and not self._restore_index(self._index, watermark, is_clean):
             self._index.remove_from(0)
             resume.keys_from = 0
-        start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), first)
-        start = min(start, self._verified_from(watermark))
+        start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), log_begin)
+        start = min(start, self._find_verification_start(watermark))
         return RecoveryPlan(start, watermark.log_flushed, watermark.log_flushed, resume)
 
-    def _verified_from(self, watermark: Watermark) -> int:
-        """Return where reading begins to verify the end of the flushed log: at a file's start or at a record.
+    def _find_verification_start(self, watermark: Watermark) -> int:
+        """Return the physical offset from which the end of the flushed log is verified: a file's start or a record's.
 
-        The record is one that a unit names. A search for one in the log could be led astray: by a body that
-        holds the bytes of a record with the very offset at which they stand.
+        The record is taken from a ConsumeQueue unit. A search in the log itself could find a record within a body
+        that has the bytes of a record with the right physical offset.
         """
         tail_begin = watermark.log_flushed - VERIFIED_TAIL_BYTES
-        flushed = [file for file in self._files if file.start <= watermark.log_flushed]
-        for file in flushed:
+        flushed_files = [file for file in self._files if file.start <= watermark.log_flushed]
+        for file in flushed_files:
             if file.start >= tail_begin:
                 return file.start
-        file = flushed[-1] if flushed else self._files[0]
+        file = flushed_files[-1] if flushed_files else self._files[0]
         scan_begin = watermark.log_flushed
-        for queue in islice(self._queues, _QUEUES_ASKED):
+        for queue in islice(self._queues, _MAX_SEARCHED_QUEUES):
             unit = queue.next_unit(queue.find_physical(tail_begin, queue.first_stored))
             if unit is not None and unit.physical_offset < scan_begin and self._is_record(unit):
                 scan_begin = unit.physical_offset
@@ -110,57 +110,62 @@ class RecoveryPlanner:
         return index.restore(watermark.index_name, watermark.index_files, watermark.index_header)
 
     def _rebuild(self) -> Resume:
-        """Prepare to rebuild all ConsumeQueues and the Index; a note has it begun again, should it be interrupted."""
+        """Prepare to rebuild all ConsumeQueues and the Index; the watermark restarts an interrupted rebuild."""
         self._checkpoint_files.write(Watermark(rebuild=True), self._checkpoint_files.checkpoint)
         for queue in self._queues:
             queue.scan_all()
-            queue.write_again(self._files[0].start)
+            queue.rewrite(self._files[0].start)
         self._queues.count_units()
         if self._index is not None:
             self._index.remove_from(0)
-        return Resume(restart=True, merges=not self._config.slave)
+        return Resume(rewrites_queues=True, merges_units=not self._config.slave)
 
     def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
-        """Return the recovery of the original.
+        """Plan the recovery that the original does.
 
         Args:
-            crashed: the file ``abort`` was there.
+            crashed: the file ``abort`` existed.
         """
         if not len(self._queues):
             self._queues.load(None)
             if self._index is not None:
                 self._index.load()
         checkpoint = self._checkpoint_files.checkpoint
-        forced_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
-        unproven_from = self._first_after(forced_ms) if crashed else self._files[-1].start + self._files[-1].size
+        flushed_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
+        unproven_from = self._file_start_before(flushed_ms) if crashed else self._files[-1].start + self._files[-1].size
         if not self._queues.is_whole:
             return RecoveryPlan(self._files[0].start, 0, unproven_from, self._rebuild())
         last_end = self._queues.last_end()
         if crashed:
-            start = self._first_after(checkpoint.min_timestamp_ms)
-            resume = Resume(units_from=start, merges=not self._config.slave)
-            for queue in self._queues:  # what was written last may be half a unit
-                if not resume.merges:
+            start = self._file_start_before(checkpoint.min_timestamp_ms)
+            resume = Resume(units_from=start, merges_units=not self._config.slave)
+            for queue in self._queues:  # the last unit may be written in part
+                if not resume.merges_units:
                     queue.trim(queue.find_physical(start, queue.first_stored))
                     continue
                 if isinstance(queue, BatchQueue):
                     queue.trim_torn()
-                queue.write_again(start)
+                queue.rewrite(start)
             self._queues.count_units()
             if self._index is not None:
-                kept = [file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files]
-                self._index.remove_from(kept.index(False) if False in kept else len(kept))
+                is_full_file = [
+                    file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files
+                ]
+                self._index.remove_from(is_full_file.index(False) if False in is_full_file else len(is_full_file))
         else:
             start = max((file.start for file in self._files if file.start <= last_end), default=self._files[0].start)
             resume = Resume(units_from=max(last_end, 0))
         if self._index is not None:
-            resume.keys_from, resume.keys_there = self._index.resume()
+            resume.keys_from, resume.keys_indexed = self._index.resume()
             file_bytes = self._config.commitlog_file_bytes
             start = min(start, max(resume.keys_from - resume.keys_from % file_bytes, self._files[0].start))
         return RecoveryPlan(start, 0, unproven_from, resume)
 
-    def _first_after(self, timestamp_ms: int) -> int:
-        """Start of the newest file whose first record was stored by a time. Source: ``isMappedFileMatchedRecover``."""
+    def _file_start_before(self, timestamp_ms: int) -> int:
+        """Find the start of the newest file that begins with a record of a time or earlier.
+
+        Source: ``isMappedFileMatchedRecover``.
+        """
         for file in reversed(self._files):
             head = memoryview(self._disk.read(file.descriptor, _HEAD_BYTES, 0))
             magic = int.from_bytes(head[RECORD_MAGIC_AT : RECORD_MAGIC_AT + 4], "big", signed=True)

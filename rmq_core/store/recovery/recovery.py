@@ -1,11 +1,11 @@
 """Recovers a store when it is opened: finds the end of the log, and makes ConsumeQueues and Index agree with it.
 
-Where the watermark can be trusted, only what came after it is read; else the original's rules tell from
-where on (``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recoverAbnormally``), with
-three differences. Records that begin exactly where the last unit's record ends get their units. The Index
-is completed, too. And damage that sound records follow is quarantined, where the original cuts the log.
+With a trusted watermark only later records are read. Else the original's rules decide from where the log is read
+(``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recoverAbnormally``), with three differences:
+records that begin exactly at the end of the last unit's record get units; the Index is completed, too; and damage
+before sound records is quarantined, where the original cuts the log.
 
-A recovery that is interrupted can be done again; one after a complete one changes nothing.
+An interrupted recovery can be repeated; a repeated complete recovery changes nothing.
 """
 
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rmq_core.store.recovery.scan import RecoveryScan
     from rmq_formats.scan.segment import FrameBatch
 
-_WRITTEN_AT_ONCE: Final = 4 << 20
+_WRITE_BLOCK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class RecoveryReport:
     """Findings and actions of a store's recovery.
 
     Attributes:
-        is_new: there was no log.
-        is_trusted: the watermark held; else another program, such as the original, has changed the store since.
-        begin_offset: physical offset where reading began.
+        is_new: the store had no log.
+        is_trusted: the watermark was valid; else another program, such as the original, has changed the store since.
+        begin_offset: physical offset at which reading began.
         end_offset: physical offset of the next record.
         record_count: sound records read.
         unit_count: units written.
         tail: damaged ranges at the end of the log, which were cut off.
-        quarantined: paths of the copies of ``damages``, and of what of ``tail`` was below the flushed offset.
-        rebuilt: all queues and the Index were made anew.
+        quarantined: paths of the copies of ``damages``, and of the flushed parts of ``tail``.
+        rebuilt: all queues and the Index were rebuilt.
         missing_files: physical offsets at which a CommitLog file is missing.
-        displaced: units left out because of an impossible queue offset.
+        displaced: number of units skipped because of an impossible queue offset.
     """
 
     is_new: bool = False
@@ -80,10 +80,10 @@ class Recovery:
         self._files: list[LogFile] = []
 
     def run(self) -> RecoveryReport:
-        """Recover; log, ConsumeQueues, Index and dispatch are ready afterwards, and the log's files flushed.
+        """Recover the store: prepare log, ConsumeQueues, Index and dispatch for use, and flush the log's files.
 
         Raises:
-            StoreSizeError: files of another size than the settings say.
+            StoreSizeError: a file has another size than the settings say.
             StoreLayoutError: records that belong into queues of another layout.
             OSError: the disk is full or broken.
         """
@@ -95,17 +95,17 @@ class Recovery:
         try:
             return self._recover(watermark, crashed=crashed, is_clean=is_clean)
         except (StoreSizeError, StoreLayoutError):
-            if not crashed:  # nothing has been changed yet that a stopped broker would not leave
+            if not crashed:  # the store is still as a stopped broker leaves it
                 self._disk.remove(abort_file(self._config.root))
             raise
 
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         if not self._files:
             self._queues.deleted_topics.clear()
-            self._begin_new()
-            return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
-        missing = tuple(
+            self._create_log()
+            return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - start_s)
+        missing_files = tuple(
             before.start + before.size
             for before, after in zip(self._files, self._files[1:], strict=False)
             if before.start + before.size != after.start
@@ -116,15 +116,16 @@ class Recovery:
         if plan is None:
             plan = planner.by_checkpoint(crashed)
         before = self._queues.unit_total
-        if plan.resume.restart:
-            self._dispatch.writer.restart()
+        if plan.resume.rewrites_queues:
+            self._dispatch.writer.start_rewriting()
         scan = self._scan(plan)
         quarantined = self._apply_plan(scan, plan)
         return RecoveryReport(
             is_clean=is_clean, is_trusted=is_trusted, begin_offset=plan.start, end_offset=scan.end,
             record_count=scan.record_count, unit_count=self._queues.unit_total - before, damages=tuple(scan.damages),
-            tail=tuple(scan.tail), quarantined=quarantined, rebuilt=plan.resume.restart, missing_files=missing,
-            displaced=self._dispatch.writer.displaced, seconds=time.perf_counter() - began,
+            tail=tuple(scan.tail), quarantined=quarantined, rebuilt=plan.resume.rewrites_queues,
+            missing_files=missing_files, displaced=self._dispatch.writer.displaced,
+            seconds=time.perf_counter() - start_s,
         )  # fmt: skip
 
     def _write_abort(self) -> None:
@@ -132,25 +133,25 @@ class Recovery:
         self._disk.sync_directory(self._config.root)
 
     def _find_files(self) -> list[LogFile]:
-        """Find the log's files; one whose creation was interrupted gets its full size."""
+        """Find the log's files, and extend a file whose creation was interrupted to the full size."""
         config = self._config
         segments = list_log_files(config.commitlog_path)
         if segments and segments[-1][2] == 0:
             self._disk.remove(segments.pop()[0])
         for number, (path, start, size) in enumerate(segments):
-            is_cut = size == 0 or (number == len(segments) - 1 and size < config.commitlog_file_bytes)
-            if start % config.commitlog_file_bytes or not (is_cut or size == config.commitlog_file_bytes):
+            is_incomplete = size == 0 or (number == len(segments) - 1 and size < config.commitlog_file_bytes)
+            if start % config.commitlog_file_bytes or not (is_incomplete or size == config.commitlog_file_bytes):
                 raise StoreSizeError(
                     f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {config.commitlog_file_bytes}"
                 )
-            if is_cut:
+            if is_incomplete:
                 descriptor = self._disk.open(path)
                 self._disk.truncate(descriptor, config.commitlog_file_bytes)
                 self._disk.close(descriptor)
         return [LogFile(path, start, config.commitlog_file_bytes, self._disk) for path, start, _ in segments]
 
-    def _begin_new(self) -> None:
-        """Remove queues and Index: without a log they can refer to nothing. Source: ``recoverNormally``."""
+    def _create_log(self) -> None:
+        """Create an empty log, and remove queues and Index. Source: ``recoverNormally``."""
         self._disk.make_durable_directory(self._config.commitlog_path)
         self._queues.load(None)
         self._queues.clear()
@@ -164,12 +165,12 @@ class Recovery:
         from rmq_core.store.recovery.scan import RecoveryScan  # noqa: PLC0415
 
         writer, resume = self._dispatch.writer, plan.resume
-        writer.note_lost(self._quarantine.find_overwritten(self._files))
-        if resume.merges:
+        writer.add_lost_ranges(self._quarantine.find_overwritten(self._files))
+        if resume.merges_units:
             resume.merge = QueueMerge(self._queues, writer, max(resume.units_from, self._files[0].start))
 
         def feed(batch: "FrameBatch") -> None:
-            writer.note_lost(scan.damages)
+            writer.add_lost_ranges(scan.damages)
             self._dispatch.feed(batch, resume)
 
         scan = RecoveryScan(
@@ -177,27 +178,27 @@ class Recovery:
             is_slave=self._config.slave,
         )  # fmt: skip
         scan.run(plan.start)
-        writer.note_lost(scan.damages)
+        writer.add_lost_ranges(scan.damages)
         if resume.merge is not None:
             resume.merge.finish(scan.end)
         return scan
 
     def _apply_plan(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
         """Quarantine damaged ranges, cut the log, and cut queues and Index to match."""
-        quarantined, overwritten_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
-        touched = {self._file_of(damage): damage for damage in scan.damages}
+        quarantine_paths, overwritten_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
+        damage_by_file = {self._file_of(damage): damage for damage in scan.damages}
         for damage in scan.damages:
             file = self._file_of(damage)
-            quarantined.append(self._quarantine.copy(file, damage, self._now_ms))
+            quarantine_paths.append(self._quarantine.copy(file, damage, self._now_ms))
             if self._quarantine.overwrite_with_tombstones(file, damage, timestamp_ms):
                 overwritten_at = damage.physical_offset
         for damage in scan.tail:
             if damage.physical_offset < plan.flushed_until and damage.size > 0:
-                quarantined.append(self._quarantine.copy(self._file_of(damage), damage, self._now_ms))
+                quarantine_paths.append(self._quarantine.copy(self._file_of(damage), damage, self._now_ms))
         self._cut_log(scan)
-        self._write_again(plan.unproven_from, scan.end)
+        self._rewrite(plan.unproven_from, scan.end)
         for file in self._files:
-            if file in touched or file.start + file.size > min(plan.flushed_until, scan.end):
+            if file in damage_by_file or file.start + file.size > min(plan.flushed_until, scan.end):
                 self._disk.sync(file.descriptor)
         self._log.adopt(self._files, scan.end)
         self._dispatch.offset = scan.end
@@ -205,20 +206,20 @@ class Recovery:
         self._cut_queues(scan)
         if self._index is not None:
             self._index.cut(scan.end, self._log.store_timestamp_ms)
-            if overwritten_at >= 0:  # a rebuild meets a record without a key there
+            if overwritten_at >= 0:  # a rebuild of the Index would read a record without a key there
                 self._index.pass_over(overwritten_at, timestamp_ms)
-        self._dispatch.note()
-        return tuple(quarantined)
+        self._dispatch.publish_progress()
+        return tuple(quarantine_paths)
 
-    def _write_again(self, begin: int, end: int) -> None:
-        """Write a part of the log that has not been forced for certain again, as it is.
+    def _rewrite(self, begin: int, end: int) -> None:
+        """Write a range of the log again whose flush is uncertain.
 
-        After an fsync that failed, the kernel counts the pages that it could not write as written: what is read
-        here may be in memory alone, and an fsync would succeed without it.
+        After a failed fsync the kernel treats the pages that it could not write as clean: the bytes read here may be
+        in memory alone, and another fsync would not write them.
         """
         for file in self._files:
-            for at in range(max(begin - file.start, 0), min(end - file.start, file.size), _WRITTEN_AT_ONCE):
-                size = min(_WRITTEN_AT_ONCE, end - file.start - at, file.size - at)
+            for at in range(max(begin - file.start, 0), min(end - file.start, file.size), _WRITE_BLOCK_BYTES):
+                size = min(_WRITE_BLOCK_BYTES, end - file.start - at, file.size - at)
                 self._disk.write(file.descriptor, self._disk.read(file.descriptor, size, at), at)
 
     def _file_of(self, damage: Damage) -> LogFile:

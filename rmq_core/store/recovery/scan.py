@@ -1,9 +1,9 @@
 """Scans the CommitLog for a recovery: over damaged ranges to its end, with tests for unwritten sectors.
 
-A damaged range before sound records is damage: the records count. Where nothing
-sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
-that the original left after its own end when it cut the log (older than those before the damage), and records
-of which a disk sector was never written, or not from where the log ended at a force (``live_dispatch.mark_torn``).
+A damaged range with sound records after it is damage, and the records count. Without sound records after it, the range
+is a torn tail, and the log ends before it. Two kinds of records look sound and are not: remnants after the end of a log
+that the original cut (older than the records before the damage), and records with a disk sector that was never written,
+or not after the log's last flush (``live_dispatch.mark_torn``).
 """
 
 import os
@@ -23,25 +23,25 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class _LogFileReader:
-    """Reads ranges of a log file by read calls: a file is mapped only when its size is right."""
+    """Reader of a log file by read calls, as the file may not have its full size yet and is not mapped."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Read into ``target``; fewer bytes at the file's end."""
-        done = 0
-        while done < len(target):
-            got = os.preadv(self._file.descriptor, [target[done:]], offset + done)
+        done_bytes = 0
+        while done_bytes < len(target):
+            got = os.preadv(self._file.descriptor, [target[done_bytes:]], offset + done_bytes)
             if not got:
                 break
-            done += got
-        return done
+            done_bytes += got
+        return done_bytes
 
     def data_end(self) -> int:
-        """Position one past the last byte that is not zero; holes, which unused blocks are too, are skipped."""
+        """Return the position after the last byte that is not zero; holes and unused blocks are skipped."""
         block = np.empty(_BLOCK_BYTES, dtype=np.uint8)
-        for begin, end in reversed(_extents(self._file.descriptor, self._file.size)):
+        for begin, end in reversed(_data_extents(self._file.descriptor, self._file.size)):
             at_end = end
             while at_end > begin:
                 at = max(begin, at_end - _BLOCK_BYTES)
@@ -52,12 +52,12 @@ class _LogFileReader:
         return 0
 
 
-def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
+def _data_extents(descriptor: int, size: int) -> list[tuple[int, int]]:
     extents, at = [], 0
     while at < size:
         try:
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
+        except OSError:  # ENXIO: the rest of the file is a hole
             break
         at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
         extents.append((begin, at))
@@ -68,10 +68,10 @@ class RecoveryScan:
     """One pass of a recovery over the end of the log.
 
     Attributes:
-        end: physical offset where the next record goes.
-        timestamp_ms: store timestamp of the last record before that.
+        end: physical offset of the next record.
+        timestamp_ms: store timestamp of the last record before ``end``.
         damages: damaged ranges before sound records, in order.
-        tail: damaged ranges at the end, without the zeros after them, to be cut off.
+        tail: damaged ranges at the end, without the zeros after them; the caller cuts them off.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class RecoveryScan:
         """Prepare a scan.
 
         Args:
-            files: of the log, in order; those from the start of the scan on are read.
-            feed: dispatches the sound frames of a batch; those whose CODE is not 0 are damaged.
-            flushed_until: physical offset below which all was on the disk: nothing there is half-written.
-            is_slave: this is a slave's log, which ends before the first damage after what was flushed: its master has
-                the rest, where a log that was patched would be another one than the master's.
+            files: the log's files in order; those from the start of the scan on are read.
+            feed: dispatches the sound frames of a batch; frames with another CODE than 0 are damaged.
+            flushed_until: physical offset below which the log was on the disk, without half-written records.
+            is_slave: this is a slave's log, which ends before the first damage after ``flushed_until``. The master
+                sends the rest again; a log with tombstones would differ from the master's.
         """
         self.end = 0
         self.timestamp_ms = 0
@@ -103,11 +103,11 @@ class RecoveryScan:
         self._verify_crc = verify_crc
         self._is_slave = is_slave
         self._is_last_data = False
-        self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
+        self._unused_file_ends: list[Damage] = []  # ends of files without a BLANK; damage if a later file has records
 
     @staticmethod
     def data_end(file: LogFile) -> int:
-        """Position one past the last byte of a file that is not zero."""
+        """Return the position after the last byte of a file that is not zero."""
         return _LogFileReader(file).data_end()
 
     def run(self, start: int) -> None:
@@ -137,16 +137,18 @@ class RecoveryScan:
                 self._accept(file.start + file.size)
         if self.end < file.start + file.size:
             rest_at = max(self.end, file.start)
-            self._rests.append(Damage(rest_at, file.start + file.size - rest_at, DamageCode.TRUNCATED))
+            self._unused_file_ends.append(Damage(rest_at, file.start + file.size - rest_at, DamageCode.TRUNCATED))
         return True
 
     def _accept(self, end: int) -> None:
         """Move the log's end after a sound frame or BLANK; pending bytes before it become damage."""
-        if self._rests:
-            first = self._rests[0].physical_offset
-            last = self._rests[-1].physical_offset + self._rests[-1].size
-            self.tail = [item for item in self.tail if not first <= item.physical_offset < last] + self._rests
-            self._rests = []
+        if self._unused_file_ends:
+            first = self._unused_file_ends[0].physical_offset
+            last = self._unused_file_ends[-1].physical_offset + self._unused_file_ends[-1].size
+            self.tail = [
+                damage for damage in self.tail if not first <= damage.physical_offset < last
+            ] + self._unused_file_ends
+            self._unused_file_ends = []
         self.damages += sorted(self.tail)
         self.tail = []
         self.end = end
@@ -154,18 +156,18 @@ class RecoveryScan:
     def _feed_frames(self, file: LogFile, batch: FrameBatch) -> bool:
         """Check a batch's frames and feed the sound ones; False if the log ended before one of them."""
         frames, data = batch.frames, batch.data
-        unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
-        if unflushed.any():
+        is_unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
+        if is_unflushed.any():
             window_at = batch.physical_offset - file.start
-            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)), self._is_slave)
-        sound = frames[:, CODE] == SOUND
-        if sound.all() and not self.tail and not self._rests:
+            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(is_unflushed)), self._is_slave)
+        is_sound = frames[:, CODE] == SOUND
+        if is_sound.all() and not self.tail and not self._unused_file_ends:
             self._accept_frames(batch, frames)
             self._feed(batch)
             return True
         for number in range(len(frames)):
             begin = batch.physical_offset + int(frames[number, POSITION])
-            if not sound[number]:
+            if not is_sound[number]:
                 code = DamageCode(int(frames[number, CODE]))
                 self.tail.append(Damage(begin, int(frames[number, SIZE]), code))
                 continue
@@ -178,8 +180,8 @@ class RecoveryScan:
         return True
 
     def _ends_before(self, physical_offset: int) -> bool:
-        """Return whether a slave's log ends before a sound frame, because of damage in between."""
-        return self._is_slave and bool(self.tail or self._rests) and physical_offset >= self._flushed_until
+        """Return whether a slave's log ends before a sound frame, because damage precedes the frame."""
+        return self._is_slave and bool(self.tail or self._unused_file_ends) and physical_offset >= self._flushed_until
 
     def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
         at, size = int(frames[-1, POSITION]), int(frames[-1, SIZE])

@@ -1,7 +1,7 @@
 """The ``timerlog`` files: units of timer messages, in the order in which they were enqueued.
 
-Appends go to the page cache by one write for many; files are sparse and read in blocks, so that a million of
-waiting messages take no memory.
+One write puts many appended units into the page cache. Files are sparse and read in blocks, so that a million waiting
+messages take no memory.
 
 Source: ``TimerLog``.
 """
@@ -17,34 +17,34 @@ from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES, TimerUnit, encode_
 from rmq_formats.errors import FormatError, StoreSizeError
 
 _BLOCK_BYTES: Final = 16 << 10
-_MANY_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
-_COPIED_BYTES: Final = 1 << 20
+_BLOCK_OF_UNITS_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+_COPY_BLOCK_BYTES: Final = 1 << 20
 _NO_FILE: Final = -1
 
 
 class TimerLog:
-    """``timerlog``: units of timer messages, linked by slot of the wheel; ``end`` is the position of the next one."""
+    """``timerlog``: units of timer messages, linked by slot of the wheel; ``end`` is the position of the next unit."""
 
     def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
         """Open the existing files; ``truncate`` sets the log's end.
 
         Raises:
-            StoreSizeError: a file of another size.
+            StoreSizeError: a file has another size than the settings say.
             OSError: the directory or a file cannot be read.
         """
         self.directory = directory
         self.file_bytes = file_bytes
         self._disk = disk
         self._open: dict[int, int] = {}  # descriptors by start
-        self._starts = self._list()
+        self._starts = self._list_files()
         self.end = self._starts[-1] + file_bytes if self._starts else 0
-        self._tail = bytearray()  # units that are not in the file yet
+        self._tail = bytearray()  # appended units that are not written yet
         self._unsynced: set[int] = set()
         self._has_new_name = False
         self._block = b""
         self._block_at = 0
 
-    def _list(self) -> list[int]:
+    def _list_files(self) -> list[int]:
         starts = []
         directory = Path(self.directory)
         files = [path for path in sorted(directory.iterdir()) if path.is_file()] if directory.is_dir() else []
@@ -55,7 +55,7 @@ class TimerLog:
             start, size = int(path.name), path.stat().st_size
             if size != self.file_bytes:
                 raise StoreSizeError(
-                    f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}; use the old setting"
+                    f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}. Use the old setting."
                 )
             starts.append(start)
         return starts
@@ -75,14 +75,14 @@ class TimerLog:
         """Append a unit to a buffer, which ``write`` writes to the file; return its position.
 
         Raises:
-            OSError: there is no room for a new file; nothing has changed.
+            OSError: the disk has no space for a new file; nothing has changed.
         """
         if not self._starts or self.end >= self._starts[-1] + self.file_bytes:
             self._roll(self.end - self.end % self.file_bytes)
-        elif TIMER_UNIT_BYTES + BLANK.size > self._left:
+        elif TIMER_UNIT_BYTES + BLANK.size > self._free_bytes:
             self.write()
             last = self._starts[-1]
-            self._disk.write(self._descriptor(last), encode_blank(self._left), self.end - last)
+            self._disk.write(self._descriptor(last), encode_blank(self._free_bytes), self.end - last)
             self._roll(last + self.file_bytes)
         position = self.end
         self._tail += unit.encode()
@@ -90,7 +90,7 @@ class TimerLog:
         return position
 
     @property
-    def _left(self) -> int:
+    def _free_bytes(self) -> int:
         return self._starts[-1] + self.file_bytes - self.end
 
     def _roll(self, start: int) -> None:
@@ -105,17 +105,17 @@ class TimerLog:
         """Write the appended units to the file.
 
         Raises:
-            OSError: the disk is full or broken; all is kept, to be tried again.
+            OSError: the disk is full or broken; the units are retained for another try.
         """
         if self._tail:
             last = self._starts[-1]
-            self._disk.write(self._descriptor(last), self._tail, self._tail_at - last)
+            self._disk.write(self._descriptor(last), self._tail, self._tail_position - last)
             self._unsynced.add(last)
             self._tail = bytearray()
-            self._block = b""  # it may end where the tail began
+            self._block = b""  # the cached block may end before the tail, which is written now
 
     @property
-    def _tail_at(self) -> int:
+    def _tail_position(self) -> int:
         return self.end - len(self._tail)
 
     def truncate(self, end: int) -> None:
@@ -134,15 +134,15 @@ class TimerLog:
 
         Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
         """
-        removed = 0
+        removed_count = 0
         while len(self._starts) > 1:
             room = self.file_bytes - BLANK.size
             unit = self.read(self._starts[0] + (room // TIMER_UNIT_BYTES - 1) * TIMER_UNIT_BYTES)
             if unit is None or unit.physical_offset >= physical_offset:
                 break
             self._remove(self._starts.pop(0))
-            removed += 1
-        return removed
+            removed_count += 1
+        return removed_count
 
     def _remove(self, start: int) -> None:
         descriptor = self._open.pop(start, _NO_FILE)
@@ -154,23 +154,23 @@ class TimerLog:
     # --- the disk -----------------------------------------------------------------------
     def collect_unsynced(self) -> tuple[list[str], bool]:
         """Collect the files to fsync, and whether their directory needs an fsync; then count all as flushed."""
-        files, named = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
+        files, has_new_names = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
         self._unsynced.clear()
         self._has_new_name = False
-        return files, named
+        return files, has_new_names
 
-    def write_again(self, begin: int) -> None:
-        """Write the units after a position again, to be flushed.
+    def rewrite(self, begin: int) -> None:
+        """Rewrite the units after a position, before another flush.
 
-        A flush that failed has left them in memory alone, where they count as clean: the next one would do nothing.
+        After a failed flush the units are in memory alone, in pages that count as clean: a flush would not write them.
         """
         for start in self._starts:
-            at, end = max(begin - start, 0), min(self._tail_at - start, self.file_bytes)
+            at, end = max(begin - start, 0), min(self._tail_position - start, self.file_bytes)
             if at >= end:
                 continue
             self._unsynced.add(start)
             while at < end:
-                data = self._read(start, at, min(end - at, _COPIED_BYTES))
+                data = self._read(start, at, min(end - at, _COPY_BLOCK_BYTES))
                 self._disk.write(self._descriptor(start), data, at)
                 at += len(data)
         self._has_new_name = True
@@ -186,15 +186,15 @@ class TimerLog:
 
     # --- reading ------------------------------------------------------------------------
     def read(self, position: int) -> TimerUnit | None:
-        """Return the unit at a position; None where there is none."""
+        """Return the unit at a position; None without a unit."""
         if not self.begin <= position <= self.end - TIMER_UNIT_BYTES:
             return None
         at = position - self._block_at
         if not (self._block and 0 <= at <= len(self._block) - TIMER_UNIT_BYTES):
-            if self._tail and position >= self._tail_at:
-                return TimerUnit.decode(self._tail, position - self._tail_at)
+            if self._tail and position >= self._tail_position:
+                return TimerUnit.decode(self._tail, position - self._tail_position)
             start = position - position % self.file_bytes
-            # Chains are read backwards: the units before this one are wanted next.
+            # Chains are read backwards, so that the block ends with this unit.
             begin = max(start, position + TIMER_UNIT_BYTES - _BLOCK_BYTES)
             self._block = self._read(start, begin - start, position + TIMER_UNIT_BYTES - begin)
             self._block_at = begin
@@ -208,49 +208,49 @@ class TimerLog:
         return self._disk.read(self._descriptor(start), size, offset) if start in self._starts else b""
 
     def positions(self, begin: int, end: int) -> Iterator[int]:
-        """Positions of the units from ``begin`` on and before ``end``."""
+        """Yield the positions of the units from ``begin`` on and before ``end``."""
         room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
         for start in self._starts:
             first = max(begin - start, 0) + start
             yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Units, by blocks of some thousands: the position of the first unit, and the block's bytes.
+        """Yield the units in blocks of some thousands: position of the first unit, and the block's bytes.
 
         Args:
-            begin: of a file; those of files before it are left out.
-            end: of a unit; those after it are left out.
+            begin: begin of a file; units of earlier files are skipped.
+            end: end of a unit; later units are skipped.
         """
         self.write()
         room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
         for start in (start for start in self._starts if start >= begin):
             stop = min(start + room, self.end if end is None else end)
-            for position in range(start, stop, _MANY_BYTES):
-                yield position, self._read(start, position - start, min(_MANY_BYTES, stop - position))
+            for position in range(start, stop, _BLOCK_OF_UNITS_BYTES):
+                yield position, self._read(start, position - start, min(_BLOCK_OF_UNITS_BYTES, stop - position))
 
     def sound_end(self, begin: int) -> int:
         """Return the end of the consecutive sound units from a position on."""
         position = max(begin, self.begin)
         for start in [start for start in self._starts if start + self.file_bytes > position]:
             position = max(position, start)
-            sound, is_full = self._sound_in(start, position - start)
+            sound, is_full = self._sound_end_in_file(start, position - start)
             position = start + sound
             if not is_full:
                 return position
         return position
 
-    def _sound_in(self, start: int, offset: int) -> tuple[int, bool]:
-        """Offset in a file at which its sound units end, and whether a BLANK follows."""
+    def _sound_end_in_file(self, start: int, offset: int) -> tuple[int, bool]:
+        """Return the offset in a file at which its sound units end, and whether a BLANK follows."""
         step = _BLOCK_BYTES // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
         while offset < self.file_bytes:
             block = self._read(start, offset, min(step, self.file_bytes - offset))
-            for at in range(0, len(block), TIMER_UNIT_BYTES):
-                if len(block) - at >= BLANK.size and BLANK.unpack_from(block, at)[2] == MAGIC_BLANK:
-                    return offset + at, True
+            for block_offset in range(0, len(block), TIMER_UNIT_BYTES):
+                if len(block) - block_offset >= BLANK.size and BLANK.unpack_from(block, block_offset)[2] == MAGIC_BLANK:
+                    return offset + block_offset, True
                 try:
-                    TimerUnit.decode(block, at)
+                    TimerUnit.decode(block, block_offset)
                 except FormatError:
-                    return offset + at, False
+                    return offset + block_offset, False
             offset += step
         return self.file_bytes, True
 

@@ -41,10 +41,10 @@ _PHYSICAL_OFFSET: Final = head_struct("physical_offset")
 
 
 def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerStore:
-    """Open the timer files of a store; missing ones are created when the first timer message comes.
+    """Open the timer files of a store; missing files are created for the first timer message.
 
     Raises:
-        StoreSizeError: a file of another size than the settings say.
+        StoreSizeError: a file has another size than the settings say.
         OSError: a file cannot be read.
     """
     disk = store.disk
@@ -55,51 +55,64 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
     now_ms -= now_ms % config.precision_ms
     wheel.clear_before(read_time_ms)
-    flushed, again_before, log_end = checkpoint.last_timer_log_flush_position, 0, store.max_physical_offset
-    if flushed > log.end:
-        flushed, again_before = 0, checkpoint.last_timer_queue_offset
-        done_offset = _discard(wheel, log, store)
+    flushed_end, enqueued_again_before, log_end = checkpoint.last_timer_log_flush_position, 0, store.max_physical_offset
+    if flushed_end > log.end:
+        flushed_end, enqueued_again_before = 0, checkpoint.last_timer_queue_offset
+        done_offset = _discard_all(wheel, log, store)
     if done_offset is None and checkpoint == TimerCheckpoint():
-        done_offset = _first_offset(store)
-    # With our note the wheel was forced before the checkpoint; what is not in it was delivered, whenever that was due.
-    is_whole = is_wheel_there and (done_offset is not None or _has_units_up_to(wheel, log, flushed, read_time_ms))
-    new_from = MAX_LONG if done_offset is None else flushed
-    last, first_ms = _reconcile(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
-    if log.end > flushed:  # what is after the checkpoint was not forced, or that has failed
-        log.write_again(flushed)
-    queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
+        done_offset = _find_first_offset(store)
+    # A checkpoint with our own field was written after the wheel's flush: messages that are not in the wheel were
+    # delivered.
+    has_flushed_units = is_wheel_there and (
+        done_offset is not None or _has_units_up_to(wheel, log, flushed_end, read_time_ms)
+    )
+    new_from = MAX_LONG if done_offset is None else flushed_end
+    last_position, first_ms = _reconcile(
+        wheel, log, flushed_end if has_flushed_units else 0, store, read_time_ms, new_from
+    )
+    if log.end > flushed_end:  # units after the checkpoint were never flushed, or their flush failed
+        log.rewrite(flushed_end)
+    queue_offset = 0 if enqueued_again_before else checkpoint.last_timer_queue_offset
     enqueued_offsets: set[int] = set()
     units_end = log.end
-    if done_offset is None:  # the original's: its flush position and its queue offset are not of one moment
-        done_offset, queue_offset = log_end, max(queue_offset, _next_queue_offset(store, log, last))
+    if done_offset is None:  # the original's checkpoint: its flush position and queue offset are of different moments
+        done_offset, queue_offset = log_end, max(queue_offset, _next_queue_offset(store, log, last_position))
     else:
-        # A message that was due when it came has no unit, and its delivery may be lost where later units are not.
-        enqueued_offsets, units_end = _read_physical_offsets(log, flushed), min(flushed, log.end)
+        # A message that arrived when due has no unit, and may be lost although later units are not.
+        enqueued_offsets, units_end = _read_physical_offsets(log, flushed_end), min(flushed_end, log.end)
     progress = TimerProgress(
         log_end,
-        min(min(read_time_ms, first_ms) or _first_due_ms(wheel, log, now_ms), now_ms),
+        min(min(read_time_ms, first_ms) or _find_first_due_ms(wheel, log, now_ms), now_ms),
         max(min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0)),
         min(done_offset, log_end),
         units_end,
     )
     return TimerStore(
-        config, disk, wheel, log, checkpoint, progress, again_before, enqueued_offsets, store.max_offset(TIMER_TOPIC, 0)
+        config,
+        disk,
+        wheel,
+        log,
+        checkpoint,
+        progress,
+        enqueued_again_before,
+        enqueued_offsets,
+        store.max_offset(TIMER_TOPIC, 0),
     )
 
 
 def _restore_newest_snapshot(
     config: TimerConfig, disk: Disk, checkpoint: TimerCheckpoint, done_offset: int | None
 ) -> TimerCheckpoint:
-    """Make the newest snapshot, if any, the wheel, and remove the others; return the checkpoint that goes with it.
+    """Replace the wheel with its newest snapshot, if any, and remove all snapshots; return the new checkpoint.
 
-    Brokers from 5.4 on write snapshots with ``timerWheelSnapshotFlush=true``. Such a broker leaves ``timerwheel`` as it
-    found it, and writes the wheel whole into ``timerwheel.N``: N is where ``timerlog`` ended then.
+    Brokers from 5.4 on write snapshots with ``timerWheelSnapshotFlush=true``. Such a broker does not change
+    ``timerwheel``, but writes the whole wheel to ``timerwheel.N``, where N is the end of ``timerlog`` at that time.
 
-    Whatever wrote the wheel since, the units after N are put into it when it is opened. The checkpoint is written
-    first: with it alone, as after a loss of power, the snapshot is taken at the next start.
+    Opening the wheel adds the units after N. The checkpoint is written before the wheel: after a loss of power in
+    between, the next start uses the snapshot.
 
     Raises:
-        StoreSizeError: a snapshot of another size than a wheel has; nothing has changed.
+        StoreSizeError: a snapshot has another size than a wheel; nothing has changed.
         OSError: a file cannot be read or written.
     """
     snapshot_paths = _snapshot_paths(config)
@@ -109,8 +122,8 @@ def _restore_newest_snapshot(
     image = disk.read_file(snapshot_paths[end])
     if len(image) != WHEEL_FILE_BYTES:
         raise StoreSizeError(f"{snapshot_paths[end]}: has {len(image)} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
-    flushed = min(end, checkpoint.last_timer_log_flush_position)
-    checkpoint = replace(checkpoint, last_timer_log_flush_position=flushed)
+    flushed_end = min(end, checkpoint.last_timer_log_flush_position)
+    checkpoint = replace(checkpoint, last_timer_log_flush_position=flushed_end)
     data = checkpoint.encode_file()
     disk.make_directory(str(Path(config.checkpoint_path).parent))
     disk.replace(config.checkpoint_path, data if done_offset is None else encode_done_offset(data, done_offset))
@@ -133,8 +146,8 @@ def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: i
     A wheel that was never written lacks the units: a broker that writes snapshots was killed before the first.
 
     Args:
-        end: position before which units are looked at.
-        read_time_ms: units that were due before it are delivered.
+        end: position before which units are checked.
+        read_time_ms: units that were due before this time are delivered.
     """
     begin = max(end - 1, 0) // log.file_bytes * log.file_bytes
     return all(
@@ -145,7 +158,7 @@ def _has_units_up_to(wheel: TimerWheel, log: TimerLog, end: int, read_time_ms: i
 def _find_linked(
     wheel: TimerWheel, log: TimerLog, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.bool_]]]:
-    """Yield the units block by block, when each is due (ms), and a mask of those in their slot's chain."""
+    """Yield blocks of units, each with the due times (ms) and a mask of the units in their slot's chain."""
     for position, block in log.blocks(begin, end):
         units = np.frombuffer(block, dtype=UNIT_DTYPE)
         due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
@@ -153,31 +166,31 @@ def _find_linked(
         yield units, due_ms, wheel.are_linked(due_ms, positions)
 
 
-def _discard(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
-    """Discard wheel and ``timerlog`` to enqueue all messages again, as units that were flushed are missing.
+def _discard_all(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
+    """Discard all of wheel and ``timerlog``, as flushed units are missing, so that all messages are enqueued again.
 
     Returns:
-        Physical offset from which on there may be messages that were delivered already.
+        Physical offset after which messages may have been delivered already.
     """
     _LOGGER.warning(
-        "%(directory)s ends before its checkpoint: all timer messages are enqueued again",
+        "%(directory)s: ends before its checkpoint: all timer messages are enqueued again",
         {"directory": log.directory},
     )
     wheel.clear_beyond(0)
     log.truncate(log.begin)
-    return _first_offset(store)
+    return _find_first_offset(store)
 
 
-def _first_offset(store: MessageStore) -> int:
-    """Physical offset of the first timer message, as none was delivered before it; without one, the log's end."""
+def _find_first_offset(store: MessageStore) -> int:
+    """Return the physical offset of the first timer message; without one, the log's end."""
     first = store.get(TIMER_TOPIC, 0, store.min_offset(TIMER_TOPIC, 0), 1)
     if first.status is not GetStatus.FOUND:
         return store.max_physical_offset
     return int(_PHYSICAL_OFFSET.unpack_from(first.slices[0])[0])
 
 
-def _first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:
-    """Begin of the first slot to deliver, ms, if no checkpoint was written yet."""
+def _find_first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:
+    """Return the begin (ms) of the first slot to deliver, for a store without a checkpoint."""
     first_ms = wheel.next_time_ms(0, now_ms) if log.end else None
     return now_ms if first_ms is None else first_ms
 
@@ -204,39 +217,40 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
 
 
 def _reconcile(
-    wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, read_time_ms: int, new_from: int
+    wheel: TimerWheel, log: TimerLog, flushed_end: int, store: MessageStore, read_time_ms: int, new_from: int
 ) -> tuple[int, int]:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
 
-    Units after the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
-    message that the CommitLog has lost.
+    Units after the checkpoint are added to the wheel. ``timerlog`` is cut at the first unit that is damaged, or whose
+    message the CommitLog has lost.
 
     Args:
-        flushed: position up to which the wheel has them.
-        read_time_ms: units that were due before it are delivered, …
-        new_from: … but for those from this position on, which came after that was noted: the clock was set back.
+        flushed_end: position up to which the wheel has the units.
+        read_time_ms: units before ``new_from`` that were due before this time are delivered.
+        new_from: position of the first unit enqueued after ``read_time_ms`` was recorded; such a unit may be due
+            earlier, as the clock was set back.
 
     Returns:
-        Position of the last unit, -1 without one; and when the first of those that were put into the wheel is due.
+        Position of the last unit, -1 without one; and the earliest due time of the units added to the wheel.
     """
-    begin = min(max(flushed, log.begin), log.end)
+    begin = min(max(flushed_end, log.begin), log.end)
     if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
-        begin -= begin % log.file_bytes  # after a BLANK, or damaged: the whole file again
-    last, end, log_end = NO_POSITION, begin, store.max_physical_offset
+        begin -= begin % log.file_bytes  # after a BLANK or a damaged unit, the whole file is read
+    last_position, units_end, log_end = NO_POSITION, begin, store.max_physical_offset
     for position in log.positions(begin, log.sound_end(begin)):
         if _is_lost(log, position, log_end):
             break
-        last, end = position, position + TIMER_UNIT_BYTES
-    if last != NO_POSITION and _is_torn(log, last, store):
-        last, end = NO_POSITION, last
-    while last == NO_POSITION and end > log.begin:
-        if _is_lost(log, end - TIMER_UNIT_BYTES, log_end):
-            end -= TIMER_UNIT_BYTES
+        last_position, units_end = position, position + TIMER_UNIT_BYTES
+    if last_position != NO_POSITION and _is_torn(log, last_position, store):
+        last_position, units_end = NO_POSITION, last_position
+    while last_position == NO_POSITION and units_end > log.begin:
+        if _is_lost(log, units_end - TIMER_UNIT_BYTES, log_end):
+            units_end -= TIMER_UNIT_BYTES
         else:
-            last = end - TIMER_UNIT_BYTES
-    _relink(wheel, log, end)
+            last_position = units_end - TIMER_UNIT_BYTES
+    _relink(wheel, log, units_end)
     first_ms = MAX_LONG
-    for position in log.positions(begin, end):
+    for position in log.positions(begin, units_end):
         unit = log.read(position)
         if unit is None or (unit.due_ms < read_time_ms and position < new_from):
             continue
@@ -244,8 +258,8 @@ def _reconcile(
             wheel.add(unit.due_ms, position, -1 if unit.flags & FLAG_DELETE else 1)
             first_ms = min(first_ms, unit.due_ms)
     if log.end:
-        log.truncate(end)
-    return last, first_ms
+        log.truncate(units_end)
+    return last_position, first_ms
 
 
 def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
@@ -255,7 +269,7 @@ def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
 
 
 def _is_torn(log: TimerLog, position: int, store: MessageStore) -> bool:
-    """Return whether the log's last unit was written in part: its size differs from its record's."""
+    """Return whether the log's last unit was written in part, so that its size differs from its record's."""
     unit = log.read(position)
     if unit is None or unit.physical_offset < store.min_physical_offset:
         return unit is None
@@ -271,12 +285,12 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
             if position < end:
                 chain.append((position, -1 if unit.flags & FLAG_DELETE else 1))
             position = unit.previous  # noqa: PLW2901 # the chain's place
-        for place, change in reversed(chain):
-            wheel.add(due_ms, place, change)
+        for unit_position, change in reversed(chain):
+            wheel.add(due_ms, unit_position, change)
 
 
 def _next_queue_offset(store: MessageStore, log: TimerLog, last: int) -> int:
-    """Return the queue offset after the last unit's message; 0 if it is unknown."""
+    """Return the queue offset after the last unit's message; 0 if that offset is unknown."""
     unit = log.read(last) if last != NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
     return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
@@ -287,20 +301,17 @@ def _read_physical_offsets(log: TimerLog, begin: int) -> set[int]:
     return {unit.physical_offset for unit in units if unit is not None}
 
 
-def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
-    """Return the number of waiting messages by topic, less the recalls that wait with them.
-
-    Args:
-        log: the units; all of it is read, block by block.
+def count_waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
+    """Count the waiting messages by topic, less the waiting recalls; reads all of ``timerlog``.
 
     Returns:
-        By Java's hash of the topic where they belong.
+        Count by Java's hash of the message's real topic.
     """
     counts: Counter[int] = Counter()
-    for units, _, waiting in _find_linked(wheel, log):
-        changes = np.where(units["flags"][waiting] & FLAG_DELETE, -1, 1)
-        hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
-        sums = np.bincount(places, weights=changes, minlength=len(hashes))
+    for units, _, is_waiting in _find_linked(wheel, log):
+        changes = np.where(units["flags"][is_waiting] & FLAG_DELETE, -1, 1)
+        hashes, hash_indices = np.unique(units["topic_hash"][is_waiting], return_inverse=True)
+        sums = np.bincount(hash_indices, weights=changes, minlength=len(hashes))
         for topic_hash, change in zip(hashes.tolist(), sums.tolist(), strict=True):
             counts[topic_hash] += int(change)
     return counts

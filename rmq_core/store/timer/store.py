@@ -1,7 +1,7 @@
-"""Store of timer messages: enqueued into the wheel, found when due, with a crash-safe checkpoint.
+"""Store of timer messages: a wheel and ``timerlog``, with a crash-safe checkpoint.
 
-What has been delivered counts as done only when the CommitLog has it on the disk, and the checkpoint follows
-``timerlog`` and the wheel: after a crash or a loss of power each message that waits is found again.
+A delivery counts as done only after the CommitLog's flush, and the checkpoint is written after ``timerlog`` and the
+wheel. So each waiting message is found again after a crash or a loss of power.
 
 Source: ``TimerMessageStore``.
 """
@@ -34,7 +34,9 @@ from rmq_formats.codecs.timer import (
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
-_NOTE_BYTES: Final = 16 << 20  # growth of the CommitLog after which a checkpoint is due without other changes
+_CHECKPOINT_LOG_BYTES: Final = (
+    16 << 20
+)  # growth of the CommitLog after which a checkpoint is written without other changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,8 @@ class TimerConfig:
     Attributes:
         file_bytes: size of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
         precision_ms: length of an interval (``timerPrecisionMs``).
-        roll_window_slots: slots ahead from which on a message rolls: it is stored again on the way
-            (``timerRollWindowSlot``).
+        roll_window_slots: a message that is due so many slots ahead rolls: it is enqueued in a nearer slot and stored
+            again then (``timerRollWindowSlot``).
     """
 
     root: str
@@ -75,14 +77,14 @@ class TimerConfig:
 
 
 class TimerProgress(NamedTuple):
-    """How far taking in and delivering timer messages has come.
+    """Progress of enqueuing and delivering timer messages.
 
     Attributes:
-        log_offset: end of the CommitLog at that time: what was delivered until then ends before it.
-        read_time_ms: all messages that are due before it are delivered.
-        queue_offset: all messages of the timer topic before it are enqueued.
-        scan_offset: physical offset after which are the deliveries that the other two do not cover yet.
-        units_end: position in ``timerlog`` after the units of what is enqueued.
+        log_offset: end of the CommitLog at that time, after all deliveries.
+        read_time_ms: all messages that are due before this time are delivered.
+        queue_offset: all messages of the timer topic before this queue offset are enqueued.
+        scan_offset: physical offset before the deliveries that ``read_time_ms`` and ``queue_offset`` do not cover.
+        units_end: position in ``timerlog`` after the units of the enqueued messages.
     """
 
     log_offset: int
@@ -93,26 +95,27 @@ class TimerProgress(NamedTuple):
 
 
 class TimerStore:
-    """Timer messages that wait, in ``timerwheel`` and ``timerlog``.
+    """The waiting timer messages, in ``timerwheel`` and ``timerlog``.
 
     Attributes:
         read_time_ms: begin of the next interval to be delivered.
-        queue_offset: of the next message of the timer topic to be enqueued.
-        done: the progress whose messages are flushed.
-        again_before: messages of the timer topic before it are enqueued for a second time; 0 if none are.
-        again_since_ms: those of them that were due before this time are delivered already.
-        enqueued_offsets: physical offsets of messages with units, but at or after ``queue_offset``: after a crash.
+        queue_offset: queue offset of the next message of the timer topic to be enqueued.
+        done: the newest progress whose deliveries are flushed.
+        enqueued_again_before: messages of the timer topic before this queue offset are enqueued for the second time;
+            0 if none are.
+        delivered_before_ms: messages enqueued for the second time that were due before this time are delivered.
+        enqueued_offsets: after a crash, physical offsets of messages at or after ``queue_offset`` that have units.
     """
 
     def __init__(
         self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
-        progress: TimerProgress, again_before: int, enqueued_offsets: Set[int], enqueued_before: int,
+        progress: TimerProgress, enqueued_again_before: int, enqueued_offsets: Set[int], enqueued_before: int,
     ) -> None:  # fmt: skip
         """Use ``recovery.open_timers``."""
-        self.again_before = again_before
+        self.enqueued_again_before = enqueued_again_before
         self.enqueued_offsets = enqueued_offsets
         self._enqueued_before = enqueued_before if enqueued_offsets else 0
-        self.again_since_ms = progress.read_time_ms
+        self.delivered_before_ms = progress.read_time_ms
         self.config = config
         self.wheel = wheel
         self.log = log
@@ -122,34 +125,36 @@ class TimerStore:
         self._disk = disk
         self._saved = checkpoint
         self._saved_offset = progress.scan_offset
-        self._noted_offset = progress.log_offset
-        self._under_way: deque[TimerProgress] = deque()
-        # By the time of a slot that is not cleared yet: where its chain began, and where the CommitLog ended then.
+        self._recorded_offset = progress.log_offset
+        self._pending_progress: deque[TimerProgress] = deque()
+        # Delivered slots that are not cleared yet: by slot time, head of the chain, and CommitLog end at the delivery.
         self._delivered: dict[int, tuple[int, int]] = {}
         self._is_writing = False
         self._fsynced_end = min(checkpoint.last_timer_log_flush_position, log.end)
         self._has_failed = False
         self._changes: list[tuple[int, bytes]] = []
 
-    # --- taking in ----------------------------------------------------------------------
+    # --- enqueuing ----------------------------------------------------------------------
     def add(
         self, due_ms: int, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, recalls: bool
     ) -> TimerUnit:
-        """Enqueue a message that waits in the CommitLog: append its unit, and link that into its slot's chain.
+        """Enqueue a message of the CommitLog: append a unit, and link the unit into the chain of its slot.
 
         Args:
-            due_ms: when it is due; not before the interval of ``now_ms``.
-            topic_hash: Java's hash of the topic where it belongs.
-            recalls: whether it recalls another message.
+            due_ms: due time; not before the interval of ``now_ms``.
+            topic_hash: Java's hash of the message's real topic.
+            recalls: the message recalls another one.
 
         Raises:
-            OSError: the disk has no room for it; nothing has changed.
+            OSError: the disk has no space for the unit; nothing has changed.
 
         Source: ``TimerMessageStore#doEnqueue``.
         """
         write_time_ms = self.interval(now_ms)
-        self.read_time_ms = min(self.read_time_ms, write_time_ms)  # before the progress is noted, see ``next_due_ms``
-        slot_ms, flags = self._slot_of(due_ms, write_time_ms)
+        self.read_time_ms = min(
+            self.read_time_ms, write_time_ms
+        )  # before the progress is recorded, see ``next_due_ms``
+        slot_ms, flags = self._choose_slot(due_ms, write_time_ms)
         if recalls:
             flags |= FLAG_DELETE
         delivered = self._delivered.pop(slot_ms, None)
@@ -164,37 +169,37 @@ class TimerStore:
         return unit
 
     def has_to_wait(self, due_ms: int, now_ms: int, flushed_offset: int) -> bool:
-        """Return whether a message cannot be enqueued yet: deliveries of its slot are not on the disk.
+        """Return whether a message cannot be enqueued yet, as deliveries of its slot are not flushed.
 
-        They are in the wheel until it is: its unit would take their place there, in the file as well. Only where the
-        clock was set back a slot comes once more.
+        The wheel has the delivered units until that flush, and a new unit would replace them, also in the file. This
+        happens only after the clock was set back, so that a slot is used a second time.
 
         Args:
             flushed_offset: physical offset up to which the CommitLog is on the disk.
         """
-        delivered = self._delivered.get(self._slot_of(due_ms, self.interval(now_ms))[0])
+        delivered = self._delivered.get(self._choose_slot(due_ms, self.interval(now_ms))[0])
         return delivered is not None and delivered[1] > flushed_offset
 
-    def _slot_of(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
-        """Slot time of a message, and its unit's flags; one beyond the roll window rolls on from a nearer slot."""
+    def _choose_slot(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
+        """Return slot time and unit flags of a message; a message beyond the roll window gets a nearer slot."""
         window_ms = self.config.roll_slots * self.config.precision_ms
         ahead_ms = due_ms - write_time_ms
         if ahead_ms < window_ms:
             return due_ms, FLAG_NORMAL
         slots = self.config.roll_slots
         if ahead_ms - window_ms < slots // 3 * self.config.precision_ms:
-            slots //= 2  # so that the next roll has time enough
+            slots //= 2  # so that the last roll is not too close to the due time
         return write_time_ms + slots * self.config.precision_ms, FLAG_NORMAL | FLAG_ROLL
 
     def interval(self, time_ms: int) -> int:
-        """Begin of the interval that contains a time."""
+        """Return the begin of the interval that contains a time."""
         return time_ms - time_ms % self.config.precision_ms
 
-    # --- what is due --------------------------------------------------------------------
+    # --- due messages --------------------------------------------------------------------
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Begin of the next interval that is over and has messages due; None without one.
+        """Return the begin of the next past interval with due messages; None without one.
 
-        Where the clock was set back, reading goes back as well: else what comes in now would be due at once.
+        If the clock was set back, ``read_time_ms`` is set back, too: else new messages would be due at once.
         """
         now_ms = self.interval(now_ms)
         self.read_time_ms = min(self.read_time_ms, now_ms)
@@ -210,14 +215,14 @@ class TimerStore:
     def units(self, due_ms: int) -> Iterator[TimerUnit]:
         """Yield the units of a slot, from the newest to the oldest.
 
-        A unit that is due at another time is none of them: a slot of a wheel that was forced may name a place in a
-        ``timerlog`` that was lost, where others stand now.
+        Iteration ends at a unit that is due at another time: a flushed slot may have a position in ``timerlog`` whose
+        unit was lost and replaced by another one.
         """
         position = self.wheel.last_position(due_ms)
         while position != NO_POSITION:
             unit = self.log.read(position)
             if unit is None:
-                if position >= self.log.begin:  # else all of it is gone from the CommitLog
+                if position >= self.log.begin:  # earlier units are of messages that the CommitLog has no more
                     self._log_broken_chain(due_ms, position)
                 return
             if self.interval(unit.due_ms) != due_ms:
@@ -230,79 +235,81 @@ class TimerStore:
 
     def _log_broken_chain(self, due_ms: int, position: int) -> None:
         _LOGGER.error(
-            "%(directory)s: no sound unit at %(position)d, or behind it; messages that are due at %(due_ms)d are lost",
+            "%(directory)s: no sound unit at %(position)d or before it; messages that are due at %(due_ms)d are lost",
             {"directory": self.log.directory, "position": position, "due_ms": due_ms},
         )
 
-    def delivered(self, due_ms: int, log_offset: int) -> None:
-        """Mark an interval as delivered, when the CommitLog ends at an offset."""
+    def mark_delivered(self, due_ms: int, log_offset: int) -> None:
+        """Mark an interval as delivered; ``log_offset`` is the CommitLog's end after the deliveries."""
         self._delivered[due_ms] = self.wheel.last_position(due_ms), log_offset
         self.read_time_ms = due_ms + self.config.precision_ms
 
-    # --- how far it has come ------------------------------------------------------------
-    def note(self, log_offset: int, scan_offset: int) -> None:
-        """Note the progress of now, which counts as done once the CommitLog is flushed up to ``log_offset``.
+    # --- progress and checkpoint ------------------------------------------------------------
+    def record_progress(self, log_offset: int, scan_offset: int) -> None:
+        """Record the current progress, which counts as done once the CommitLog is flushed up to ``log_offset``.
 
         Args:
-            log_offset: where the CommitLog ends now.
+            log_offset: the CommitLog's end.
             scan_offset: physical offset before the deliveries of an unfinished interval; else ``log_offset``.
         """
         if self.queue_offset < self._enqueued_before:
-            return  # units are ahead of the queue offset: until they are not, the checkpoint before them holds
+            return  # units are ahead of the queue offset, so that the earlier checkpoint stays valid
         self.enqueued_offsets = frozenset()
         progress = TimerProgress(log_offset, self.read_time_ms, self.queue_offset, scan_offset, self.log.end)
-        self._under_way.append(progress)
-        self._noted_offset = log_offset
+        self._pending_progress.append(progress)
+        self._recorded_offset = log_offset
 
-    def is_noted(self, log_offset: int) -> bool:
+    def is_progress_recent(self, log_offset: int) -> bool:
         """Return whether a start from the saved progress would read little of the CommitLog."""
-        return log_offset - self._noted_offset < _NOTE_BYTES
+        return log_offset - self._recorded_offset < _CHECKPOINT_LOG_BYTES
 
     def advance_done(self, flushed_offset: int) -> None:
-        """Count as done all progress whose messages are flushed."""
-        under_way = self._under_way
-        while under_way and under_way[0].log_offset <= flushed_offset:
-            self.done = under_way.popleft()
-        # By what the log has, and not by the time: a clock that was set back comes to these slots once more.
-        done = [due_ms for due_ms, (_, log_offset) in self._delivered.items() if log_offset <= self.done.log_offset]
-        for due_ms in done:
+        """Advance ``done`` to the newest progress whose deliveries are flushed."""
+        pending = self._pending_progress
+        while pending and pending[0].log_offset <= flushed_offset:
+            self.done = pending.popleft()
+        # By log offset, not by time, as a clock that was set back reaches these slots a second time.
+        finished_slots = [
+            due_ms for due_ms, (_, log_offset) in self._delivered.items() if log_offset <= self.done.log_offset
+        ]
+        for due_ms in finished_slots:
             self.wheel.clear(due_ms, self._delivered.pop(due_ms)[0])
 
     def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
         """Return the next checkpoint to be written."""
         saved, done = self._saved, self.done
-        changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
+        has_changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
         return TimerCheckpoint(
             done.read_time_ms,
             done.units_end,
             done.queue_offset,
             done.queue_offset,
             state_version,
-            now_ms if changed else saved.timestamp_ms,
-            saved.counter + changed,
+            now_ms if has_changed else saved.timestamp_ms,
+            saved.counter + has_changed,
         )
 
     def save(self, now_ms: int, flushed_offset: int, run: Callable[[Callable[[], None]], object]) -> None:
         """Write a checkpoint if the progress has changed, unless one is being written.
 
         Args:
-            run: runs the writing, on another thread perhaps; what it raises is kept, and all is tried again.
+            run: runs the write function, possibly on another thread; after an exception the next call tries again.
 
         Raises:
-            OSError: units cannot be put into their file.
+            OSError: units cannot be written to their file.
         """
         self.log.write()
         self.advance_done(flushed_offset)
         if self._is_writing:
             return
         if self._has_failed:
-            self.log.write_again(self._fsynced_end)
+            self.log.rewrite(self._fsynced_end)
             self.wheel.touch([position for position, _ in self._changes])
         checkpoint = self.checkpoint(now_ms)
         if not self._is_due(checkpoint):
             return
         self._changes = self.wheel.collect_changes()
-        files, named = self.log.collect_unsynced()
+        files, has_new_names = self.log.collect_unsynced()
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
         data = checkpoint.encode_file()
         data = encode_done_offset(data, self.done.scan_offset)
@@ -310,7 +317,7 @@ class TimerStore:
 
         def write() -> None:
             try:
-                self._write(files, named, data)
+                self._write(files, has_new_names, data)
                 self._fsynced_end = checkpoint.last_timer_log_flush_position
             except OSError:
                 self._has_failed = True
@@ -322,37 +329,37 @@ class TimerStore:
 
     def _is_due(self, checkpoint: TimerCheckpoint) -> bool:
         if self.log.end == 0 and self.done.queue_offset == 0 and self._saved == TimerCheckpoint():
-            return False  # no timer message ever: no file either
+            return False  # without any timer message so far, no file is created
         return (
             self._has_failed
             or checkpoint.counter != self._saved.counter
             or checkpoint.last_timer_log_flush_position != self._saved.last_timer_log_flush_position
-            or self.done.scan_offset - self._saved_offset >= _NOTE_BYTES
+            or self.done.scan_offset - self._saved_offset >= _CHECKPOINT_LOG_BYTES
         )
 
-    def _write(self, files: list[str], named: bool, checkpoint: bytes) -> None:
-        """Force units, then the wheel, then the checkpoint."""
+    def _write(self, files: list[str], has_new_names: bool, checkpoint: bytes) -> None:
+        """Flush units, then the wheel, then the checkpoint."""
         disk = self._disk
         for path in files:
-            self._force(path, [])
-        if named:
+            self._write_and_fsync(path, [])
+        if has_new_names:
             disk.sync_directory(self.log.directory)
         if self._changes:
-            self._ensure(self.config.wheel_path, WHEEL_FILE_BYTES)
-            self._force(self.config.wheel_path, self._changes)
+            self._ensure_file(self.config.wheel_path, WHEEL_FILE_BYTES)
+            self._write_and_fsync(self.config.wheel_path, self._changes)
         disk.make_directory(config_dir(self.config.root))
-        self._ensure(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
-        self._force(self.config.checkpoint_path, [(0, checkpoint)])
+        self._ensure_file(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
+        self._write_and_fsync(self.config.checkpoint_path, [(0, checkpoint)])
 
-    def _ensure(self, path: str, size: int) -> None:
+    def _ensure_file(self, path: str, size: int) -> None:
         disk = self._disk
         if not os.path.exists(path):  # noqa: PTH110 # paths are strings here, as errors name them
             disk.close(disk.create(path, size, allocate=False))
             disk.sync_directory(os.path.dirname(path))  # noqa: PTH120
         elif os.path.getsize(path) < size:  # noqa: PTH202 # as ``Disk.create`` may leave it
-            self._force(path, [(size - 1, b"\0")])
+            self._write_and_fsync(path, [(size - 1, b"\0")])
 
-    def _force(self, path: str, changes: list[tuple[int, bytes]]) -> None:
+    def _write_and_fsync(self, path: str, changes: list[tuple[int, bytes]]) -> None:
         descriptor = self._disk.open(path)
         try:
             for position, data in changes:

@@ -326,7 +326,7 @@ async def test_a_file_that_is_lost_alone_loses_and_repeats_nothing(
 async def test_a_start_need_not_read_all_that_came_since_nothing_was_due(
     asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_core.store.timer.store._NOTE_BYTES", 1000)
+    monkeypatch.setattr("rmq_core.store.timer.store._CHECKPOINT_LOG_BYTES", 1000)
     await asker.send("T", properties={"TIMER_DELAY_SEC": "600"})
     await taken_in(asker, 1)
     for _ in range(20):

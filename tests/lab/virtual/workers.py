@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-from rmq_core.store.files.threads import Threads, Turn, Worker
+from rmq_core.store.files.threads import Threads, Worker, WorkerRun
 
 _LONGEST_WAIT_S = 0.01  # for a turn that was asked for
 
@@ -30,19 +30,19 @@ class TurnThreads(Threads):
     def monotonic_s(self) -> float:
         return self._loop.time()
 
-    def worker(self, name: str, turn: Turn) -> Worker:
-        self.workers.append(TurnWorker(self, name, turn))
+    def worker(self, name: str, run: WorkerRun) -> Worker:
+        self.workers.append(TurnWorker(self, name, run))
         return self.workers[-1]
 
     def pool(self, name: str, count: int) -> Executor:
         del name, count
         return TurnPool(self._loop, self._dice, self)
 
-    def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], timeout_s: float | None) -> None:
+    def wait_for(self, changed: threading.Condition, is_done: Callable[[], bool], timeout_s: float | None) -> None:
         """Let the others take the turns that they were asked for; nobody else would take them meanwhile."""
         del changed, timeout_s
         for worker in self._dice.sample(self.workers, len(self.workers)):
-            if not self.is_hung and not holds():
+            if not self.is_hung and not is_done():
                 worker.turn_if_wanted()
 
     def soon(self, call: Callable[[], None]) -> asyncio.TimerHandle:
@@ -70,8 +70,8 @@ class TurnThreads(Threads):
 class TurnWorker(Worker):
     """A worker whose turns are timers."""
 
-    def __init__(self, threads: TurnThreads, name: str, turn: Turn) -> None:
-        super().__init__(name, turn)
+    def __init__(self, threads: TurnThreads, name: str, run: WorkerRun) -> None:
+        super().__init__(name, run)
         self._threads = threads
         self._timer: asyncio.TimerHandle | None = None
         self._is_wanted = self._is_over = False
@@ -101,7 +101,7 @@ class TurnWorker(Worker):
             return
         self._cancel()
         self._is_wanted = False
-        wait_s = self._turn()
+        wait_s = self._run_once()
         if not self._is_wanted:
             self._set(wait_s)
 
@@ -114,7 +114,7 @@ class TurnWorker(Worker):
         self._cancel()
         if not self._is_over:
             self._is_over = True
-            self._turn()
+            self._run_once()
 
 
 class TurnPool(Executor):

@@ -215,18 +215,18 @@ def test_a_flush_by_the_clock_waits_for_its_pages_or_for_long(open_store: Opener
     flusher, background = store._flusher, store._background
     put(store)
     store.dispatch()
-    flusher._turn()
+    flusher._run_once()
     background.flush_if_due()
     assert store.flushed_offset == 0
     while store.max_physical_offset < 4 * 4096:
         put(store)
-    flusher._turn()
+    flusher._run_once()
     assert (end := store.flushed_offset) == store.max_physical_offset
     put(store)
-    flusher._turn()
+    flusher._run_once()
     assert store.flushed_offset == end
     flusher._flushed_at -= 61  # the thorough interval is over
-    flusher._turn()
+    flusher._run_once()
     assert store.flushed_offset == store.max_physical_offset
     assert store.wait_flushed(put(store).end_offset, 10)  # a request waits for no page
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq_core.store.consumequeue.ext import MayMatchUnit, QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
-from rmq_core.store.consumequeue.queue import MOST_MATCHES, MOST_SCANNED, ConsumeQueue, estimate_count
+from rmq_core.store.consumequeue.queue import MAX_MATCHES, MAX_SCANNED_UNITS, ConsumeQueue, estimate_count
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
@@ -68,9 +68,9 @@ def test_it_is_what_the_original_estimates(
 
 
 def test_a_stretch_of_few_is_exact_and_one_of_many_goes_by_its_begin(tmp_path: Path) -> None:
-    queue = queue_of(tmp_path, [1] * MOST_MATCHES + [2] * MOST_SCANNED)
-    assert estimate_count(queue, 0, 15_000, {1}, None) == MOST_MATCHES
-    assert estimate_count(queue, 0, MOST_SCANNED, {2}, None) == 20_000 * 5001 // 10_001
+    queue = queue_of(tmp_path, [1] * MAX_MATCHES + [2] * MAX_SCANNED_UNITS)
+    assert estimate_count(queue, 0, 15_000, {1}, None) == MAX_MATCHES
+    assert estimate_count(queue, 0, MAX_SCANNED_UNITS, {2}, None) == 20_000 * 5001 // 10_001
     assert estimate_count(queue, 0, 25_000, {1}, None) == 25_000 * 5000 // 20_000
     assert estimate_count(queue, 5000, 25_000, {1}, None) == 0
 

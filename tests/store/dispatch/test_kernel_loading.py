@@ -77,7 +77,7 @@ def test_a_long_wait_is_told_once(
         say()
         told.set()
 
-    not_loaded.setattr(kernel_loading, "_PATIENCE_S", 0.0)
+    not_loaded.setattr(kernel_loading, "_WAIT_HINT_S", 0.0)
     not_loaded.setattr(kernel_loading, "_log_wait", tell)
     not_loaded.setattr(kernel_loading, "import_module", lambda _: told.wait(10))
     caplog.set_level("INFO")

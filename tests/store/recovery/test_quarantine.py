@@ -91,7 +91,7 @@ def test_a_note_that_is_none_is_passed_over(tmp_path: Path, note: bytes) -> None
     path.write_bytes(tombstone(100, 0, 5).ljust(FILE_BYTES, b"\0"))
     file = LogFile(str(path), 0, FILE_BYTES, Disk())
     quarantine = Quarantine(str(tmp_path), QuickDisk())
-    quarantine.note(Damage(0, 100, DamageCode.MAGIC))
+    quarantine.record_tombstone(Damage(0, 100, DamageCode.MAGIC))
     (tmp_path / "quarantine" / "other.json").write_bytes(note)
     assert quarantine.find_overwritten([file]) == [Damage(0, 100, DamageCode.MAGIC)]
 

@@ -265,7 +265,7 @@ def test_one_process_has_a_store_at_a_time(open_store: Opener) -> None:
         try:
             from rmq_core.store.files import opening
 
-            opening._held.clear()
+            opening._locked_roots.clear()
             opened(store.config)
         except StoreLockedError:
             os.write(writing, b"locked")

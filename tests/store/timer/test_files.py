@@ -196,7 +196,7 @@ def test_units_that_a_failed_flush_left_in_memory_alone_are_written_again(tmp_pa
     timers.add(NOW_MS + 5000, message.physical_offset, message.size, 1, NOW_MS, recalls=False)
     for disk.is_broken in (True, False):
         timers.queue_offset = 1
-        timers.note(store.max_physical_offset, 0)
+        timers.record_progress(store.max_physical_offset, 0)
         timers.save(NOW_MS, store.flushed_offset, run)
         if restarts and disk.is_broken:
             timers.close()
