@@ -53,7 +53,7 @@ def broker(
     """
     from rmq_core.broker.broker import Broker  # noqa: PLC0415
     from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
-    from rmq_core.broker.metrics.http import with_metrics  # noqa: PLC0415
+    from rmq_core.broker.metrics.http import run_with_metrics  # noqa: PLC0415
     from rmq_core.broker.tables.table_file import log  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
@@ -63,5 +63,5 @@ def broker(
     flags = {"namesrv_addr": namesrv, **listen_flags("--listen", listen)}
     settings, store_settings, passed_over = load_config(str(store) if store else None, config, flags)
     log_ignored_keys(log, config, passed_over)
-    run(serve_until_stopped(with_metrics(Broker(settings, store_settings), metrics_port)))
+    run(serve_until_stopped(run_with_metrics(Broker(settings, store_settings), metrics_port)))
     return 0

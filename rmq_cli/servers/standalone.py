@@ -52,7 +52,7 @@ def standalone(
     """Run a name server and a broker in one process. Stops on Ctrl-C or SIGTERM."""
     from rmq_core.broker.broker import Broker  # noqa: PLC0415
     from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
-    from rmq_core.broker.metrics.http import with_metrics  # noqa: PLC0415
+    from rmq_core.broker.metrics.http import run_with_metrics  # noqa: PLC0415
     from rmq_core.broker.tables.table_file import log  # noqa: PLC0415
     from rmq_core.namesrv.config import load_config as load_namesrv_config  # noqa: PLC0415
     from rmq_core.namesrv.server import NameServer  # noqa: PLC0415
@@ -77,7 +77,7 @@ def standalone(
     async def serve() -> None:
         async with NameServer(namesrv_settings) as namesrv:
             broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
-            measured = with_metrics(broker, metrics_port)
+            measured = run_with_metrics(broker, metrics_port)
             if proxy is None:
                 await serve_until_stopped(
                     measured, started=lambda: _print_addresses(namesrv.address, broker.shown_address)
@@ -97,7 +97,7 @@ def _check_proxy(settings: "BrokerConfig", proxy: str) -> None:
     """Refuse a proxy that cannot authenticate its callers. Raises OptionError."""
     check_installed()
     parse_address("--proxy", proxy)
-    if settings.authentication_enabled and settings.own_credentials is None:
+    if settings.authentication_enabled and settings.broker_credentials is None:
         raise OptionError(
             "--proxy with authenticationEnabled=true needs innerClientAuthenticationCredentials: with them it asks the "
             "broker for users"
@@ -112,7 +112,7 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
 
     mode = settings.tls_server_mode.strip().lower()
     return Proxy(
-        namesrv, listen, settings.own_credentials if settings.authentication_enabled else None,
+        namesrv, listen, settings.broker_credentials if settings.authentication_enabled else None,
         ClientOptions(tls=settings.tls.client()), authorizes=settings.authorization_enabled,
         tls=None if mode == TlsMode.DISABLED else read_tls_file(settings.tls_config_file),
         takes_plain=mode != TlsMode.ENFORCING, auth_brokers=[broker],

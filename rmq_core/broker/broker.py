@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, create_guard, guarded
+from rmq_core.broker.access.guard import Guard, GuardedTable, PushRights, create_guard, guard_handlers
 from rmq_core.broker.access.required_permissions import CHANGES
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
 from rmq_core.broker.cluster.slave_sync import SlaveSync, slave_refusals
-from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, first_users
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, initial_super_users
 from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import LiteService
@@ -65,24 +65,24 @@ from rmq_formats.errors import DecodeError
 _EXPIRY_S: Final = 0.1  # interval of checks of sends that wait for the disk
 _PULL_EXPIRY_S: Final = 0.5  # interval of checks of parked pulls
 _HOUSEKEEPING_S: Final = 10.0
-_DROPPED_S: Final = 0.1  # interval of removals of deleted topics' files
-_MORE_DROPPED_S: Final = 0.01  # the same while files remain
-_NAMES_S: Final = 1.0  # interval of retries of unwritten topics and groups
-_MAKE_TOPICS: Final = (
+_DELETED_FILES_S: Final = 0.1  # interval of removals of deleted topics' files
+_MORE_DELETED_FILES_S: Final = 0.01  # the same while files remain
+_TABLE_RETRY_S: Final = 1.0  # interval of retries of unwritten topics and groups
+_TOPIC_CREATING_CODES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
     RequestCode.PROXIED_CLIENTS, RequestCode.CONSUMER_SEND_MSG_BACK,
 )  # fmt: skip
-_NAME_TOPICS: Final = (
+_TOPIC_CHANGING_CODES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
 )  # fmt: skip
-_NAME_GROUPS: Final = (
+_GROUP_CHANGING_CODES: Final = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
 )  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 # Requests that may have large bodies, see ``ServerSettings.limit_bodies``.
-_WITH_MESSAGES: Final = frozenset(
+_CODES_WITH_MESSAGES: Final = frozenset(
     (
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -94,7 +94,7 @@ _WITH_MESSAGES: Final = frozenset(
         RequestCode.LITE_PULL_MESSAGE,
     )
 )
-_WITH_LISTS: Final = frozenset(
+_CODES_WITH_LISTS: Final = frozenset(
     (
         RequestCode.HEART_BEAT,
         RequestCode.PROXIED_CLIENTS,
@@ -115,8 +115,8 @@ class Broker(Service):
     Attributes:
         address: ``host:port`` advertised to clients; empty before the start.
         bound_address: ``host:port`` to listen on; empty before the start.
-        checks: of half messages; set by the start, as ``notes``.
-        notes: op messages of ended transactions.
+        checks: periodic checks of half messages; set by ``start``.
+        op_messages: writer of op messages of ended transactions; set by ``start``.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Broker(Service):
 
         Args:
             disk: file system of all files; this machine's by default.
-            threads: for waits for the disk; this process's by default.
+            threads: creates the threads that wait for the disk; threads of this process by default.
             steady_ms: the steady clock; the machine's by default, or ``clock_ms`` if given.
         """
         self.address = self.bound_address = ""
@@ -142,50 +142,50 @@ class Broker(Service):
         self._steady_ms = steady_ms or (machine_steady_ms if clock_ms is now_ms else clock_ms)
         self._disk = disk or Disk()
         self._threads = threads or Threads()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._periodic_calls: dict[str, asyncio.TimerHandle] = {}
 
     async def start(self) -> None:
         """Open the store, listen, and register with the name servers.
 
         Raises:
-            ListenError: an address cannot be had.
-            StoreError: the store cannot be opened: another process has it, or its files have other sizes;
-                or the kernels cannot be loaded.
+            ListenError: the broker cannot listen at an address.
+            StoreError: the store cannot be opened, as another process has it open or its files have other sizes, or the
+                kernels cannot be loaded.
             OSError: the disk is full or broken, or the directory cannot be written.
         """
         config = self._config
-        async with AsyncExitStack() as ending:
+        async with AsyncExitStack() as closing_steps:
             port, sockets = config.listen_port, None
             if not port:
                 sockets = free_ports(config.bind_address)
                 port = int(sockets[0].getsockname()[1])
                 for bound_socket in sockets:
-                    ending.callback(bound_socket.close)
+                    closing_steps.callback(bound_socket.close)
             host = self._host(port)
             self.store = MessageStore.open(
                 self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
             )
             log_recovery(self.store)
-            ending.callback(self._shut_down_store)
+            closing_steps.callback(self._shut_down_store)
             self._build(host)
-            ending.push_async_callback(self._save)
-            ending.push_async_callback(self.state.replication.close)
-            ending.push_async_callback(self._server.close)
-            ending.push_async_callback(self.state.replication.drain)
-            ending.push_async_callback(self._waiters.drain)
+            closing_steps.push_async_callback(self._save)
+            closing_steps.push_async_callback(self.state.replication.close)
+            closing_steps.push_async_callback(self._server.close)
+            closing_steps.push_async_callback(self.state.replication.drain)
+            closing_steps.push_async_callback(self._waiters.drain)
             await self._listen(port, sockets)
             await self.state.replication.start(port)
-            ending.push_async_callback(self.registration.close)
+            closing_steps.push_async_callback(self.registration.close)
             await self.registration.start()
             if config.is_slave:
-                syncing = SlaveSync(self.state, self._schedule)
-                ending.push_async_callback(syncing.close)
-                syncing.start()
-            ending.push_async_callback(self.checks.close)
-            ending.push_async_callback(self.state.files.drain)
-            ending.callback(self._stop_periodic_work)
+                slave_sync = SlaveSync(self.state, self._schedule)
+                closing_steps.push_async_callback(slave_sync.close)
+                slave_sync.start()
+            closing_steps.push_async_callback(self.checks.close)
+            closing_steps.push_async_callback(self.state.files.drain)
+            closing_steps.callback(self._stop_periodic_work)
             self._start_periodic_work()
-            self._ending = ending.pop_all()
+            self._closing_steps = closing_steps.pop_all()
         self.address = self.state.address
         log.info(
             "broker %(broker)s listens on %(address)s%(told)s",
@@ -203,7 +203,7 @@ class Broker(Service):
 
     async def close(self) -> None:
         """Answer the current requests, then close the store."""
-        await self._ending.aclose()
+        await self._closing_steps.aclose()
 
     def _build(self, host: Host) -> None:
         """Create the shared tables and the request handlers."""
@@ -212,7 +212,7 @@ class Broker(Service):
         files = TableFiles(store.config.root, store.disk, self._threads)
         self._accounts = Accounts(files) if config.authentication_enabled else None
         if self._accounts is not None:
-            self._accounts.create_super_users(first_users(config))
+            self._accounts.create_super_users(initial_super_users(config))
         guard = create_guard(
             config, self._accounts, steady_ms, store.message, has_light_queues=store.config.lmq_enabled
         )
@@ -242,26 +242,30 @@ class Broker(Service):
         self.registration = Registration(self.state)
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
-        self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
-        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
-        self._pop = PopService(self.state, self._timed)
+        self._timer_service = (
+            Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
+        )
+        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timer_service)
+        self._pop = PopService(self.state, self._timer_service)
         self._lite = LiteService(self.state)
-        self.notes = OpMessageWriter(self.state)
-        self.checks = TransactionChecks(self.state, self.notes)
-        # Limits of bodies are checked before policies, which decode bodies; strangers are refused before both.
+        self.op_messages = OpMessageWriter(self.state)
+        self.checks = TransactionChecks(self.state, self.op_messages)
+        # Signatures are checked first, then the limits of bodies, then policies, which decode bodies.
         handlers = config.limit_bodies(
-            self._allowed(guard, self._handlers(levels)), with_lists=_WITH_LISTS, with_messages=_WITH_MESSAGES
+            self._guard_handlers(guard, self._handlers(levels)),
+            with_lists=_CODES_WITH_LISTS,
+            with_messages=_CODES_WITH_MESSAGES,
         )
         if guard is not None:
-            handlers = {code: guard.signed(handler) for code, handler in handlers.items()}
-        for code in _NAME_TOPICS:
+            handlers = {code: guard.require_signature(handler) for code, handler in handlers.items()}
+        for code in _TOPIC_CHANGING_CODES:
             handlers[code] = respond_after_persist(handlers[code], self.state.topics)
-        for code in _NAME_GROUPS:
+        for code in _GROUP_CHANGING_CODES:
             handlers[code] = respond_after_persist(handlers[code], self.state.groups)
-        for code in _MAKE_TOPICS:
+        for code in _TOPIC_CREATING_CODES:
             handlers[code] = self.registration.respond_after_registration(handlers[code])
         if config.is_slave:
-            handlers |= guarded(guard, slave_refusals())
+            handlers |= guard_handlers(guard, slave_refusals())
         handlers = {code: self._fail_fast(code, handler) for code, handler in handlers.items()}
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
@@ -270,32 +274,32 @@ class Broker(Service):
             after_batch=self.state.dispatch,
             tls=config.tls.server(),
         )
-        fast = {code: handler for code, handler in handlers.items() if code not in _NOT_ON_FAST_PORT}
-        self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
+        fast_port_handlers = {code: handler for code, handler in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        self._fast_handlers = fast_port_handlers if guard is None else GuardedTable(fast_port_handlers, guard)
         self._update_batch_topics()
         self.state.topics.on_change(self._update_batch_topics)
-        store.on_dispatched(self._parked_pulls.arrived, self._parked_pulls.is_waiting)
-        store.on_dispatched(self._pop.polls.arrived, self._pop.polls.is_waiting)
+        store.on_dispatched(self._parked_pulls.on_arrivals, self._parked_pulls.is_waiting)
+        store.on_dispatched(self._pop.polls.on_arrivals, self._pop.polls.is_waiting)
         files.start()
 
     def _update_batch_topics(self, _: Collection[str] | None = None) -> None:
-        self.store.set_batch_topics(self.state.topics.with_batch_queues())
+        self.store.set_batch_topics(self.state.topics.batch_topics())
 
     def _fail_fast(self, code: int, handler: Handler) -> Handler:
         state = self.state
         return fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
 
-    def _allowed(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
+    def _guard_handlers(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:
-            return {code: guard.allowed(handler) for code, handler in handlers.items()}
+            return {code: guard.require_permissions(handler) for code, handler in handlers.items()}
         return handlers if self._config.remote_admin_enable else local_only(handlers, CHANGES)
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
         writer = MessageWriter(state, levels)
-        timed = TimerAdmin(state, self._timed)
+        timer_admin = TimerAdmin(state, self._timer_service)
         responder = DurableResponder(state, self._waiters, writer.error_response)
-        plain = {
+        handlers = {
             **SendMessageProcessor(state, writer, responder, self.registration.delay_after_change).handlers(),
             **ReplyMessageProcessor(state, writer).handlers(),
             **SendBackProcessor(state, levels, responder).handlers(),
@@ -309,14 +313,14 @@ class Broker(Service):
             **self._client_manager.handlers(),
             **self._proxied_clients.handlers(),
             **GroupAdmin(state).handlers(),
-            **BrokerAdmin(state, self._schedule, timed).handlers(),
-            **timed.handlers(),
+            **BrokerAdmin(state, self._schedule, timer_admin).handlers(),
+            **timer_admin.handlers(),
             **RecallMessageProcessor(state, responder).handlers(),
             **Broker2Client(state).handlers(),
-            **EndTransactionProcessor(state, self.notes, responder).handlers(),
+            **EndTransactionProcessor(state, self.op_messages, responder).handlers(),
             **AccessAdmin(self._accounts).handlers(),
         }
-        return self._lite.handlers(plain, self.registration.route)
+        return self._lite.handlers(handlers, self.registration.route)
 
     def _host(self, port: int) -> Host:
         """Return the address to advertise."""
@@ -342,45 +346,49 @@ class Broker(Service):
         """Shut the store down, and log whether a recovery will be necessary."""
         is_complete = self.store.shutdown()
         if self.address:
-            rest = "" if is_complete else "; the store needs a recovery"
-            log.info("broker on %(address)s has stopped" + rest, {"address": self.address, "complete": is_complete})
+            suffix = "" if is_complete else "; the store needs a recovery"
+            log.info("broker on %(address)s has stopped" + suffix, {"address": self.address, "complete": is_complete})
 
     async def _save(self) -> None:
         """Save the periodically saved tables, after running writes."""
         await self.state.files.close()
-        self.notes.write()
-        self._save_names()
+        self.op_messages.write()
+        self._retry_failed_writes()
         self.state.offsets.save()
         self.state.filters.save()
         self._schedule.save()
         self._lite.close()
         self._pop.close()
-        if self._timed is not None:
-            self._timed.close()
+        if self._timer_service is not None:
+            self._timer_service.close()
         self._waiters.close()
 
     def _start_periodic_work(self) -> None:
         config, state = self._config, self.state
-        self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
-        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
-        self._every("held pops", _PULL_EXPIRY_S, self._pop.expire)
-        self._every("revival of popped messages", REVIVE_S, self._pop.revive)
-        self._every("replication", TICK_S, state.replication.tick)
-        if not config.is_slave:  # a slave's master delivers
-            self._every("schedule", INTERVAL_S, self._schedule.deliver)
-        if self._timed is not None:
-            self._every("timer messages", config.timer_precision / 10_000, self._timed.run)
-            self._every("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timed.save)
-        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
-        self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
-        self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
-        self._every("filters", _HOUSEKEEPING_S, state.filters.save)
-        self._every("topics and groups", _NAMES_S, self._save_names)
-        self._every("housekeeping", _HOUSEKEEPING_S, self._clean_up)
-        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_deleted(SLICE_S), _MORE_DROPPED_S)
+        self._call_periodically("waiting for the disk", _EXPIRY_S, self._waiters.expire)
+        self._call_periodically("held pulls", _PULL_EXPIRY_S, lambda: self._parked_pulls.expire(self._steady_ms()))
+        self._call_periodically("held pops", _PULL_EXPIRY_S, self._pop.expire)
+        self._call_periodically("revival of popped messages", REVIVE_S, self._pop.revive)
+        self._call_periodically("replication", TICK_S, state.replication.tick)
+        if not config.is_slave:  # on a slave, the master delivers
+            self._call_periodically("schedule", INTERVAL_S, self._schedule.deliver)
+        if self._timer_service is not None:
+            self._call_periodically("timer messages", config.timer_precision / 10_000, self._timer_service.run)
+            self._call_periodically("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timer_service.save)
+        self._call_periodically("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
+        self._call_periodically("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
+        self._call_periodically(
+            "ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_op_messages
+        )
+        self._call_periodically("filters", _HOUSEKEEPING_S, state.filters.save)
+        self._call_periodically("topics and groups", _TABLE_RETRY_S, self._retry_failed_writes)
+        self._call_periodically("housekeeping", _HOUSEKEEPING_S, self._clean_up)
+        self._call_periodically(
+            "dropped topics", _DELETED_FILES_S, lambda: self.store.remove_deleted(SLICE_S), _MORE_DELETED_FILES_S
+        )
         for clock in self._lite.clocks():
-            self._every(*clock)
-        self._every("stats", SAMPLE_S, state.stats.sample)
+            self._call_periodically(*clock)
+        self._call_periodically("stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()
 
@@ -388,11 +396,11 @@ class Broker(Service):
         self.state.offsets.save()
         self._pop.orders.save()
 
-    def _write_notes(self) -> None:
-        self.notes.write()
+    def _write_op_messages(self) -> None:
+        self.op_messages.write()
         self.state.dispatch()
 
-    def _save_names(self) -> None:
+    def _retry_failed_writes(self) -> None:
         """Retry failed writes of topics, groups and users."""
         self.state.topics.file.save()
         self.state.groups.file.save()
@@ -400,9 +408,9 @@ class Broker(Service):
             self._accounts.file.save()
 
     def _stop_periodic_work(self) -> None:
-        for timer in self._timers.values():
+        for timer in self._periodic_calls.values():
             timer.cancel()
-        self._timers.clear()
+        self._periodic_calls.clear()
         self._dispatching.cancel()
 
     def _disconnected(self, connection: Connection) -> None:
@@ -414,11 +422,11 @@ class Broker(Service):
 
     def _clean_up(self) -> None:
         self._client_manager.scan_inactive_clients()
-        self.state.locks.drop_expired()
+        self.state.locks.remove_expired()
         self._pop.clean_order_info()
         self.store.clean(self._clock_ms())
 
-    def _every(
+    def _call_periodically(
         self, name: str, seconds: float, function: Callable[[], object], more_seconds: float | None = None
     ) -> None:
         """Call a function periodically, after ``more_seconds`` while it returns True; exceptions are logged."""
@@ -430,9 +438,9 @@ class Broker(Service):
                     wait_s = more_seconds
             except Exception:
                 log.exception("%(clock)s failed", {"clock": name})
-            self._timers[name] = asyncio.get_running_loop().call_later(wait_s, call)
+            self._periodic_calls[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
-        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+        self._periodic_calls[name] = asyncio.get_running_loop().call_later(seconds, call)
 
 
 def log_recovery(store: MessageStore) -> None:
@@ -450,6 +458,6 @@ def log_recovery(store: MessageStore) -> None:
         },
     )
     for damage in recovery.tail:
-        log.info("a torn end of the log was cut off: %(damage)s", {"damage": damage})
+        log.info("the torn end of the log was cut off: %(damage)s", {"damage": damage})
     for path in recovery.quarantined:
-        log.warning("damaged bytes are kept in %(path)s", {"path": path})
+        log.warning("damaged bytes of the log are copied to %(path)s", {"path": path})

@@ -24,10 +24,10 @@ from rmq_formats.codecs.index import AUTO
 from rmq_formats.errors import DecodeError, OptionError
 from rmq_formats.storage.settings_file import read_settings_file
 
-_INNER: Final = "innerClientAuthenticationCredentials"
-_FIRST: Final = "initAuthenticationUser"
+_BROKER_CREDENTIALS_KEY: Final = "innerClientAuthenticationCredentials"
+_FIRST_USER_KEY: Final = "initAuthenticationUser"
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
-FAST_PORT_DISTANCE: Final = 2  # the fast port, which takes no pulls, is so much below the listen port
+FAST_PORT_DISTANCE: Final = 2  # the fast port, which refuses pulls, is so much below the listen port
 _MAX_PORT: Final = 65535
 _TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
 _SLAVE: Final = "SLAVE"
@@ -51,13 +51,13 @@ class AccessSettings(HaSettings):
     """Settings of authentication and authorization; names and defaults are Java's.
 
     Attributes:
-        authentication_enabled: whether requests have to be signed by a user that the broker knows.
-        authorization_enabled: whether a user's policies are checked, too; requires the former.
-        authentication_whitelist: request codes that need neither, separated by commas.
-        authorization_whitelist: request codes that need no policies.
-        init_authentication_user: ``{"username":"…","password":"…"}``, made a super user if there is none of that name.
+        authentication_enabled: requests must be signed by a user of the broker.
+        authorization_enabled: a user's policies are checked, too; requires ``authentication_enabled``.
+        authentication_whitelist: request codes without signature and policies, separated by commas.
+        authorization_whitelist: request codes without policies, separated by commas.
+        init_authentication_user: ``{"username":"…","password":"…"}``, a super user who is created if missing.
         inner_client_authentication_credentials: ``{"accessKey":"…","secretKey":"…"}``, likewise; the broker signs its
-            own requests with it, to its master and to name servers.
+            requests to its master and to name servers with it.
     """
 
     authentication_enabled: bool = setting(False)
@@ -68,26 +68,26 @@ class AccessSettings(HaSettings):
     inner_client_authentication_credentials: str = setting("", is_secret=True)
 
     @property
-    def own_credentials(self) -> Credentials | None:
+    def broker_credentials(self) -> Credentials | None:
         """Credentials of the broker's own requests. Raises OptionError."""
         text = self.inner_client_authentication_credentials
         if not text:
             return None
-        credentials = _parse_setting(text, _CredentialsText, _INNER)
+        credentials = _parse_setting(text, _CredentialsText, _BROKER_CREDENTIALS_KEY)
         return Credentials(credentials.access_key, credentials.secret_key)
 
     def check_access(self) -> None:
         """Check that the settings fit together. Raises OptionError."""
         if self.authorization_enabled and not self.authentication_enabled:
             raise OptionError(
-                "authorizationEnabled=true without authenticationEnabled=true: everybody could say to be anybody"
+                "authorizationEnabled=true requires authenticationEnabled=true: users are known by their signatures"
             )
         for text, name in (
             (self.authentication_whitelist, "authenticationWhitelist"),
             (self.authorization_whitelist, "authorizationWhitelist"),
         ):
             whitelist(text, name)
-        first_users(self)
+        initial_super_users(self)
 
 
 def whitelist(text: str, name: str) -> frozenset[int]:
@@ -99,24 +99,24 @@ def whitelist(text: str, name: str) -> frozenset[int]:
     return frozenset(map(int, codes))
 
 
-def first_users(settings: AccessSettings) -> list[tuple[str, str]]:
+def initial_super_users(settings: AccessSettings) -> list[tuple[str, str]]:
     """Return name and password of the super users in the settings. Raises OptionError."""
     credentials = []
     if settings.init_authentication_user:
-        user = _parse_setting(settings.init_authentication_user, _UserText, _FIRST)
+        user = _parse_setting(settings.init_authentication_user, _UserText, _FIRST_USER_KEY)
         credentials.append((user.username, user.password))
-    broker_credentials = settings.own_credentials
+    broker_credentials = settings.broker_credentials
     if broker_credentials is not None:
         credentials.append((broker_credentials.access_key, broker_credentials.secret_key))
     if any(not name.strip() or not password for name, password in credentials):
-        raise OptionError(f"{_FIRST} or {_INNER}: a name or password is empty")
+        raise OptionError(f"{_FIRST_USER_KEY} or {_BROKER_CREDENTIALS_KEY}: a name or password is empty")
     return credentials
 
 
 def _parse_setting(text: str, kind: type[Any], name: str) -> Any:
     try:
         return decode_body(text.encode(), kind)
-    except DecodeError:  # whose text could have the secret
+    except DecodeError:  # the text of this error could contain the secret
         members = ", ".join(f'"{member}":"…"' for member in kind.__struct_encode_fields__)
         raise OptionError(f"{name}: is not JSON of the form {{{members}}}") from None
 
@@ -126,74 +126,74 @@ class BrokerConfig(AccessSettings):
     """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and ``max_…``.
 
     Attributes:
-        bind_address: the address to listen on; 0.0.0.0 is all.
-        listen_port: 0 takes a free one. The broker also listens two below it, for requests other than pulls.
+        bind_address: the address to listen on; 0.0.0.0 for all.
+        listen_port: 0 for a free port. The broker also listens two ports below, for requests other than pulls.
         broker_ip1: address advertised to clients; that of ``bind_address`` if empty.
         broker_ip2: address or name advertised to slaves; that of ``broker_ip1`` if empty.
-        broker_name: shared with its slaves; with a topic and a queue id it names a queue in the cluster.
-        broker_id: 0 is a master; its slaves, which have its name, have others.
+        broker_name: name of a master and its slaves; with a topic and a queue id, it identifies a queue in the cluster.
+        broker_id: 0 for a master; each of its slaves has another id.
         broker_role: ASYNC_MASTER, SYNC_MASTER, whose sends wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
         broker_permission: 4 read, 2 write.
-        auto_create_topic_enable: whether a send may make its topic.
-        auto_create_subscription_group: whether a consumer may make its group.
-        default_topic_queue_nums: queues of the template topic, and most that a made topic has.
-        cluster_topic_enable: whether the topic named as the cluster can be read and written.
-        broker_topic_enable: whether the topic named as the broker can.
-        trace_topic_enable: whether the topic of message traces exists.
-        revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
-        timer_wheel_enable: whether timer messages, which have a delivery time of their own, are accepted.
+        auto_create_topic_enable: a send creates a missing topic.
+        auto_create_subscription_group: a consumer creates its missing group.
+        default_topic_queue_nums: queues of the template topic, and maximal queues of a created topic.
+        cluster_topic_enable: the topic with the cluster's name can be read and written.
+        broker_topic_enable: the topic with the broker's name can be read and written.
+        trace_topic_enable: the topic of message traces exists.
+        revive_queue_num: queues of the revive topic of POP.
+        timer_wheel_enable: timer messages, which have a delivery time, are accepted.
         timer_precision_ms: length of the timer wheel's intervals; 100, 200, 500 or 1000, other values count
-            as the next below.
-        timer_max_delay_sec: how far ahead a delivery time may be.
-        timer_roll_window_slots: intervals ahead from which on a timer message rolls: it is stored again on the way.
+            as the next lower one.
+        timer_max_delay_sec: maximal time until a delivery.
+        timer_roll_window_slots: a timer message that is due so many intervals ahead rolls: it is stored again before.
         timer_log_file_bytes: size of a file of ``timerlog``.
         timer_flush_interval_ms: how often the timer checkpoint is written.
-        timer_congest_num_each_slot: messages of an interval above which some are refused; above twice as many, all.
+        timer_congest_num_each_slot: number of messages in an interval above which some are refused; above twice the
+            number, all.
         timer_stop_enqueue: do not enqueue timer messages; they wait in their topic.
         timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
-        append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does, ``false`` without it,
-            as brokers from 5.4 on read recalls, unless they have the same setting; ``auto`` goes by the store. This
-            broker reads both.
+        append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does; ``false`` without the
+            topic, as brokers from 5.4 on do by default; ``auto`` decides by the store. This broker reads both.
         register_name_server_period_ms: how often the broker registers with its name servers.
-        enable_single_topic_register: whether a change registers all topics, not those that have changed only: for name
-            servers with deleteTopicWithBrokerRegistration. (The original registers each in a request of its own then.)
+        enable_single_topic_register: a change registers all topics instead of the changed ones, for name servers with
+            deleteTopicWithBrokerRegistration. (The original registers each changed topic in its own request then.)
         flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
-        flush_delay_offset_interval_ms: likewise of delay levels.
+        flush_delay_offset_interval_ms: how often the offsets of delay levels are written to their file.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
-        enable_property_filter: whether SQL92 subscriptions are accepted.
-        enable_mixed_message_type: whether a topic's ``message.type`` may be MIXED.
-        filter_support_retry: whether a SQL92 subscription of a retry topic means what the group has registered for the
-            topic that a message comes from, instead of what the subscription says.
-        expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
+        enable_property_filter: SQL92 subscriptions are accepted.
+        enable_mixed_message_type: a topic's ``message.type`` may be MIXED.
+        filter_support_retry: messages of a retry topic are filtered by the group's SQL92 subscription of their original
+            topic.
+        expect_consumer_num_use_filter: number of groups with SQL92 subscriptions for which a bit map is sized.
         max_error_rate_of_bloom_filter: false positives of such a bit map, percent.
         filter_data_clean_time_span_ms: retention of the filter of a group without members.
-        long_polling_enable: whether a pull waits for messages as long as requested.
-        broker_fast_failure_enable: whether requests that have waited too long for the event loop are refused.
-        wait_time_mills_in_send_queue: how long a send may wait, ms.
-        wait_time_mills_in_pull_queue: likewise a pull, or a pop.
-        wait_time_mills_in_lite_pull_queue: likewise a pull of code 361.
-        wait_time_mills_in_heartbeat_queue: likewise a heartbeat.
-        wait_time_mills_in_transaction_queue: likewise the end of a transaction.
-        wait_time_mills_in_ack_queue: likewise an acknowledgement of a popped message.
-        wait_time_mills_in_admin_broker_queue: likewise a request of mqadmin.
-        short_polling_time_ms: how long a pull is held at most without long polling.
-        use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
-        estimate_accumulation: whether the metrics of groups that filter count only what may pass.
-        channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
+        long_polling_enable: a pull waits for messages as long as requested.
+        broker_fast_failure_enable: requests that have waited too long for the event loop are refused.
+        wait_time_mills_in_send_queue: maximal wait of a send for the event loop, ms.
+        wait_time_mills_in_pull_queue: the same of a pull or a pop.
+        wait_time_mills_in_lite_pull_queue: the same of a pull with code 361.
+        wait_time_mills_in_heartbeat_queue: the same of a heartbeat.
+        wait_time_mills_in_transaction_queue: the same of the end of a transaction.
+        wait_time_mills_in_ack_queue: the same of an acknowledgement of a popped message.
+        wait_time_mills_in_admin_broker_queue: the same of a request of mqadmin.
+        short_polling_time_ms: maximal wait of a parked pull without long polling.
+        use_server_side_reset_offset: a reset of offsets is returned to the consumer by the next pull.
+        estimate_accumulation: the lag of groups with filters counts only messages that may match.
+        channel_expired_timeout_ms: time without heartbeats after which a client is disconnected.
         region_id: the property MSG_REGION of each message.
         trace_on: the property TRACE_ON of each message.
         transaction_timeout_ms: age of a half message at its first check.
-        transaction_check_max: checks of a half message at most.
+        transaction_check_max: maximal number of checks of a half message.
         transaction_check_interval_ms: how often half messages are checked.
-        transaction_op_max_bytes: of an op message, which notes ended transactions; at this size it is written at once.
-        transaction_op_batch_interval_ms: how often op messages are written otherwise.
-        max_expression_chars: of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92 expressions
-            together: their parser needs a second for 200,000.
-        max_held_pulls: waiting pulls at most; further pulls are answered at once.
-        max_lite_subscription_count: subscriptions of all clients to lite topics, and such clients.
-        min_lite_ttl_ms: a lite topic that had a message meanwhile is not deleted, nor any so soon after the start.
-        lite_ttl_check_interval_ms: how often expired lite topics are looked for.
+        transaction_op_max_bytes: size at which an op message, which records ended transactions, is written at once.
+        transaction_op_batch_interval_ms: how often smaller op messages are written.
+        max_expression_chars: maximal characters of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92
+            expressions together; the parser needs a second for 200,000.
+        max_held_pulls: maximal number of waiting pulls; further pulls get a response at once.
+        max_lite_subscription_count: maximal number of all clients' subscriptions to lite topics, and of such clients.
+        min_lite_ttl_ms: minimal time after its last message, and after the start, before a lite topic is deleted.
+        lite_ttl_check_interval_ms: interval of searches for expired lite topics.
         lite_event_check_interval_ms: interval of reassignments of events to other clients.
         lite_subscription_check_interval_ms: interval of checks for inactive lite clients.
         lite_subscription_check_timeout_ms: time without a subscription after which a lite client is removed.
@@ -275,7 +275,7 @@ class BrokerConfig(AccessSettings):
 
     @property
     def is_slave(self) -> bool:
-        """True for a slave, whose store follows its master's."""
+        """True for a slave, whose store copies its master's log."""
         return self.broker_role == _SLAVE
 
     @property
@@ -297,15 +297,15 @@ def load_config(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[BrokerConfig, StoreConfig, list[str]]:
-    """Load the broker's and its store's settings from all sources; also returns the file's ignored keys.
+    """Load the settings of broker and store from all sources; return both, and the file's ignored keys.
 
     Args:
-        store: directory of the store; None if the file says it.
+        store: directory of the store; None if the file names it.
         file: Java's ``broker.conf`` properties, or TOML.
         flags: by the name of the broker's setting.
 
     Raises:
-        OptionError: an unknown key or a bad value, and where.
+        OptionError: a key is unknown, or a value is invalid; the text names the source.
     """
     of_store = {name: java for java, (name, _) in STORE_PROPERTIES.items()} | {java: java for java in STORE_PROPERTIES}
     config, passed_over = load_settings(
@@ -328,10 +328,12 @@ def load_config(
             properties[of_store[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     if store is not None:
         if "storePathRootDir" in properties and properties["storePathRootDir"] != store:
-            properties.pop("storePathCommitLog", None)  # it belongs to the directory that the option overrides
+            properties.pop(
+                "storePathCommitLog", None
+            )  # the path belongs to the store of the file, which the option replaces
         properties["storePathRootDir"] = store
     elif "storePathRootDir" not in properties:
-        raise OptionError("no store: give --store, or storePathRootDir in the file")
+        raise OptionError("no store directory: give --store, or set storePathRootDir in the file")
     for key in ("storePathRootDir", "storePathCommitLog"):
         if key in properties:
             properties[key] = os.path.expanduser(properties[key])  # noqa: PTH111 # as a shell does
@@ -344,7 +346,7 @@ def load_config(
 def _check_role(config: BrokerConfig, file: Path | None) -> None:
     """Check that role, broker id and addresses fit together. Raises OptionError.
 
-    Source: ``BrokerStartup#buildBrokerController``, which makes a master's id 0 without a word.
+    Source: ``BrokerStartup#buildBrokerController``, which silently sets a master's id to 0.
     """
     if config.broker_role not in _ROLES:
         raise OptionError(f"{file}: brokerRole is one of {', '.join(_ROLES)}, not {config.broker_role!r}")

@@ -54,7 +54,7 @@ class PageCache:
         self.busy_ms = 0
         self.timeout_s = timeout_ms / 1000
 
-    def note_slow_append(self, seconds: float) -> None:
+    def record_slow_append(self, seconds: float) -> None:
         """Mark the store as busy for this turn of the loop and the next, with the requests read meanwhile."""
         self.busy_ms = max(1, int(seconds * 1000))
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Long polling: requests that wait for messages until their deadline.
 
-One register for pulls, pops, notifications and pops of lite topics. A parked request is handled again when messages
-arrive and when its deadline has passed; it is answered then, or parked again. Its memory counts for its connection,
-and its permissions are checked again before the response.
+Pulls, pops, notifications and pops of lite topics are parked. A parked request is handled again when messages arrive
+and after its deadline, and then gets a response or is parked again. Its memory counts for its connection, and its
+permissions are checked again before the response.
 
 Source: ``PullRequestHoldService``, ``PopLongPollingService``, ``PopLiteLongPollingService``.
 """
@@ -24,8 +24,8 @@ from rmq_core.remoting.pop import TopicKind, retry_topic
 from rmq_core.store.results import Arrival
 
 ANY_QUEUE: Final = -1
-MOST_OF_KEY: Final = 1024  # ``popPollingSize``
-_MOST_FINISHED: Final = 1024  # requests among the deadlines, beside as many as are parked
+MAX_REQUESTS_PER_KEY: Final = 1024  # ``popPollingSize``
+_MAX_FINISHED: Final = 1024  # finished requests in the heap of deadlines, in addition to as many as are parked
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -37,16 +37,16 @@ class ParkedRequest(Generic[_K]):
     """Request that may wait for messages.
 
     Attributes:
-        key: messages of this key are awaited.
-        request: of the client. A parked one has neither fields nor body, which are views of the receive buffer.
+        key: key of the awaited messages.
+        request: the client's request; while parked without fields and body, which are views of the receive buffer.
         deadline_ms: end of the wait, by the steady clock.
         handle: responds, or returns None if it parks the request again; its arguments are the parked request and
             whether the deadline has passed.
-        queue_id: of the awaited messages; ANY_QUEUE for all queues.
-        next_offset: the queue's maximum offset must be above this one.
+        queue_id: queue of the awaited messages; ANY_QUEUE for all queues.
+        next_offset: the request waits until the queue's max offset is above this one.
         is_notification: the request pops no messages, so that the next request is woken as well.
         check: raises ResponseError if the client's permissions were withdrawn; set when the request is parked.
-        number: of this stay among all; 0 while not parked.
+        number: number of the current parking; 0 while not parked.
     """
 
     key: _K
@@ -77,18 +77,20 @@ class ParkedRequests(Generic[_K]):
         self._max_of_key = max_of_key
         self._by_key: dict[_K, dict[ParkedRequest[_K], None]] = {}
         self._by_connection: dict[Connection, dict[ParkedRequest[_K], None]] = {}
-        self._deadlines: list[tuple[int, int, ParkedRequest[_K]]] = []  # a heap, with the number of the stay
+        self._deadlines: list[
+            tuple[int, int, ParkedRequest[_K]]
+        ] = []  # a heap of deadline, number of the parking, request
         self._last_number = 0
 
     def is_waiting(self) -> bool:
         return self.count > 0
 
-    def of_key(self, key: _K) -> Collection[ParkedRequest[_K]]:
+    def requests_of(self, key: _K) -> Collection[ParkedRequest[_K]]:
         return self._by_key.get(key, ())
 
     def park(self, parked: ParkedRequest[_K]) -> bool:
         """Park a request and charge its size to the connection; return False if too many are parked."""
-        if self.count >= self._state.config.max_held_pulls or len(self.of_key(parked.key)) >= self._max_of_key:
+        if self.count >= self._state.config.max_held_pulls or len(self.requests_of(parked.key)) >= self._max_of_key:
             return False
         request, connection = parked.request, parked.connection
         if parked.check is None:
@@ -101,15 +103,15 @@ class ParkedRequests(Generic[_K]):
         self._last_number += 1
         parked.number = self._last_number
         heappush(self._deadlines, (parked.deadline_ms, parked.number, parked))
-        if len(self._deadlines) > 2 * self.count + _MOST_FINISHED:
+        if len(self._deadlines) > 2 * self.count + _MAX_FINISHED:
             self._deadlines = [entry for entry in self._deadlines if entry[2].number == entry[1]]
             heapify(self._deadlines)
         return True
 
     def remove(self, parked: ParkedRequest[_K]) -> None:
         """Remove a parked request, and release its memory."""
-        _discard(self._by_key, parked.key, parked)
-        _discard(self._by_connection, parked.connection, parked)
+        _remove_member(self._by_key, parked.key, parked)
+        _remove_member(self._by_connection, parked.connection, parked)
         self.count -= 1
         parked.number = 0
         parked.connection.release_parked(parked.size)
@@ -137,12 +139,12 @@ class ParkedRequests(Generic[_K]):
             pass
 
     def wake_all(self, key: _K) -> None:
-        for parked in list(self.of_key(key)):
+        for parked in list(self.requests_of(key)):
             self.respond(parked)
 
-    def expire(self, now_ms: int, most: int = sys.maxsize) -> bool:
-        """Respond to at most ``most`` expired requests; return whether there are more."""
-        for _ in range(most):
+    def expire(self, now_ms: int, max_count: int = sys.maxsize) -> bool:
+        """Respond to at most ``max_count`` expired requests; return whether there are more."""
+        for _ in range(max_count):
             if not self._deadlines or self._deadlines[0][0] > now_ms:
                 return False
             _, number, parked = heappop(self._deadlines)
@@ -161,7 +163,7 @@ class ParkedRequests(Generic[_K]):
             yield
 
 
-def _discard(sets: dict[_A, dict[_B, None]], key: _A, member: _B) -> None:
+def _remove_member(sets: dict[_A, dict[_B, None]], key: _A, member: _B) -> None:
     """Remove a member of a key's set, and the set if it is empty then."""
     members = sets[key]
     del members[member]
@@ -172,7 +174,7 @@ def _discard(sets: dict[_A, dict[_B, None]], key: _A, member: _B) -> None:
 class PullLongPolling(ParkedRequests[tuple[str, int]]):
     """Pull requests that wait for messages, by topic and queue."""
 
-    def arrived(self, arrivals: list[Arrival]) -> None:
+    def on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Respond to pulls that newly readable messages may match."""
         for topic, queue_id, max_offset, tags_codes in arrivals:
             if pulls := self._by_key.get((topic, queue_id)):
@@ -187,33 +189,35 @@ TopicGroup = tuple[str, str]
 class PopLongPolling(ParkedRequests[TopicGroup]):
     """Pops that wait for messages, by topic and group.
 
-    Of each group one pop is answered for each message that arrives. Messages of the group's retry topics of both
-    versions wake a pop; the original leaves those of version 1 until the end of the poll.
+    Each arriving message gets one pop of each group a response. Messages of the group's retry topics of both versions
+    wake a pop; in the original those of version 1 wait until the end of the poll.
     """
 
     def __init__(self, state: BrokerState) -> None:
-        super().__init__(state, MOST_OF_KEY)
-        self._keys: dict[str, dict[TopicGroup, None]] = {}  # by topic or retry topic whose messages wake them
+        super().__init__(state, MAX_REQUESTS_PER_KEY)
+        self._keys: dict[
+            str, dict[TopicGroup, None]
+        ] = {}  # keys by topic or retry topic whose messages wake their pops
 
     def park(self, parked: ParkedRequest[TopicGroup]) -> bool:
         is_first = parked.key not in self._by_key
         is_parked = super().park(parked)
         if is_parked and is_first:
-            for name in _awaited_topics(*parked.key):
+            for name in _list_awaited_topics(*parked.key):
                 self._keys.setdefault(name, {})[parked.key] = None
         return is_parked
 
     def remove(self, parked: ParkedRequest[TopicGroup]) -> None:
         super().remove(parked)
         if parked.key not in self._by_key:
-            for name in _awaited_topics(*parked.key):
-                _discard(self._keys, name, parked.key)
+            for name in _list_awaited_topics(*parked.key):
+                _remove_member(self._keys, name, parked.key)
 
-    def arrived(self, arrivals: list[Arrival]) -> None:
+    def on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Wake requests that newly readable messages may match, after the dispatch that reports the messages."""
-        matching = [arrival for arrival in arrivals if arrival.topic in self._keys]
-        if matching:
-            asyncio.get_running_loop().call_soon(self._wake_matching, matching)
+        awaited_arrivals = [arrival for arrival in arrivals if arrival.topic in self._keys]
+        if awaited_arrivals:
+            asyncio.get_running_loop().call_soon(self._wake_matching, awaited_arrivals)
 
     def wake_soon(self, topic: str, group: str, queue_id: int) -> None:
         """Respond to one pop of a group and queue in the next turn of the event loop."""
@@ -222,7 +226,7 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
 
     def _wake_matching(self, arrivals: list[Arrival]) -> None:
         for topic, queue_id, _, tags_codes in arrivals:
-            if tags_codes is None:  # of a topic that is not popped
+            if tags_codes is None:  # a topic with batch queues, which cannot be popped
                 continue
             for key in list(self._keys.get(topic, ())):
                 self._wake(key, queue_id if key[0] == topic else ANY_QUEUE, tags_codes)
@@ -230,7 +234,7 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
     def _wake(self, key: TopicGroup, queue_id: int, tags_codes: list[int] | None) -> None:
         """Respond to as many pops of a group as there are matching messages; tags None: one message of unknown tags."""
         unserved_count = 1 if tags_codes is None else len(tags_codes)
-        for pop in list(self.of_key(key)):
+        for pop in list(self.requests_of(key)):
             if unserved_count <= 0:
                 return
             is_of_queue = ANY_QUEUE in (queue_id, pop.queue_id) or queue_id == pop.queue_id
@@ -238,5 +242,5 @@ class PopLongPolling(ParkedRequests[TopicGroup]):
                 unserved_count -= not pop.is_notification
 
 
-def _awaited_topics(topic: str, group: str) -> list[str]:
+def _list_awaited_topics(topic: str, group: str) -> list[str]:
     return [retry_topic(group, topic, kind) for kind in TopicKind]

@@ -23,13 +23,13 @@ from rmq_core.store.store import MessageStore
 _DRAIN_POLL_S: Final = 0.005
 TICK_S: Final = 0.1  # interval of pushes, heartbeats and time-outs; Java's
 _MAX_PORT: Final = 65535
-NEW_QUEUES_AT_ONCE: Final = 64  # some 10 ms of an idle processor
+MAX_NEW_QUEUES_PER_DISPATCH: Final = 64  # some 10 ms of an idle processor
 
 
-class _DelayedAnswer(NamedTuple):
+class _Waiter(NamedTuple):
     end_offset: int
     deadline: float
-    done: Callable[[bool], None]
+    callback: Callable[[bool], None]
 
 
 class Waiters:
@@ -39,35 +39,35 @@ class Waiters:
         """Use the running event loop; a callback waits for ``timeout_ms`` at most."""
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_DelayedAnswer] = deque()
+        self._waiting: deque[_Waiter] = deque()
 
-    def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Call ``done`` with True once a message is flushed and replicated, with False on a timeout or an error."""
-        self._waiting.append(_DelayedAnswer(result.end_offset, self._loop.time() + self._timeout_s, done))
+    def add(self, result: PutResult, callback: Callable[[bool], None]) -> None:
+        """Call ``callback`` with True once a message is flushed and replicated, with False on a timeout or an error."""
+        self._waiting.append(_Waiter(result.end_offset, self._loop.time() + self._timeout_s, callback))
 
     def release(self, offset: int) -> None:
         """Run the callbacks of messages that end at or below an offset."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= offset:
-            waiting.popleft().done(True)
+            waiting.popleft().callback(True)
 
     async def drain(self) -> None:
-        """Wait for all callbacks that wait now: later ones, which may come on and on, are not waited for."""
-        last = self._waiting[-1].end_offset if self._waiting else -1
-        while self._waiting and self._waiting[0].end_offset <= last:
+        """Wait until all current callbacks have run; callbacks added meanwhile do not delay the return."""
+        last_offset = self._waiting[-1].end_offset if self._waiting else -1
+        while self._waiting and self._waiting[0].end_offset <= last_offset:
             await asyncio.sleep(_DRAIN_POLL_S)
             self.expire()
 
     def expire(self) -> None:
-        """Run callbacks that have waited too long, with False; to be called periodically."""
+        """Run expired callbacks with False; to be called periodically."""
         now, waiting = self._loop.time(), self._waiting
         while waiting and waiting[0].deadline <= now:
-            waiting.popleft().done(False)
+            waiting.popleft().callback(False)
 
     def fail(self) -> None:
-        """Run all callbacks with False: what they wait for will not come."""
+        """Run all callbacks with False."""
         while self._waiting:
-            self._waiting.popleft().done(False)
+            self._waiting.popleft().callback(False)
 
 
 class DiskWaiters(Waiters):
@@ -82,7 +82,7 @@ class DiskWaiters(Waiters):
         self._is_closed = False
         if self.is_sync:
             store.on_flushed(lambda _: self._call(self._release_flushed))
-            store.on_fault(lambda _: self._call(self.fail))  # nothing that waits is flushed
+            store.on_fault(lambda _: self._call(self.fail))  # no waiting message will be flushed
 
     def _call(self, function: Callable[[], None]) -> None:
         """Call a function on the event loop, from any thread."""
@@ -90,12 +90,12 @@ class DiskWaiters(Waiters):
             self._loop.call_soon_threadsafe(function)
 
     def _release_flushed(self) -> None:
-        """Dispatch the messages that are flushed now, so that they are readable, then run their callbacks."""
+        """Dispatch the flushed messages, so that they are readable, then run their callbacks."""
         self._dispatch()
         self.release(self._store.flushed_offset)
 
     def close(self) -> None:
-        """Ignore the store from now on, as it is about to be closed."""
+        """Ignore the store from now on, as it will be closed."""
         self._is_closed = True
 
 
@@ -103,10 +103,10 @@ class Replication:
     """Replication of a broker: its HA service for slaves and, at a slave, its HA client.
 
     Attributes:
-        master: serves slaves, also at a slave to which slaves connect.
-        slave: follows the master; None on a master.
-        port: for slaves; 0 without one.
-        needs_slaves: whether sends wait for slaves.
+        master: HA service for slaves; a slave has one, too.
+        slave: HA client of a slave; None on a master.
+        port: port for slaves; 0 without HA service.
+        needs_slaves: sends wait for slaves.
         master_address: ``host:port`` of a slave's master; empty while unknown.
     """
 
@@ -126,7 +126,7 @@ class Replication:
         """Listen for slaves and, on a slave, follow the master.
 
         Raises:
-            ListenError: the port that the settings name, or that a SYNC_MASTER needs, cannot be listened on.
+            ListenError: listening fails at the port of the settings, or on a SYNC_MASTER.
         """
         config, self._loop = self._config, asyncio.get_running_loop()
         port = config.ha_listen_port or (broker_port + 1 if config.listen_port and broker_port < _MAX_PORT else 0)
@@ -135,7 +135,7 @@ class Replication:
         except ListenError as error:
             if config.ha_listen_port or self.needs_slaves:
                 raise
-            log.warning("no slaves are taken: %(error)s", {"error": error})
+            log.warning("no slaves can connect: %(error)s", {"error": error})
         self.master.on_acknowledged(self._waiters.release)
         if self._store.config.flush_disk_type is FlushDiskType.SYNC:
             self._store.on_flushed(self._call_push)
@@ -153,7 +153,7 @@ class Replication:
         await self.master.close()
 
     async def drain(self) -> None:
-        """Wait until all sends have their slaves."""
+        """Wait until all sends are replicated or expired."""
         await self._waiters.drain()
 
     def push(self) -> None:
@@ -169,12 +169,12 @@ class Replication:
             self.slave.check_heartbeats()
         self._waiters.expire()
 
-    def wait(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Call a callback with whether enough slaves have a message in time."""
+    def wait(self, result: PutResult, callback: Callable[[bool], None]) -> None:
+        """Call ``callback`` with True once enough slaves have a message, with False on a timeout."""
         if result.end_offset <= self.master.acknowledged_offset:
-            done(True)
+            callback(True)
         else:
-            self._waiters.add(result, done)
+            self._waiters.add(result, callback)
 
     @property
     def is_following(self) -> bool:
@@ -186,17 +186,17 @@ class Replication:
         """True at a slave whose log has diverged from its master's."""
         return self.slave is not None and self.slave.has_diverged
 
-    def address_beside(self, address: str) -> str:
+    def ha_server_address(self, address: str) -> str:
         """Return the address for slaves; empty without one. Source: ``BrokerController#getHAServerAddr``.
 
         Args:
-            address: whose host is used, unless ``brokerIP2`` is set.
+            address: address with the host to use, unless ``brokerIP2`` is set.
         """
         broker_ip2 = self._config.broker_ip2
         host = (f"[{broker_ip2}]" if ":" in broker_ip2 else broker_ip2) or address.rpartition(":")[0]
         return f"{host}:{self.port}" if self.port else ""
 
-    def registered(self, master_address: str | None, ha_address: str | None) -> None:
+    def update_master_addresses(self, master_address: str | None, ha_address: str | None) -> None:
         """Apply the master's addresses from the response of a name server."""
         if self.slave is None:
             return

@@ -23,7 +23,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
 
-_LEAST_CLOCK_STEP_MS: Final = 1000  # smaller differences add up to a step
+_LEAST_CLOCK_STEP_MS: Final = 1000  # a smaller difference is no step yet
 _MOST_CLOCK_STEPS: Final = 256
 
 
@@ -43,8 +43,8 @@ class WallClock:
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._log_end = log_end
-        self._steps: list[tuple[int, int]] = []  # the log's end at a step, and by how much the clock was set
-        self.lead_ms = wall_ms() - steady_ms()  # of the time of day over the steady clock
+        self._steps: list[tuple[int, int]] = []  # the log's end at a step, and the change of the clock
+        self.lead_ms = wall_ms() - steady_ms()  # lead of the time of day over the steady clock
 
     def __call__(self) -> int:
         """Return the time of day, ms since 1970."""
@@ -66,15 +66,15 @@ class BrokerState:
     """Settings, store and tables, shared by all processors of a broker.
 
     Attributes:
-        config: settings; replaced whole when one is changed over the wire.
-        store_host: the broker's address as records have it.
+        config: settings; replaced as a whole when an administrator changes one.
+        store_host: the broker's address in records.
         locks: queue locks of orderly consumers.
         clock_ms: the time of day, ms since 1970, for stored and reported times.
         steady_ms: the steady clock, for all waits.
-        rights: of connected clients, at the moment of a push.
-        page_cache: whether an append has just taken too long.
-        timers: checks timer messages, and redirects them to their topic; set before the broker listens.
-        dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
+        rights: current permissions of connected clients, for pushes.
+        page_cache: busy after a slow append.
+        timers: checks and redirects timer messages; set before the broker listens.
+        dispatch: makes appended messages readable; called after each batch of appends.
         long_requests: lock of requests about all queues of a topic, whose responses may each fill a frame.
     """
 

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from rmq_core.broker.access.accounts import ENABLED, SUPER
 from rmq_core.broker.access.guard import FREE_REFUSALS, REFUSAL_WAIT_S, RefusalCounter
-from rmq_core.broker.access.policies import Action, Entry, Permission, decision, parse_entry, topic_permission
+from rmq_core.broker.access.policies import Action, Entry, Permission, decide, parse_entry, topic_permission
 from rmq_core.broker.access.required_permissions import GROUP, RULES, TOPIC, Names
 from rmq_core.broker.tables.clients import Login
 from rmq_core.client.admin.broker_queries import UserRequests
@@ -115,7 +115,7 @@ class CallGuard:
         if needs is None:
             raise _unauthorized(f"User:{name} has no permission for this call: it is for super users.")
         for need in needs:
-            is_allowed = decision(account.policies, need, host)
+            is_allowed = decide(account.policies, need, host)
             if not is_allowed:
                 why = "no matched policies" if is_allowed is None else "the decision is deny"
                 error = _unauthorized(f"User:{name} has no permission to access {need} from {host}, {why}.")

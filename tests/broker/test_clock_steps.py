@@ -107,7 +107,7 @@ async def test_a_lock_is_held_for_its_time(asker: Stepped, step_ms: int) -> None
     await asker.heartbeat()
     assert await locks("a")
     asker.clocks.set(step_ms)
-    asker.broker.state.locks.drop_expired()
+    asker.broker.state.locks.remove_expired()
     assert not await locks("b")
     asker.clocks.pass_ms(61_000)
     assert await locks("b")
@@ -212,8 +212,8 @@ async def test_a_popped_message_stays_away_for_its_time_and_an_acknowledged_one_
 
     async def revived(count: int) -> list[bytes]:
         async def work() -> bool:
-            assert broker._timed is not None
-            broker._timed.run()
+            assert broker._timer_service is not None
+            broker._timer_service.run()
             broker._pop.revive()
             return broker.store.max_offset(retry, 0) >= count
 

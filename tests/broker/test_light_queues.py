@@ -292,8 +292,8 @@ async def test_offsets_and_queues_of_a_java_broker_are_taken_over(
 async def test_nobody_can_fill_the_tables_with_names_that_he_makes_up(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_offsets, "_MOST_LIGHT", 20)
-    monkeypatch.setattr(table_names, "MOST_MADE_BY_USE", len(asker.broker.state.topics.table) + 5)
+    monkeypatch.setattr(consumer_offsets, "_MAX_LMQ_ENTRIES", 20)
+    monkeypatch.setattr(table_names, "MAX_AUTO_CREATED_TOPICS", len(asker.broker.state.topics.table) + 5)
     sent = await asker.send("T", properties=names("a"))
     offset = int(sent.ext_fields["msgId"][16:], 16)
     made, state = len(asker.broker.state.topics.table), asker.broker.state
@@ -304,7 +304,7 @@ async def test_nobody_can_fill_the_tables_with_names_that_he_makes_up(
         back = {"offset": offset, "group": group, "delayLevel": 0, "originMsgId": "0A0B", "originTopic": "T"}
         await asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
     assert len(state.offsets.table) <= 20 + 1
-    assert len(state.offsets._pulled) <= 20
+    assert len(state.offsets._next_pull_offsets) <= 20
     assert len(state.topics.table) <= made + 5
     assert (await asker.pull("T")).code == 0
 

@@ -134,7 +134,7 @@ async def test_without_an_address_of_its_own_replication_is_beside_the_broker(
 ) -> None:
     async with running(store_of(tmp_path / "master"), broker_ip2=broker_ip2) as master:
         replication = master.broker.state.replication
-        assert replication.address_beside("10.0.0.5:10911") == told.removesuffix("0") + str(replication.port)
+        assert replication.ha_server_address("10.0.0.5:10911") == told.removesuffix("0") + str(replication.port)
 
 
 async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, namesrv: str) -> None:

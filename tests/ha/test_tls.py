@@ -9,7 +9,7 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.metrics.http import with_metrics
+from rmq_core.broker.metrics.http import run_with_metrics
 from rmq_core.ha.settings import HaSettings
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import small_store
@@ -68,7 +68,7 @@ async def test_metrics_are_told_by_tls_where_the_broker_speaks_nothing_else(
         listen_port=0, tls_server_mode="enforcing", tls_config_file=tls_file(tmp_path / "tls", ours, ours)
     )
     request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with with_metrics(Broker(config, small_store(tmp_path / "store")), unused_tcp_port):
+    async with run_with_metrics(Broker(config, small_store(tmp_path / "store")), unused_tcp_port):
         trusting = ssl.create_default_context(cafile=str(ours.cert))
         reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=trusting)
         writer.write(request)

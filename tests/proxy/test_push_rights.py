@@ -67,7 +67,7 @@ async def test_who_may_send_to_one_topic_ends_no_transactions_of_another(guarded
         assert answer.status.code == code, answer
     store = guarded.broker.store
     assert sum(store.max_offset("SecretT", queue) for queue in range(4)) == 0
-    assert not guarded.broker.notes.has(int(half.ext_fields["queueOffset"]))
+    assert not guarded.broker.op_messages.has(int(half.ext_fields["queueOffset"]))
     assert store.max_offset(HALF_TOPIC, 0) == 2
 
 

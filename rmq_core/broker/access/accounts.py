@@ -24,7 +24,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_formats.errors import DecodeError, OptionError, StoreError
 
 _FILE: Final = "access/accounts.json"
-_MOST: Final = 10_000  # users, and entries of a subject's policies
+_MAX_ENTRIES: Final = 10_000  # users, and entries of a subject's policies
 SUPER: Final = "Super"
 NORMAL: Final = "Normal"
 ENABLED: Final = "enable"
@@ -34,7 +34,7 @@ _POLICY_TYPES: Final = {"custom": "Custom", "default": "Default"}
 
 
 class User(BodyStruct, frozen=True, kw_only=True):
-    """User, as the file has it."""
+    """User in the file."""
 
     password: str
     user_status: str = ENABLED
@@ -45,7 +45,7 @@ class User(BodyStruct, frozen=True, kw_only=True):
 
     @property
     def is_super(self) -> bool:
-        """True for a super user, to whom all is allowed."""
+        """True for a super user, who has all permissions."""
         return self.user_type == SUPER
 
 
@@ -68,8 +68,8 @@ class AccountTable:
 
     def put_user(self, name: str, user: User) -> None:
         """Create or replace a user. Raises ResponseError if there are too many."""
-        if name not in self.users and len(self.users) >= _MOST:
-            raise refusal(f"There are {_MOST} users already.")
+        if name not in self.users and len(self.users) >= _MAX_ENTRIES:
+            raise refusal(f"There are {_MAX_ENTRIES} users already.")
         self.users[name] = user
 
     def remove_user(self, name: str) -> None:
@@ -89,8 +89,8 @@ class AccountTable:
                     entries[indexes[0]] = entry
                 else:
                     entries.append(entry)
-        if sum(map(len, table.values())) > _MOST:
-            raise refusal(f"A subject has {_MOST} entries at most.")
+        if sum(map(len, table.values())) > _MAX_ENTRIES:
+            raise refusal(f"A subject has {_MAX_ENTRIES} entries at most.")
         self.acls[name] = table
         self.parse(name)
 
@@ -131,7 +131,7 @@ class AccountTable:
 
 
 class Accounts:
-    """Users in force, with their file. A change is written first, and is in force afterwards."""
+    """Users and their file. A change takes effect after its write."""
 
     def __init__(self, files: TableFiles) -> None:
         """Load the users. Raises StoreError if the file cannot be read, or is missing beside its ``.bak``."""
@@ -166,21 +166,21 @@ class Accounts:
         self.file.save()
         if not any(user.is_super for user in self.users.values()):
             example = 'initAuthenticationUser={"username":…,"password":…}'
-            raise OptionError(f"authenticationEnabled=true, and no super user: give {example}")
+            raise OptionError(f"authenticationEnabled=true requires a super user: give {example}")
 
     def policies(self, name: str) -> tuple[tuple[Entry, ...], ...]:
         """Return a user's entries: those of the Custom policies, then those of the Default policies."""
         return self.table.entries.get(name, ())
 
     async def change(self, apply: Callable[[AccountTable], None]) -> None:
-        """Change users or policies one change at a time: ``apply`` changes a copy, which is written and put in force.
+        """Apply one change after the other: ``apply`` changes a copy, which is written and then replaces the table.
 
         Raises ResponseError from ``apply``, or if the table cannot be written; then nothing has changed.
         """
         change = asyncio.ensure_future(self._change(apply))
         self._changes.add(change)
         change.add_done_callback(self._changes.discard)
-        await asyncio.shield(change)  # else a cancelled caller could leave the change written, and not in force
+        await asyncio.shield(change)  # else a cancelled caller could leave a change written but without effect
 
     async def _change(self, apply: Callable[[AccountTable], None]) -> None:
         async with self._change_lock:
@@ -192,10 +192,10 @@ class Accounts:
                 raise
             self.file.changes += 1
             written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self.file.when_written(written.set_result)
+            self.file.call_when_written(written.set_result)
             if not await written:
                 self._to_write = self.table
-                self.file.changes += 1  # the file may have the change, and is overwritten by the table in force
+                self.file.changes += 1  # the file may have the change, and is overwritten with the unchanged table
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_FILE} cannot be written: {self.file.fault}")
             self.table = self._to_write
             self.version += 1
@@ -233,11 +233,13 @@ def _load(files: TableFiles) -> _Saved:
         saved = decode_body(text, _Saved)
     except FileNotFoundError:
         if Path(f"{path}.bak").exists():
-            raise StoreError(f"{path}: is missing, and was there: copy its .bak over it, or remove that") from None
+            raise StoreError(
+                f"{path}: not found, but a .bak exists. Restore the .bak, or delete it to have no users."
+            ) from None
         return _Saved()
     except DecodeError:  # the error's text quotes the file with its passwords
         raise StoreError(
-            f"{path}: cannot be read, and without it nobody is known: restore it, or copy its .bak over it"
+            f"{path}: cannot be parsed, and has all users. Restore the file, or copy its .bak over it."
         ) from None
     _write_backup(path, text, files)
     return saved

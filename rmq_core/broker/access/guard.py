@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rmq_core.broker.access.accounts import ENABLED, Accounts
-from rmq_core.broker.access.policies import Action, Permission, decision, refusal, topic_permission
-from rmq_core.broker.access.required_permissions import RULES, Rule, rules_by_physical_offset, rules_of_light_queues
+from rmq_core.broker.access.policies import Action, Permission, decide, refusal, topic_permission
+from rmq_core.broker.access.required_permissions import RULES, Rule, lmq_send_rules, rules_by_physical_offset
 from rmq_core.broker.config import BrokerConfig, whitelist
 from rmq_core.broker.tables.clients import Login
 from rmq_core.broker.tables.names import RETRY_PREFIX
@@ -31,8 +31,8 @@ FREE_REFUSALS: Final = 50  # refusals of a host in a window; later ones are dela
 MOST_REFUSALS: Final = 1000  # refusals after which the connection is closed
 REFUSAL_WAIT_S: Final = 0.5
 _REFUSAL_WINDOW_MS: Final = 60_000
-_MOST_REFUSED_HOSTS: Final = 10_000
-_MOST_DECISIONS: Final = 100_000
+_MAX_REFUSED_HOSTS: Final = 10_000
+_MAX_CACHED_DECISIONS: Final = 100_000
 
 
 class RefusalCounter:
@@ -48,7 +48,7 @@ class RefusalCounter:
         count, end_ms = self._by_host.get(host, (0, 0))
         if now_ms >= end_ms:
             count, end_ms = 0, now_ms + _REFUSAL_WINDOW_MS
-        if len(self._by_host) >= _MOST_REFUSED_HOSTS:
+        if len(self._by_host) >= _MAX_REFUSED_HOSTS:
             self._by_host.clear()
         self._by_host[host] = count + 1, end_ms
         return count + 1
@@ -86,11 +86,11 @@ class Guard:
         self._decisions: dict[tuple[str, Permission, str], bool | None] = {}
         self._changes = 0  # version of the accounts in the decisions
 
-    def before(self, handler: Handler) -> Handler:
+    def guard_handler(self, handler: Handler) -> Handler:
         """Put the guard before a handler."""
-        return self.signed(self.allowed(handler))
+        return self.require_signature(self.require_permissions(handler))
 
-    def signed(self, handler: Handler) -> Handler:
+    def require_signature(self, handler: Handler) -> Handler:
         """Wrap a handler: only signed requests reach the handler."""
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
@@ -103,7 +103,7 @@ class Guard:
 
         return handle
 
-    def allowed(self, handler: Handler) -> Handler:
+    def require_permissions(self, handler: Handler) -> Handler:
         """Wrap a handler: only requests that the user's policies allow reach the handler; the guard decodes bodies."""
         if not self._authorizes:
             return handler
@@ -185,12 +185,12 @@ class Guard:
             raise error
 
     def _decide(self, name: str, permission: Permission, host: str) -> bool | None:
-        if self._changes != self._accounts.version or len(self._decisions) > _MOST_DECISIONS:
+        if self._changes != self._accounts.version or len(self._decisions) > _MAX_CACHED_DECISIONS:
             self._decisions.clear()
             self._changes = self._accounts.version
         key = name, permission, host
         if key not in self._decisions:
-            self._decisions[key] = decision(self._accounts.policies(name), permission, host)
+            self._decisions[key] = decide(self._accounts.policies(name), permission, host)
         return self._decisions[key]
 
     def _refuse_unauthenticated(
@@ -223,7 +223,7 @@ class GuardedTable(dict[int, Handler]):
 
     def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
         super().__init__(handlers)
-        self._unknown = guard.before(_not_supported)
+        self._unknown = guard.guard_handler(_not_supported)
 
     def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
         """Return the handler of a code, or one that refuses unknown codes."""
@@ -237,7 +237,7 @@ def create_guard(
     """Create the guard of a broker's handlers, if there are users; for ``message_at`` see the rules."""
     if accounts is None:
         return None
-    light = rules_of_light_queues() if has_light_queues else {}
+    light = lmq_send_rules() if has_light_queues else {}
     return Guard(
         accounts, config.broker_cluster_name, steady_ms,
         authorizes=config.authorization_enabled, more_rules=rules_by_physical_offset(message_at) | light,
@@ -246,9 +246,11 @@ def create_guard(
     )  # fmt: skip
 
 
-def guarded(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+def guard_handlers(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Put a guard before handlers, if there is one."""
-    return dict(handlers) if guard is None else {code: guard.before(handler) for code, handler in handlers.items()}
+    return (
+        dict(handlers) if guard is None else {code: guard.guard_handler(handler) for code, handler in handlers.items()}
+    )
 
 
 async def _refuse_later(error: ResponseError) -> RemotingCommand | None:
@@ -303,7 +305,7 @@ class PushRights:
         """
         guard = self._guard
         if guard is None or not guard.is_signed(request.code):
-            return _pass
+            return _allow
         name = request.ext_fields[ACCESS_KEY]
         password, permissions, address = (
             guard.password(name),
@@ -318,5 +320,5 @@ def publish_permission(topic: str) -> Permission:
     return topic_permission(topic, Action.SUB if topic.startswith(RETRY_PREFIX) else Action.PUB)
 
 
-def _pass() -> None:
+def _allow() -> None:
     return None

@@ -2,9 +2,9 @@
 
 One of the matching entries decides: an entry for the exact name before entries for prefixes (the longest first), then
 entries for all names of a type, then entries for all resources. Among equal entries, a Deny decides.
-(RocketMQ 5.3.3 takes the shortest prefix first, and of a name and a prefix the one that was stored first, so that the
-same policies give other answers when they are made in another order; its later versions have the order here, but an
-Allow decides among equals. Source: ``AclAuthorizationHandler#comparePolicyEntries``.)
+(RocketMQ 5.3.3 prefers the shortest prefix, and of a name and a prefix the one stored first, so that decisions depend
+on the order in which policies were created. Its later versions have the order used here, except that an Allow decides
+among equals. Source: ``AclAuthorizationHandler#comparePolicyEntries``.)
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from rmq_core.remoting.bodies.configs import PolicyEntryInfo
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
-_MOST_ADDRESSES: Final = 256  # of an entry, all of which are compared
+_MOST_ADDRESSES: Final = 256  # addresses of an entry, all of which are compared
 _RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 
 
@@ -83,9 +83,9 @@ class Entry:
     """Entry of a policy.
 
     Attributes:
-        name: of the resource, or the prefix of names.
-        is_prefix: whether ``name`` is a prefix; the empty prefix matches all names.
-        networks: of the clients; empty for all clients.
+        name: name of the resource, or prefix of names.
+        is_prefix: ``name`` is a prefix; the empty prefix matches all names.
+        networks: networks of the clients; empty for all clients.
     """
 
     kind: ResourceType
@@ -111,7 +111,7 @@ class Entry:
         return self.kind is ResourceType.ANY, self.is_prefix, -len(self.name), self.is_allowed
 
 
-def decision(policies: Iterable[Iterable[Entry]], permission: Permission, host: str) -> bool | None:
+def decide(policies: Iterable[Iterable[Entry]], permission: Permission, host: str) -> bool | None:
     """Return the decision on a permission; None without a matching entry.
 
     Args:

@@ -4,10 +4,10 @@ A rule has two halves: the names of topics and groups in a request of the remoti
 the permission that a name of each role requires. A proxy reads the names from its own calls.
 
 The rules are those of RocketMQ 5.3.3 where it has any (``DefaultAuthorizationContextBuilder`` and the annotations of
-header classes). RocketMQ requires only a login where this table requires a permission on the cluster, a topic or a
-group: for changes of settings, of groups and of lists of topics, for tables of all topics, groups and offsets, lite
-pulls, replies and checks of subscriptions. The message at an offset (33) may be of any topic, and the
-end of a transaction may name no topic: both require a permission on the cluster.
+header classes). For some requests this table requires a permission on the cluster, a topic or a group where RocketMQ
+requires a login alone: changes of settings, of groups and of lists of topics, tables of all topics, groups and offsets,
+lite pulls, replies and checks of subscriptions. The message at an offset (33) may be of any topic, and the end of a
+transaction may name no topic: both require a permission on the cluster.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -92,7 +92,7 @@ def _group(*actions: Action, role: str = GROUP) -> dict[str, PermissionOf]:
     return {role: lambda name: group_permission(name, *actions)}
 
 
-def _both(*actions: Action) -> dict[str, PermissionOf]:
+def _topic_and_group(*actions: Action) -> dict[str, PermissionOf]:
     return _topic(*actions) | _group(*actions)
 
 
@@ -101,11 +101,11 @@ def _cluster(*actions: Action) -> dict[str, PermissionOf]:
 
 
 # --- names in requests ------------------------------------------------------------------
-def _cluster_name(_: RemotingCommand, cluster: str) -> Names:
+def _cluster_names(_: RemotingCommand, cluster: str) -> Names:
     return ((CLUSTER, cluster),)
 
 
-def _fields(
+def _from_fields(
     *, topic: str = "", group: str = "", has_optional_topic: bool = False, has_optional_group: bool = False
 ) -> Callable[[RemotingCommand, str], Names]:
     """Read a topic, a group, or both, from the fields of these names; a missing one is the empty name.
@@ -123,7 +123,7 @@ def _fields(
     return names
 
 
-def _sent_topic(field: str) -> Callable[[RemotingCommand, str], Names]:
+def _send_names(field: str) -> Callable[[RemotingCommand, str], Names]:
     """Read the topic of a send; one to a retry topic requires Sub on its group."""
 
     def names(request: RemotingCommand, _: str) -> Names:
@@ -133,19 +133,19 @@ def _sent_topic(field: str) -> Callable[[RemotingCommand, str], Names]:
     return names
 
 
-def _topic_or_cluster(request: RemotingCommand, cluster: str) -> Names:
+def _topic_or_cluster_names(request: RemotingCommand, cluster: str) -> Names:
     topic = request.ext_fields.get("topic", "")
     return ((TOPIC, topic) if topic else (CLUSTER, cluster),)
 
 
-def _popped(request: RemotingCommand, _: str) -> Names:
+def _pop_names(request: RemotingCommand, _: str) -> Names:
     """Read the names of a pop, an acknowledgement and the like; a retry topic counts as its topic."""
     group = request.ext_fields.get("consumerGroup", "")
     yield GROUP, group
     yield TOPIC, normal_topic(request.ext_fields.get("topic", ""), group)
 
 
-def _cloned(request: RemotingCommand, _: str) -> Names:
+def _clone_names(request: RemotingCommand, _: str) -> Names:
     fields = request.ext_fields
     yield _SOURCE, fields.get("srcGroup", "")
     yield GROUP, fields.get("destGroup", "")
@@ -153,133 +153,133 @@ def _cloned(request: RemotingCommand, _: str) -> Names:
         yield TOPIC, topic
 
 
-def _body(body_type: type[_Body], names_of: Callable[[_Body], Names]) -> Callable[[RemotingCommand, str], Names]:
+def _from_body(body_type: type[_Body], names_of: Callable[[_Body], Names]) -> Callable[[RemotingCommand, str], Names]:
     return lambda request, _: names_of(decode_body(request.body, body_type, is_request=True))
 
 
-def _members(data: HeartbeatData) -> Names:
+def _heartbeat_names(data: HeartbeatData) -> Names:
     for consumer in data.consumer_data_set:
         yield GROUP, consumer.group_name
         for subscription in consumer.subscription_data_set or ():
             yield TOPIC, subscription.topic
 
 
-def _locked(body: LockBatchRequest) -> Names:
+def _lock_names(body: LockBatchRequest) -> Names:
     yield GROUP, body.consumer_group
     for topic in {queue.topic for queue in body.mq_set}:
         yield TOPIC, topic
 
 
-def _acknowledged(body: BatchAcks) -> Names:
+def _ack_names(body: BatchAcks) -> Names:
     for ack in body.acks:
         yield GROUP, ack.c
         yield TOPIC, ack.t
 
 
-def _lite_subscribed(body: LiteSubscriptions) -> Names:
+def _lite_subscription_names(body: LiteSubscriptions) -> Names:
     for change in body.subscription_set:
         yield GROUP, change.group
         yield TOPIC, change.topic
 
 
-def _group_and_topic(body: QueryAssignment | MessageRequestMode) -> Names:
+def _assignment_names(body: QueryAssignment | MessageRequestMode) -> Names:
     yield GROUP, body.consumer_group
     yield TOPIC, body.topic
 
 
-_TOPIC_FIELD: Final = _fields(topic="topic")
-_CONSUMER: Final = _fields(topic="topic", group="consumerGroup")
-_CONSUMER_OF_ALL: Final = _fields(topic="topic", group="consumerGroup", has_optional_topic=True)
-_GROUP_FIELD: Final = _fields(group="group")
-_CONSUMER_GROUP: Final = _fields(group="consumerGroup")
-_LOCKED: Final = _body(LockBatchRequest, _locked)
-_SENT: Final = _topic(*_PUB) | _topic(*_SUB, role=_RETRY_TOPIC)
+_TOPIC_FIELD: Final = _from_fields(topic="topic")
+_CONSUMER: Final = _from_fields(topic="topic", group="consumerGroup")
+_CONSUMER_OF_ALL: Final = _from_fields(topic="topic", group="consumerGroup", has_optional_topic=True)
+_GROUP_FIELD: Final = _from_fields(group="group")
+_CONSUMER_GROUP: Final = _from_fields(group="consumerGroup")
+_LOCK_NAMES: Final = _from_body(LockBatchRequest, _lock_names)
+_SEND_PERMISSIONS: Final = _topic(*_PUB) | _topic(*_SUB, role=_RETRY_TOPIC)
 
 _CODE = RequestCode
 RULES: Final[dict[int, NamedRule]] = {
     code: NamedRule(*rule)
     for code, rule in {
-        _CODE.SEND_MESSAGE: (_sent_topic("topic"), _SENT),
-        _CODE.SEND_MESSAGE_V2: (_sent_topic("b"), _SENT),
-        _CODE.SEND_BATCH_MESSAGE: (_sent_topic("b"), _SENT),
-        _CODE.SEND_REPLY_MESSAGE: (_sent_topic("topic"), _SENT),
-        _CODE.SEND_REPLY_MESSAGE_V2: (_sent_topic("b"), _SENT),
+        _CODE.SEND_MESSAGE: (_send_names("topic"), _SEND_PERMISSIONS),
+        _CODE.SEND_MESSAGE_V2: (_send_names("b"), _SEND_PERMISSIONS),
+        _CODE.SEND_BATCH_MESSAGE: (_send_names("b"), _SEND_PERMISSIONS),
+        _CODE.SEND_REPLY_MESSAGE: (_send_names("topic"), _SEND_PERMISSIONS),
+        _CODE.SEND_REPLY_MESSAGE_V2: (_send_names("b"), _SEND_PERMISSIONS),
         _CODE.RECALL_MESSAGE: (_TOPIC_FIELD, _topic(*_PUB)),
-        _CODE.END_TRANSACTION: (_topic_or_cluster, _topic(*_PUB) | _cluster(*_UPDATE)),
-        _CODE.CONSUMER_SEND_MSG_BACK: (_GROUP_FIELD, _both(*_SUB)),
-        _CODE.PULL_MESSAGE: (_CONSUMER, _both(*_SUB)),
-        _CODE.LITE_PULL_MESSAGE: (_CONSUMER, _both(*_SUB)),
+        _CODE.END_TRANSACTION: (_topic_or_cluster_names, _topic(*_PUB) | _cluster(*_UPDATE)),
+        _CODE.CONSUMER_SEND_MSG_BACK: (_GROUP_FIELD, _topic_and_group(*_SUB)),
+        _CODE.PULL_MESSAGE: (_CONSUMER, _topic_and_group(*_SUB)),
+        _CODE.LITE_PULL_MESSAGE: (_CONSUMER, _topic_and_group(*_SUB)),
         **dict.fromkeys(
             (
                 _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
                 _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
             ),
-            (_popped, _both(*_SUB)),
+            (_pop_names, _topic_and_group(*_SUB)),
         ),
-        _CODE.BATCH_ACK_MESSAGE: (_body(BatchAcks, _acknowledged), _both(*_SUB)),
-        _CODE.LITE_SUBSCRIPTION_CTL: (_body(LiteSubscriptions, _lite_subscribed), _both(*_SUB)),
+        _CODE.BATCH_ACK_MESSAGE: (_from_body(BatchAcks, _ack_names), _topic_and_group(*_SUB)),
+        _CODE.LITE_SUBSCRIPTION_CTL: (_from_body(LiteSubscriptions, _lite_subscription_names), _topic_and_group(*_SUB)),
         _CODE.GET_PARENT_TOPIC_INFO: (_TOPIC_FIELD, _topic(*_GET)),
-        _CODE.GET_LITE_TOPIC_INFO: (_fields(topic="parentTopic"), _topic(*_GET)),
-        _CODE.GET_LITE_CLIENT_INFO: (_fields(topic="parentTopic", group="group"), _both(*_GET)),
+        _CODE.GET_LITE_TOPIC_INFO: (_from_fields(topic="parentTopic"), _topic(*_GET)),
+        _CODE.GET_LITE_CLIENT_INFO: (_from_fields(topic="parentTopic", group="group"), _topic_and_group(*_GET)),
         _CODE.GET_LITE_GROUP_INFO: (_GROUP_FIELD, _group(*_GET)),
         _CODE.TRIGGER_LITE_DISPATCH: (_GROUP_FIELD, _group(*_UPDATE)),
-        _CODE.QUERY_ASSIGNMENT: (_body(QueryAssignment, _group_and_topic), _both(*_SUB)),
-        _CODE.SET_MESSAGE_REQUEST_MODE: (_body(MessageRequestMode, _group_and_topic), _both(*_UPDATE)),
+        _CODE.QUERY_ASSIGNMENT: (_from_body(QueryAssignment, _assignment_names), _topic_and_group(*_SUB)),
+        _CODE.SET_MESSAGE_REQUEST_MODE: (_from_body(MessageRequestMode, _assignment_names), _topic_and_group(*_UPDATE)),
         _CODE.QUERY_MESSAGE: (_TOPIC_FIELD, _topic(*_READ)),
-        _CODE.VIEW_MESSAGE_BY_ID: (_cluster_name, _cluster(*_GET)),
-        _CODE.QUERY_CONSUMER_OFFSET: (_CONSUMER, _both(*_READ)),
-        _CODE.UPDATE_CONSUMER_OFFSET: (_CONSUMER, _both(*_COMMIT)),
+        _CODE.VIEW_MESSAGE_BY_ID: (_cluster_names, _cluster(*_GET)),
+        _CODE.QUERY_CONSUMER_OFFSET: (_CONSUMER, _topic_and_group(*_READ)),
+        _CODE.UPDATE_CONSUMER_OFFSET: (_CONSUMER, _topic_and_group(*_COMMIT)),
         _CODE.SEARCH_OFFSET_BY_TIMESTAMP: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.GET_MAX_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.GET_MIN_OFFSET: (_TOPIC_FIELD, _topic(*_READ)),
         _CODE.GET_EARLIEST_MSG_STORETIME: (_TOPIC_FIELD, _topic(*_READ)),
         # The response has the subscription of the group, if the request names one.
         _CODE.QUERY_CONSUME_QUEUE: (
-            _fields(topic="topic", group="consumerGroup", has_optional_group=True), _both(*_GET)
+            _from_fields(topic="topic", group="consumerGroup", has_optional_group=True), _topic_and_group(*_GET)
         ),
-        _CODE.HEART_BEAT: (_body(HeartbeatData, _members), _both(*_SUB)),
-        _CODE.UNREGISTER_CLIENT: (_fields(group="consumerGroup", has_optional_group=True), _group(*_SUB)),
+        _CODE.HEART_BEAT: (_from_body(HeartbeatData, _heartbeat_names), _topic_and_group(*_SUB)),
+        _CODE.UNREGISTER_CLIENT: (_from_fields(group="consumerGroup", has_optional_group=True), _group(*_SUB)),
         _CODE.GET_CONSUMER_LIST_BY_GROUP: (_CONSUMER_GROUP, _group(*_READ)),
-        _CODE.LOCK_BATCH_MQ: (_LOCKED, _both(*_SUB)),
-        _CODE.UNLOCK_BATCH_MQ: (_LOCKED, _both(*_SUB)),
-        _CODE.CHECK_CLIENT_CONFIG: (_body(CheckClientBody, lambda body: ((GROUP, body.group),)), _group(*_SUB)),
+        _CODE.LOCK_BATCH_MQ: (_LOCK_NAMES, _topic_and_group(*_SUB)),
+        _CODE.UNLOCK_BATCH_MQ: (_LOCK_NAMES, _topic_and_group(*_SUB)),
+        _CODE.CHECK_CLIENT_CONFIG: (_from_body(CheckClientBody, lambda body: ((GROUP, body.group),)), _group(*_SUB)),
         _CODE.UPDATE_AND_CREATE_TOPIC: (_TOPIC_FIELD, _topic(Action.CREATE)),
         _CODE.UPDATE_AND_CREATE_TOPIC_LIST: (
-            _body(TopicConfigList, lambda body: ((TOPIC, config.topic_name) for config in body.topic_config_list)),
+            _from_body(TopicConfigList, lambda body: ((TOPIC, config.topic_name) for config in body.topic_config_list)),
             _topic(Action.CREATE),
         ),
         _CODE.DELETE_TOPIC_IN_BROKER: (_TOPIC_FIELD, _topic(Action.DELETE)),
         _CODE.DELETE_TOPIC_IN_BROKER_LIST: (
-            _body(TopicList, lambda body: ((TOPIC, topic) for topic in body.topic_list)), _topic(Action.DELETE)
+            _from_body(TopicList, lambda body: ((TOPIC, topic) for topic in body.topic_list)), _topic(Action.DELETE)
         ),
         _CODE.DELETE_SUBSCRIPTION_GROUP_LIST: (
-            _body(GroupsToDelete, lambda body: ((GROUP, group) for group in body.group_name_list)),
+            _from_body(GroupsToDelete, lambda body: ((GROUP, group) for group in body.group_name_list)),
             _group(Action.DELETE),
         ),
         _CODE.GET_TOPIC_CONFIG: (_TOPIC_FIELD, _topic(*_GET)),
         _CODE.GET_TOPIC_STATS_INFO: (_TOPIC_FIELD, _topic(*_GET)),
         _CODE.QUERY_TOPIC_CONSUME_BY_WHO: (_TOPIC_FIELD, _topic(*_GET)),
         _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
-            _body(SubscriptionGroupConfig, lambda body: ((GROUP, body.group_name),)), _group(*_CREATE_OR_UPDATE)
+            _from_body(SubscriptionGroupConfig, lambda body: ((GROUP, body.group_name),)), _group(*_CREATE_OR_UPDATE)
         ),
         _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
-            _body(GroupConfigList, lambda body: ((GROUP, config.group_name) for config in body.group_config_list)),
+            _from_body(GroupConfigList, lambda body: ((GROUP, config.group_name) for config in body.group_config_list)),
             _group(*_CREATE_OR_UPDATE),
         ),
-        _CODE.DELETE_SUBSCRIPTIONGROUP: (_fields(group="groupName"), _group(Action.DELETE)),
+        _CODE.DELETE_SUBSCRIPTIONGROUP: (_from_fields(group="groupName"), _group(Action.DELETE)),
         _CODE.GET_SUBSCRIPTIONGROUP_CONFIG: (_GROUP_FIELD, _group(*_GET)),
         _CODE.GET_CONSUMER_CONNECTION_LIST: (_CONSUMER_GROUP, _group(*_GET)),
         _CODE.GET_CONSUMER_RUNNING_INFO: (_CONSUMER_GROUP, _group(*_GET)),
-        _CODE.CONSUME_MESSAGE_DIRECTLY: (_CONSUMER_OF_ALL, _both(*_SUB)),
-        _CODE.GET_CONSUME_STATS: (_CONSUMER_OF_ALL, _both(*_GET)),
+        _CODE.CONSUME_MESSAGE_DIRECTLY: (_CONSUMER_OF_ALL, _topic_and_group(*_SUB)),
+        _CODE.GET_CONSUME_STATS: (_CONSUMER_OF_ALL, _topic_and_group(*_GET)),
         _CODE.QUERY_TOPICS_BY_CONSUMER: (_GROUP_FIELD, _group(*_GET)),
         _CODE.QUERY_SUBSCRIPTION_BY_CONSUMER: (
-            _fields(topic="topic", group="group", has_optional_topic=True), _both(*_GET)
+            _from_fields(topic="topic", group="group", has_optional_topic=True), _topic_and_group(*_GET)
         ),
-        _CODE.QUERY_CONSUME_TIME_SPAN: (_fields(topic="topic", group="group"), _both(*_GET)),
-        _CODE.INVOKE_BROKER_TO_RESET_OFFSET: (_fields(topic="topic", group="group"), _both(*_UPDATE)),
-        _CODE.CLONE_GROUP_OFFSET: (_cloned, _group(*_GET, role=_SOURCE) | _both(*_UPDATE)),
-        _CODE.RESUME_CHECK_HALF_MESSAGE: (_cluster_name, _cluster(*_UPDATE)),  # names a message by physical offset
+        _CODE.QUERY_CONSUME_TIME_SPAN: (_from_fields(topic="topic", group="group"), _topic_and_group(*_GET)),
+        _CODE.INVOKE_BROKER_TO_RESET_OFFSET: (_from_fields(topic="topic", group="group"), _topic_and_group(*_UPDATE)),
+        _CODE.CLONE_GROUP_OFFSET: (_clone_names, _group(*_GET, role=_SOURCE) | _topic_and_group(*_UPDATE)),
+        _CODE.RESUME_CHECK_HALF_MESSAGE: (_cluster_names, _cluster(*_UPDATE)),  # names a message by its offset
         **dict.fromkeys(
             (
                 _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
@@ -287,7 +287,7 @@ RULES: Final[dict[int, NamedRule]] = {
                 _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
                 _CODE.PROXIED_CLIENTS,
             ),
-            (_cluster_name, _cluster(*_UPDATE)),
+            (_cluster_names, _cluster(*_UPDATE)),
         ),
         **dict.fromkeys(
             (
@@ -299,7 +299,7 @@ RULES: Final[dict[int, NamedRule]] = {
                 _CODE.GET_BROKER_LITE_INFO,
                 _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
             ),
-            (_cluster_name, _cluster(*_GET)),
+            (_cluster_names, _cluster(*_GET)),
         ),
     }.items()
 }  # fmt: skip
@@ -318,7 +318,7 @@ CHANGES: Final = frozenset(
 """Requests of administrators that change a broker or show its settings: local only, unless there are users."""
 
 
-def rules_of_light_queues() -> dict[int, Rule]:
+def lmq_send_rules() -> dict[int, Rule]:
     """Create the rules of sends to light queues: Pub also on each light queue in a message.
 
     In the original a permission on any topic lets a sender put messages into the light queue of any device.

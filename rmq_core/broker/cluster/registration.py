@@ -28,9 +28,11 @@ from rmq_formats.errors import FormatError
 _CRC_MASK: Final = 0x7FFFFFFF
 _ANSWER_TIMEOUT_S: Final = 1.0  # of waits for name servers; clients time out after three seconds
 _UNREGISTER_TIMEOUT_S: Final = 1.0
-_REST: Final = 50.0  # times the encoding of a registration: name servers decode the registrations of more brokers
-_LEAST_REST_S: Final = 0.02  # later changes are registered together
-_LONGEST_REST_S: Final = 0.5  # responses wait for registrations
+_REST_FACTOR: Final = (
+    50.0  # times of the encoding of a registration: a pause, as name servers decode registrations of all brokers
+)
+_MIN_REST_S: Final = 0.02  # later changes are registered together
+_MAX_REST_S: Final = 0.5  # responses wait for registrations
 
 
 class Registration:
@@ -39,14 +41,16 @@ class Registration:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._client = RemotingClient(
-            on_disconnect=self._on_disconnect, tls=state.config.tls.client(), credentials=state.config.own_credentials
+            on_disconnect=self._on_disconnect,
+            tls=state.config.tls.client(),
+            credentials=state.config.broker_credentials,
         )
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
         # The topics missing at a name server, by its address; without an entry, all topics may be missing.
         self._missing_topics: dict[str, dict[str, None]] = {}
-        self._took_s = 0.0  # by the last registration on the event loop
+        self._took_s = 0.0  # time of the event loop that the last registration took
         self._registered: asyncio.Future[None] | None = None  # done when changed topics are registered
         state.topics.on_change(self._on_topics_changed)
 
@@ -107,7 +111,7 @@ class Registration:
                 self._missing_topics.clear()
             self._changed.clear()
             await self.register()
-            await asyncio.sleep(min(_LEAST_REST_S + _REST * self._took_s, _LONGEST_REST_S))
+            await asyncio.sleep(min(_MIN_REST_S + _REST_FACTOR * self._took_s, _MAX_REST_S))
 
     async def register(self) -> None:
         """Register with all name servers at once; log a failure of a name server once."""
@@ -137,7 +141,7 @@ class Registration:
             broker_addr=state.address,
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
-            ha_server_addr=state.replication.address_beside(state.address),
+            ha_server_addr=state.replication.ha_server_address(state.address),
             enable_acting_master=False,
             compressed=config.compressed_register,
             body_crc32=zlib.crc32(body) & _CRC_MASK,
@@ -157,7 +161,9 @@ class Registration:
         if address in self._failing:
             self._failing.discard(address)
             log.info("registered with %(namesrv)s again", {"namesrv": address})
-        state.replication.registered(response.ext_fields.get("masterAddr"), response.ext_fields.get("haServerAddr"))
+        state.replication.update_master_addresses(
+            response.ext_fields.get("masterAddr"), response.ext_fields.get("haServerAddr")
+        )
         state.topics.update_order(set(ordered))
 
     async def route(self, topic: str) -> TopicRouteData | None:

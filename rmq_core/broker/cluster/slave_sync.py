@@ -60,7 +60,7 @@ class SlaveSync:
     def __init__(self, state: BrokerState, schedule: Schedule) -> None:
         self._state = state
         self._schedule = schedule
-        self._client = RemotingClient(tls=state.config.tls.client(), credentials=state.config.own_credentials)
+        self._client = RemotingClient(tls=state.config.tls.client(), credentials=state.config.broker_credentials)
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
         self._wake = asyncio.Event()
@@ -132,13 +132,13 @@ class SlaveSync:
         if state.replication.is_following:
             return
         for topic, queue_ids in state.store.topics().items():
-            if topic not in state.topics.table and names.topic_fault(topic) is None:
+            if topic not in state.topics.table and names.find_topic_name_problem(topic) is None:
                 count = max(queue_ids) + 1
                 attributes = {QUEUE_TYPE: BATCH_QUEUES} if topic in state.store.stray_batch_topics else {}
                 state.topics.put(
                     TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, attributes=attributes)
                 )
-                log.info("named the topic %(topic)s, which the master has not told of", {"topic": topic})
+                log.info("created the topic %(topic)s, which the master has not sent", {"topic": topic})
 
     async def _copy_table(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
         response = await self._client.invoke(address, request_of(code))
@@ -153,7 +153,7 @@ class SlaveSync:
             TopicConfigs(data_version=master_topics.data_version, topic_config_table=master_topics.topic_config_table)
         )
         self._delete_topics(log_end, master_topics)
-        self._state.store.set_batch_topics(topics.with_batch_queues())
+        self._state.store.set_batch_topics(topics.batch_topics())
 
     def _delete_topics(self, log_end: int, master_topics: TopicsOfMaster) -> None:
         """Delete queues and offsets of topics that the master has deleted, even if the master has created them again.

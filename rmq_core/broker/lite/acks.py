@@ -109,10 +109,10 @@ class LiteAckProcessor:
                 self._orders.change(queue, group, _QUEUE_ID, fields.offset, pop_time_ms, visible_ms)
             except ValueError as error:
                 raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        answer = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeAnswer(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(answer))
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))
 
     def _parse_handle(self, fields: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
         """Return the light queue and the handle of a request. Raises ResponseError."""

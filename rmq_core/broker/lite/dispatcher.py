@@ -22,7 +22,7 @@ from rmq_core.store.results import Arrival
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 
 _QUEUE_ID: Final = 0
-_MOST_TRIED: Final = 64  # clients of a group tried, while their events are at the limit
+_MAX_TRIED_CLIENTS: Final = 64  # clients of a group tried, while their events are at the limit
 _LOW_WATER: Final = 5  # a client that missed events rescans below this part of the limit
 _INACTIVE_MS: Final = 10_000  # without a poll, of a client with events
 _LONG_INACTIVE_MS: Final = 35_000  # of a client without events: a poll takes 30 s
@@ -44,9 +44,9 @@ class BackgroundTasks:
             work.close()
             return
         task = self._running[key] = asyncio.ensure_future(work)
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._on_task_end(key, done))
 
-    def _ended(self, key: Hashable, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, key: Hashable, task: "asyncio.Task[None]") -> None:
         del self._running[key]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work on lite topics failed: %(error)s", {"error": error}, exc_info=error)
@@ -73,7 +73,7 @@ class LiteEventDispatcher:
         self._lagging_groups: dict[str, None] = {}  # wildcard groups with unassigned events
         self._tasks = tasks
 
-    def arrived(self, arrivals: list[Arrival]) -> None:
+    def on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Assign events of newly readable messages, after the dispatch that reports the messages."""
         queues = [arrival.topic for arrival in arrivals if arrival.topic.startswith(LITE_PREFIX)]
         if queues:
@@ -104,7 +104,7 @@ class LiteEventDispatcher:
             return
         group, start = clients[0].group, randrange(count)
         max_events = self._groups.max_events(group)
-        for number in range(min(count, _MOST_TRIED)):
+        for number in range(min(count, _MAX_TRIED_CLIENTS)):
             client = clients[(start + number) % count]
             if (
                 client is avoid

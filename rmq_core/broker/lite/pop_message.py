@@ -31,8 +31,8 @@ from rmq_core.remoting.pop_requests import Notification, NotificationAnswer, Pop
 from rmq_core.store.results import GetResult, GetStatus, split_records
 
 _QUEUE_ID: Final = 0
-_MOST_LOOKED: Final = 64  # light queues of a pop: some 0.2 ms without messages
-_MOST_READ: Final = 16  # light queues with messages, some 0.06 ms each, so that other requests do not wait
+_MAX_READ_LMQS: Final = 64  # light queues of a pop: some 0.2 ms without messages
+_MAX_LMQS_WITH_MESSAGES: Final = 16  # light queues with messages, some 0.06 ms each, so that other requests do not wait
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _MOST_ID_CHARS: Final = 255  # of a client, and of an attempt
 _INVALID: Final = ResponseCode.INVALID_PARAMETER
@@ -66,10 +66,14 @@ class LitePopReader:
     def pop(self, fields: PopLiteMessage, client: LiteClient | None) -> LitePopResult:
         """Pop messages of the light queues of a client's events, up to the requested number."""
         result = LitePopResult(self._state.clock_ms())
-        for _ in range(_MOST_LOOKED):
+        for _ in range(_MAX_READ_LMQS):
             if client is None or not client.events:
                 break
-            if len(result.counts) >= fields.max_msg_num or result.size >= ENOUGH_BYTES or result.queues >= _MOST_READ:
+            if (
+                len(result.counts) >= fields.max_msg_num
+                or result.size >= ENOUGH_BYTES
+                or result.queues >= _MAX_LMQS_WITH_MESSAGES
+            ):
                 break
             queue = next(iter(client.events))
             del client.events[queue]
@@ -147,7 +151,7 @@ class PopLiteMessageProcessor:
         result = self._reader.pop(fields, client)
         if client is not None:
             self._dispatcher.on_poll(client)
-            if client.events and (self._waiting.of_key(fields.client_id) or not result.counts):
+            if client.events and (self._waiting.requests_of(fields.client_id) or not result.counts):
                 self._dispatcher.wake_soon(fields.client_id)
         code, remark = ResponseCode.SUCCESS, "FOUND"
         if not result.counts:

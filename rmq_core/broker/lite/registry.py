@@ -120,7 +120,7 @@ class LiteSubscriptionRegistry:
                 del self._of_connection[client.connection]
             client.connection = None
 
-    def closed(self, connection: Connection) -> Iterator[LiteClient]:
+    def disconnect(self, connection: Connection) -> Iterator[LiteClient]:
         """Disconnect and yield the clients of a closed connection one by one."""
         while clients := self._of_connection.get(connection):
             client = next(iter(clients))

@@ -11,7 +11,7 @@ from rmq_core.broker.lite.metadata import LiteGroups, LiteSharding, Route
 from rmq_core.broker.lite.pop_message import LiteNotificationProcessor, LitePopReader, PopLiteMessageProcessor
 from rmq_core.broker.lite.registry import LiteSubscriptionRegistry
 from rmq_core.broker.lite.subscriptions import LiteSubscriptionCtlProcessor, Subscriptions
-from rmq_core.broker.parked_requests import MOST_OF_KEY, ParkedRequests
+from rmq_core.broker.parked_requests import MAX_REQUESTS_PER_KEY, ParkedRequests
 from rmq_core.broker.pop.order import ConsumerOrderInfo
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.connection import Connection, Handler
@@ -31,14 +31,14 @@ class LiteService:
         self._registry = LiteSubscriptionRegistry()
         self._groups = LiteGroups(state)
         self._orders = ConsumerOrderInfo(None, state.store, state.clock_ms, state.steady_ms)
-        self._pops = ParkedRequests[str](state, MOST_OF_KEY)
-        self._notifications = ParkedRequests[str](state, MOST_OF_KEY)
+        self._pops = ParkedRequests[str](state, MAX_REQUESTS_PER_KEY)
+        self._notifications = ParkedRequests[str](state, MAX_REQUESTS_PER_KEY)
         self._dispatcher = LiteEventDispatcher(
             state, self._registry, self._groups, self._orders, self._tasks, self._wake
         )
         self._subscriptions = Subscriptions(state, self._registry, self._groups, self._orders, self._dispatcher)
         self._lifecycle = LiteLifecycleManager(state, self._groups, self._orders, self._subscriptions)
-        state.store.on_dispatched(self._dispatcher.arrived, self._registry.is_waiting)
+        state.store.on_dispatched(self._dispatcher.on_arrivals, self._registry.is_waiting)
 
     def _wake(self, client_id: str) -> None:
         self._pops.wake(client_id)
@@ -99,7 +99,7 @@ class LiteService:
     def disconnected(self, connection: Connection) -> None:
         """Release subscriptions and requests of a closed connection."""
         if self._registry.is_of(connection):
-            self._tasks.start(connection, self._exhaust(self._subscriptions.closed(connection)))
+            self._tasks.start(connection, self._exhaust(self._subscriptions.on_disconnect(connection)))
         for waiting in (self._pops, self._notifications):
             waiting.disconnected(connection)
 

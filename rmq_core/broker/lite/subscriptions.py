@@ -156,9 +156,9 @@ class Subscriptions:
             for client in list(clients):
                 self._registry.remove(client, queue)
 
-    def closed(self, connection: Connection) -> Iterator[None]:
+    def on_disconnect(self, connection: Connection) -> Iterator[None]:
         """Assign the events of a closed connection's clients to other clients, until the next subscription."""
-        for client in self._registry.closed(connection):
+        for client in self._registry.disconnect(connection):
             self._dispatcher.reassign_events(client)
             yield
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families, lag_families
+from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, lag_families, metric_families
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.access.tls import ServerTls, TlsMode
 from rmq_core.remoting.errors import ListenError
@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 10.0  # Prometheus' default timeout
 
 
 @asynccontextmanager
-async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
+async def run_with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
     """Run a broker and the server of its metrics, at a port, 0 for a free one; no server if the port is None.
 
     Raises ListenError, and the errors of the broker's start.
@@ -80,7 +80,7 @@ class _Scrapes:
         if path != b"/metrics":
             return _response("404 Not Found", "/metrics is here\n")
         texts = []
-        for family in families(self._broker.state, self._started_ms):
+        for family in metric_families(self._broker.state, self._started_ms):
             texts.append(family.text)
             await asyncio.sleep(0)  # lets requests run, as there may be many topics
         texts += [family.text for family in await lag_families(self._broker.state)]

@@ -15,7 +15,7 @@ from typing import Final
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.consumer_offsets import NONE
-from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type
+from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, compile_subscription, is_tag_type
 from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
 from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.queue import estimate_count
@@ -25,7 +25,7 @@ _BROKER: Final = ("cluster", "brokerIP", "broker")
 _RUNTIME: Final = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
 _TOPIC: Final = ("cluster", "broker", "topic")
 _GROUP: Final = ("cluster", "broker", "group")
-_CONSUMED: Final = ("cluster", "broker", "topic", "group")
+_TOPIC_GROUP: Final = ("cluster", "broker", "topic", "group")
 _DIFF: Final = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _COUNT: Final = ("caddr", "localaddr", "group")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,33 +64,33 @@ class _GroupLag:
     age_ms: int
 
 
-def families(state: BrokerState, started_ms: int) -> Iterator[Family]:
+def metric_families(state: BrokerState, started_ms: int) -> Iterator[Family]:
     """Yield all metrics one by one, so that the event loop can run between two of them."""
-    yield from _broker(state)
-    yield from _runtime(state, started_ms)
-    yield from _topics(state)
-    yield from _consumers(state)
-    yield from _clients(state)
+    yield from _broker_families(state)
+    yield from _runtime_families(state, started_ms)
+    yield from _topic_families(state)
+    yield from _consumer_families(state)
+    yield from _client_families(state)
 
 
-def _broker(state: BrokerState) -> Iterator[Family]:
+def _broker_families(state: BrokerState) -> Iterator[Family]:
     labels = state.config.broker_cluster_name, state.address, state.config.broker_name
-    counted = state.stats
-    put, got = counted.total_rate(stats.TOPIC_PUT_NUMS), counted.total_rate(stats.GROUP_GET_NUMS)
-    yield Family("rocketmq_broker_tps", "Messages a second that were put.", _BROKER, [(labels, put)])
-    yield Family("rocketmq_broker_qps", "Messages a second that were got.", _BROKER, [(labels, got)])
+    counters = state.stats
+    put_rate, get_rate = counters.total_rate(stats.TOPIC_PUT_NUMS), counters.total_rate(stats.GROUP_GET_NUMS)
+    yield Family("rocketmq_broker_tps", "Messages a second that were put.", _BROKER, [(labels, put_rate)])
+    yield Family("rocketmq_broker_qps", "Messages a second that were got.", _BROKER, [(labels, get_rate)])
 
 
-def _runtime(state: BrokerState, started_ms: int) -> Iterator[Family]:
-    store, counted, config = state.store, state.stats, state.config
+def _runtime_families(state: BrokerState, started_ms: int) -> Iterator[Family]:
+    store, counters, config = state.store, state.stats, state.config
     labels = (
         config.broker_cluster_name, state.address, config.broker_name, CURRENT_VERSION_NAME, str(started_ms),
         str(CURRENT_VERSION),
     )  # fmt: skip
-    put_total, put_bytes = counted.total(stats.TOPIC_PUT_NUMS), counted.total(stats.TOPIC_PUT_SIZE)
+    put_total, put_bytes = counters.total(stats.TOPIC_PUT_NUMS), counters.total(stats.TOPIC_PUT_SIZE)
     values: dict[str, tuple[float, str]] = {
         "msg_put_total_today_now": (put_total, "Messages that were put since the start."),
-        "msg_gettotal_today_now": (counted.total(stats.GROUP_GET_NUMS), "Messages that were got since the start."),
+        "msg_gettotal_today_now": (counters.total(stats.GROUP_GET_NUMS), "Messages that were got since the start."),
         "putmessage_times_total": (put_total, "Messages that were put since the start."),
         "put_message_size_total": (put_bytes, "Bytes that were put."),
         "put_message_average_size": (put_bytes / max(put_total, 1), "Average bytes a message."),
@@ -99,22 +99,22 @@ def _runtime(state: BrokerState, started_ms: int) -> Iterator[Family]:
         "commitlog_minoffset": (store.min_physical_offset, "The CommitLog's first physical offset."),
         "commitlog_maxoffset": (store.max_physical_offset, "The CommitLog's end, a physical offset."),
         "earliest_message_timestamp": (store.earliest_store_timestamp_ms() or -1, "The oldest store timestamp, ms."),
-        "put_tps60": (counted.total_rate(stats.TOPIC_PUT_NUMS), "Messages a second that were put, last minute."),
-        "getfound_tps60": (counted.total_rate(stats.GROUP_GET_NUMS), "Messages a second that were got, last minute."),
+        "put_tps60": (counters.total_rate(stats.TOPIC_PUT_NUMS), "Messages a second that were put, last minute."),
+        "getfound_tps60": (counters.total_rate(stats.GROUP_GET_NUMS), "Messages a second that were got, last minute."),
     }
     for name, (value, about) in values.items():
         yield Family(f"rocketmq_brokeruntime_{name}", about, _RUNTIME, [(labels, value)])
 
 
-def _topics(state: BrokerState) -> Iterator[Family]:
-    place = state.config.broker_cluster_name, state.config.broker_name
+def _topic_families(state: BrokerState) -> Iterator[Family]:
+    broker_labels = state.config.broker_cluster_name, state.config.broker_name
     ends: dict[str, list[tuple[tuple[str, ...], float]]] = {"": [], names.RETRY_PREFIX: [], names.DLQ_PREFIX: []}
     for topic, config in state.topics.table.items():
         prefix = next((start for start in (names.RETRY_PREFIX, names.DLQ_PREFIX) if topic.startswith(start)), "")
         queues = range(max(config.read_queue_nums, config.write_queue_nums))
         end = sum(state.store.max_offset(topic, queue_id) for queue_id in queues)
         name = topic.removeprefix(prefix) if prefix == names.DLQ_PREFIX else topic
-        ends[prefix].append(((*place, name), end))
+        ends[prefix].append(((*broker_labels, name), end))
     yield Family("rocketmq_producer_offset", "Messages that a topic has ever had.", _TOPIC, ends[""])
     yield Family("rocketmq_topic_retry_offset", "Messages that a retry topic had.", _TOPIC, ends[names.RETRY_PREFIX])
     yield Family("rocketmq_topic_dlq_offset", "Messages that a DLQ topic had.", _GROUP, ends[names.DLQ_PREFIX])
@@ -126,23 +126,23 @@ def _topics(state: BrokerState) -> Iterator[Family]:
 
 def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
     """Yield the rates of a counter in the last minute, by key: a topic, or ``topic@group``."""
-    place = state.config.broker_cluster_name, state.config.broker_name
+    broker_labels = state.config.broker_cluster_name, state.config.broker_name
     for key in state.stats.keys(name):
-        yield (*place, *key.split("@", 1)), state.stats.rate(name, key)
+        yield (*broker_labels, *key.split("@", 1)), state.stats.rate(name, key)
 
 
-def _sent_back(state: BrokerState) -> Iterator[tuple[tuple[str, ...], float]]:
-    place = state.config.broker_cluster_name, state.config.broker_name
+def _send_back_counts(state: BrokerState) -> Iterator[tuple[tuple[str, ...], float]]:
+    broker_labels = state.config.broker_cluster_name, state.config.broker_name
     for key in state.stats.keys(stats.SNDBCK_PUT_NUMS):
-        counted = state.stats.body(stats.SNDBCK_PUT_NUMS, key)
-        if counted is not None:
-            yield (*place, *key.split("@", 1)), counted.stats_minute.sum
+        counter = state.stats.body(stats.SNDBCK_PUT_NUMS, key)
+        if counter is not None:
+            yield (*broker_labels, *key.split("@", 1)), counter.stats_minute.sum
 
 
-def _consumers(state: BrokerState) -> Iterator[Family]:
-    place = state.config.broker_cluster_name, state.config.broker_name
+def _consumer_families(state: BrokerState) -> Iterator[Family]:
+    broker_labels = state.config.broker_cluster_name, state.config.broker_name
     lags = list(_group_lags(state))
-    all_labels = [(*place, lag.topic, lag.group) for lag in lags]
+    all_labels = [(*broker_labels, lag.topic, lag.group) for lag in lags]
     for name, about, prefix in (
         ("rocketmq_group_diff", "Messages that a group is behind.", ""),
         ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", names.RETRY_PREFIX),
@@ -151,18 +151,18 @@ def _consumers(state: BrokerState) -> Iterator[Family]:
             ((lag.group, lag.topic, str(_member_count(state, lag.group)), _CLUSTERING), lag.lag_count)
             for lag in lags if lag.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
         ])  # fmt: skip
-    yield Family("rocketmq_message_accumulation", "Messages that a group is behind.", _CONSUMED,
+    yield Family("rocketmq_message_accumulation", "Messages that a group is behind.", _TOPIC_GROUP,
                  [(labels, lag.lag_count) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_consumer_offset", "The sum of a group's offsets.", _CONSUMED,
+    yield Family("rocketmq_consumer_offset", "The sum of a group's offsets.", _TOPIC_GROUP,
                  [(labels, lag.offset) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", _CONSUMED,
+    yield Family("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", _TOPIC_GROUP,
                  [(labels, lag.age_ms) for labels, lag in zip(all_labels, lags, strict=True)])  # fmt: skip
-    yield Family("rocketmq_consumer_tps", "Messages a second that a group gets.", _CONSUMED,
+    yield Family("rocketmq_consumer_tps", "Messages a second that a group gets.", _TOPIC_GROUP,
                  _rates(state, stats.GROUP_GET_NUMS))  # fmt: skip
-    yield Family("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _CONSUMED,
+    yield Family("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _TOPIC_GROUP,
                  _rates(state, stats.GROUP_GET_SIZE))  # fmt: skip
-    yield Family("rocketmq_send_back_nums", "Messages that a group has sent back, last minute.", _CONSUMED,
-                 _sent_back(state))  # fmt: skip
+    yield Family("rocketmq_send_back_nums", "Messages that a group has sent back, last minute.", _TOPIC_GROUP,
+                 _send_back_counts(state))  # fmt: skip
 
 
 def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:
@@ -186,15 +186,15 @@ def _member_count(state: BrokerState, group: str) -> int:
     return 0 if members is None else len(members.clients)
 
 
-def _clients(state: BrokerState) -> Iterator[Family]:
-    place = state.config.broker_cluster_name, state.config.broker_name
+def _client_families(state: BrokerState) -> Iterator[Family]:
+    broker_labels = state.config.broker_cluster_name, state.config.broker_name
     consumers = []
     for name, group in state.consumers.groups.items():
         members = list(group.clients.values())
         addresses = ",".join(client.connection.remote_address for client in members)
         consumers.append(((addresses, ",".join(client.client_id for client in members), name), len(members)))
     yield Family("rocketmq_group_count", "Members of a consumer group.", _COUNT, consumers)
-    producers = [((*place, name), len(members)) for name, members in state.producers.groups.items()]
+    producers = [((*broker_labels, name), len(members)) for name, members in state.producers.groups.items()]
     yield Family("rocketmq_producer_count", "Members of a producer group.", _GROUP, producers)
 
 
@@ -220,7 +220,7 @@ class Lag:
 async def lag_families(state: BrokerState) -> list[Family]:
     """Return the gauges; requests run between two queues, as a filter may read 20,000 units of a queue."""
     now_ms = state.clock_ms()
-    labelled_lags = [(labels, lag) async for labels, lag in _lags(state)]
+    labelled_lags = [(labels, lag) async for labels, lag in _labelled_group_lags(state)]
 
     def family(name: str, about: str, values: list[int]) -> Family:
         samples = [(labels, value) for (labels, _), value in zip(labelled_lags, values, strict=True)]
@@ -255,7 +255,7 @@ async def lag_families(state: BrokerState) -> list[Family]:
     ]
 
 
-async def _lags(state: BrokerState) -> AsyncIterator[tuple[tuple[str, ...], Lag]]:
+async def _labelled_group_lags(state: BrokerState) -> AsyncIterator[tuple[tuple[str, ...], Lag]]:
     config = state.config
     for group in list(state.groups.table):
         members = state.consumers.groups.get(group)
@@ -269,21 +269,21 @@ async def _lags(state: BrokerState) -> AsyncIterator[tuple[tuple[str, ...], Lag]
             labels = (
                 config.broker_cluster_name, group, "false", str(is_system).lower(), config.broker_name, "broker", topic,
             )  # fmt: skip
-            message_filter, lag = _filter(state, group, topic), Lag()
+            message_filter, lag = _subscription_filter(state, group, topic), Lag()
             for queue_id in range(settings.write_queue_nums):
                 _add_queue(state, lag, (topic, group, queue_id), message_filter)
                 await asyncio.sleep(0)
             yield labels, lag
 
 
-def _filter(state: BrokerState, group: str, topic: str) -> Filter:
+def _subscription_filter(state: BrokerState, group: str, topic: str) -> Filter:
     """Return the filter of a group's subscription, or the filter for all messages without estimates."""
     members = state.consumers.groups.get(group)
     subscription = None if members is None else members.subscriptions.get(topic)
     if subscription is None or not state.config.estimate_accumulation:
         return EVERYTHING
     if is_tag_type(subscription.expression_type):
-        return filter_of(subscription)
+        return compile_subscription(subscription)
     registered = state.filters.get(topic, group)
     return EVERYTHING if registered is None else registered.filter
 
@@ -305,7 +305,7 @@ def _add_queue(state: BrokerState, lag: Lag, queue_key: tuple[str, str, int], me
         return min(before_ms or stored_ms, stored_ms or before_ms)
 
     end, committed = store.max_offset(topic, queue_id), state.offsets.get(topic, group, queue_id)
-    pulled = state.offsets.pulled(topic, group, queue_id)
+    pulled = state.offsets.next_pull_offset(topic, group, queue_id)
     consumed = end if committed == NONE else committed
     lag.total += count(consumed, end)
     lag.unconsumed_ms = oldest_ms(lag.unconsumed_ms, consumed)

@@ -128,10 +128,10 @@ class AckMessageProcessor:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
         ack = self._ack_of(fields.topic, fields.consumer_group, handle, fields.offset)
         results = [result, self._put_ack(ack, handle)]
-        answer = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeAnswer(
             pop_time=now_ms, invisible_time=fields.invisible_time, revive_qid=handle.revive_queue_id
         )
-        return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(answer)), results)
+        return self._answer(request, request.response(int(ResponseCode.SUCCESS), None, write_fields(response)), results)
 
     def _change_in_order(
         self, request: RemotingCommand, fields: ChangeInvisibleTime, handle: PopHandle, now_ms: int
@@ -143,10 +143,10 @@ class AckMessageProcessor:
             )
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        answer = ChangeInvisibleTimeAnswer(
+        response = ChangeInvisibleTimeAnswer(
             pop_time=handle.pop_time_ms, invisible_time=visible_ms - handle.pop_time_ms, revive_qid=IN_ORDER
         )
-        return request.response(int(ResponseCode.SUCCESS), None, write_fields(answer))
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(response))
 
     # --- parts ----------------------------------------------------------------------------
     def _handle(self, text: str, topic: str, queue_id: int, offset: int) -> PopHandle:
@@ -205,11 +205,11 @@ class AckMessageProcessor:
         if not self._orders.is_blocked(topic, group, queue_id, None, self._state.clock_ms()):
             self._polls.wake_soon(normal_topic(topic, group), group, queue_id)
 
-    def _answer(self, request: RemotingCommand, answer: RemotingCommand, results: list[PutResult]) -> HandlerAnswer:
+    def _answer(self, request: RemotingCommand, response: RemotingCommand, results: list[PutResult]) -> HandlerAnswer:
         """Respond after all appended records are as durable as messages must be."""
         if results and self._responder.must_wait:
-            return self._responder.respond_when_durable(request, answer, results[-1])
-        return answer
+            return self._responder.respond_when_durable(request, response, results[-1])
+        return response
 
 
 def _bits(text: str) -> list[int]:

@@ -79,7 +79,7 @@ class QueryAssignmentProcessor:
         modes_before = self._modes.get(mode.topic)
         self._modes[mode.topic] = (modes_before or {}) | {mode.consumer_group: mode}
         self.file.changes += 1
-        self._pending.note(self.file.changes, mode.topic, modes_before, self._modes[mode.topic])
+        self._pending.record(self.file.changes, mode.topic, modes_before, self._modes[mode.topic])
         return request.response()
 
     def revert(self, since: int, until: int) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.subscription_filter import Filter, filter_of, is_tag_type, subscription
+from rmq_core.broker.tables.subscription_filter import Filter, compile_subscription, is_tag_type, subscription
 from rmq_core.broker.tables.topics import has_batch_queues
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import ResponseCode
@@ -77,7 +77,7 @@ def parse_filter(state: BrokerState, topic: str, expression: str | None, kind: s
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
-        return filter_of(subscription_data)
+        return compile_subscription(subscription_data)
     except (ValueError, SqlError) as error:
         raise ResponseError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"

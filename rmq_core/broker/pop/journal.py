@@ -19,7 +19,7 @@ from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 
-_MOST_OUTSTANDING: Final = 200_000  # check points; of the oldest above it the time of day counts
+_MOST_OUTSTANDING: Final = 200_000  # check points; for the oldest ones above it the time of day counts
 _BEFORE_MS: Final = 1000  # from a check point to its acknowledgements: ``PopAckConstants.ackTimeInterval``
 
 
@@ -78,12 +78,12 @@ class OutstandingPops:
         """Schedule a late check point again whose revival failed for now."""
         heappush(self._late, (pop.due_ms, pop.point.key))
 
-    def set_back(self) -> None:
+    def schedule_all(self) -> None:
         """Schedule all check points after the clock was set back: as timer messages they would be late."""
         self._late = [(pop.due_ms, key) for key, pop in self._pops.items()]
         heapify(self._late)
 
-    def late(self, steady_ms: int) -> Iterator[OutstandingPop]:
+    def pop_due(self, steady_ms: int) -> Iterator[OutstandingPop]:
         """Yield the scheduled check points that are due, each once."""
         while self._late and self._late[0][0] <= steady_ms:
             due_ms, key = heappop(self._late)
@@ -93,7 +93,7 @@ class OutstandingPops:
 
 
 MOST_KEYS: Final = 10_000
-MOST_OFFSETS: Final = 32  # of a check point; more name messages that it does not have
+MOST_OFFSETS: Final = 32  # queue offsets of a check point; further acknowledgements name messages outside of it
 
 
 class EarlyAcks:

@@ -91,7 +91,9 @@ class ConsumerOrderInfo:
         """Load the file; without ``files`` the table is in memory only, as for lite topics."""
         self._clock_ms = clock_ms
         self._steady_ms = steady_ms
-        self._leads_ms: dict[tuple[str, str, int], int] = {}  # of the time of day over the steady clock
+        self._leads_ms: dict[
+            tuple[str, str, int], int
+        ] = {}  # lead of the time of day over the steady clock, at the last pop
         saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
         self._table = {
             key: {queue_id: info for queue_id, info in queues.items() if info.o} for key, queues in saved.items()
@@ -117,8 +119,8 @@ class ConsumerOrderInfo:
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
         """Return whether a queue returns no messages now; the attempt of the last pop may repeat that pop.
 
-        Whoever finds a blocked queue gives its request up until ``free_queues`` returns the queue. The steady clock may
-        have returned the queue before, as it may be ahead of the time of day by less than a step of the clock.
+        The caller of a blocked queue retries when ``free_queues`` returns the queue. ``free_queues`` may have returned
+        the queue before: the steady clock may be ahead of the time of day by less than a step of the clock.
         """
         info = self._get(topic, group, queue_id)
         if info is None or (attempt and attempt == info.a):
@@ -230,7 +232,7 @@ class ConsumerOrderInfo:
     def _get_popped(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> OrderInfo | None:
         info = self._get(topic, group, queue_id)
         if info is None or offset not in info.offsets:
-            raise ValueError(f"{topic}@{queue_id}: offset {offset} is not under way for {group}")
+            raise ValueError(f"{topic}@{queue_id}: offset {offset} is not in the last pop of group {group}")
         return info if info.pop_time == pop_time_ms else None
 
     def _get(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:

@@ -102,7 +102,7 @@ class PollingProcessor:
         """Return the number of waiting pops (POLLING_INFO, 200055)."""
         fields = read_fields(request, PollingInfo)
         check_pop_group(self._state, fields.consumer_group, fields.topic, fields.queue_id)
-        polls = self._polls.of_key((fields.topic, fields.consumer_group))
+        polls = self._polls.requests_of((fields.topic, fields.consumer_group))
         count = sum(poll.queue_id == fields.queue_id for poll in polls)
         return request.response(int(ResponseCode.SUCCESS), None, write_fields(PollingInfoAnswer(polling_num=count)))
 

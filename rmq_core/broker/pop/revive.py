@@ -184,7 +184,7 @@ class ReviveQueue:
             return queue_offset < store.min_offset(topic, point.q) or self._is_deleted(topic)
         target = topic if kind_of(topic) is not TopicKind.NORMAL else retry_topic(point.c, topic, TopicKind.RETRY_V1)
         if target not in self._state.topics.table:
-            self._state.topics.make(target, 1)
+            self._state.topics.get_or_create(target, 1)
             if self._state.offsets.get(target, point.c, 0) == NONE:
                 self._state.offsets.commit(target, point.c, 0, 0)
         properties = message.properties
@@ -262,8 +262,8 @@ class PopReviveService:
             for queue in self._queues:
                 queue.set_clock(step_ms)
             if step_ms < 0:
-                self._journal.outstanding.set_back()
-        for pop in self._journal.outstanding.late(state.steady_ms()):
+                self._journal.outstanding.schedule_all()
+        for pop in self._journal.outstanding.pop_due(state.steady_ms()):
             if not self._queues[pop.queue_id].revive_late(pop):
                 self._journal.outstanding.retry(pop)
                 return

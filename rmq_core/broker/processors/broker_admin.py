@@ -43,22 +43,22 @@ log = logging.getLogger("rmq.broker.admin")
 
 def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dict[str, str]:
     """Return the runtime info by name."""
-    store, counted, now_ms = state.store, state.stats, state.clock_ms()
-    times, put_mornings, get_mornings = counted.times, *(counted.mornings[name] for name in _BY_DAY)
-    found_rates, miss_rates = counted.total_rates(stats.GET_FOUND_TIMES), counted.total_rates(stats.GET_MISS_TIMES)
-    put_total, get_total = counted.total(stats.TOPIC_PUT_NUMS), counted.total(stats.GROUP_GET_NUMS)
-    put_bytes = counted.total(stats.TOPIC_PUT_SIZE)
+    store, counters, now_ms = state.store, state.stats, state.clock_ms()
+    times, put_mornings, get_mornings = counters.times, *(counters.mornings[name] for name in _BY_DAY)
+    found_rates, miss_rates = counters.total_rates(stats.GET_FOUND_TIMES), counters.total_rates(stats.GET_MISS_TIMES)
+    put_total, get_total = counters.total(stats.TOPIC_PUT_NUMS), counters.total(stats.GROUP_GET_NUMS)
+    put_bytes = counters.total(stats.TOPIC_PUT_SIZE)
     info = {
         "bootTimestamp": str(started_ms),
         "runtime": _duration(now_ms - started_ms),
         "brokerActive": "true",
         "brokerVersion": str(CURRENT_VERSION),
         "brokerVersionDesc": CURRENT_VERSION_NAME,
-        "putTps": _rates(counted.total_rates(stats.TOPIC_PUT_NUMS)),
+        "putTps": _rates(counters.total_rates(stats.TOPIC_PUT_NUMS)),
         "getFoundTps": _rates(found_rates),
         "getMissTps": _rates(miss_rates),
         "getTotalTps": _rates(tuple(map(sum, zip(found_rates, miss_rates, strict=True)))),
-        "getTransferredTps": _rates(counted.total_rates(stats.GROUP_GET_NUMS)),
+        "getTransferredTps": _rates(counters.total_rates(stats.GROUP_GET_NUMS)),
         "putMessageEntireTimeMax": str(times.put_max_ms),
         "putMessageFailedTimes": str(times.failed_puts),
         "putMessageDistributeTime": times.format_put_ranges(),
@@ -88,8 +88,8 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "timerReadBehind": "0",
         "timerOffsetBehind": "0",
         "timerCongestNum": "0",
-        "timerEnqueueTps": str(counted.total_rate(stats.TIMER_ENQUEUE_NUMS)),
-        "timerDequeueTps": str(counted.total_rate(stats.TIMER_DEQUEUE_NUMS)),
+        "timerEnqueueTps": str(counters.total_rate(stats.TIMER_ENQUEUE_NUMS)),
+        "timerDequeueTps": str(counters.total_rate(stats.TIMER_DEQUEUE_NUMS)),
     }
     for pool in _POOLS:
         info[f"{pool}ThreadPoolQueueSize"] = "0"
@@ -174,10 +174,10 @@ class TimerAdmin:
 class BrokerAdmin:
     """Handlers of requests that administer the broker."""
 
-    def __init__(self, state: BrokerState, schedule: Schedule, timed: TimerAdmin) -> None:
+    def __init__(self, state: BrokerState, schedule: Schedule, timer_admin: TimerAdmin) -> None:
         self._state = state
         self._schedule = schedule
-        self._timed = timed
+        self._timer_admin = timer_admin
         self._started_ms = state.clock_ms()
         self._version = DataVersion(timestamp=self._started_ms)
 
@@ -226,7 +226,7 @@ class BrokerAdmin:
 
     def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """Return the figures of ``runtime_info`` (GET_BROKER_RUNTIME_INFO, 28)."""
-        table = runtime_info(self._state, self._schedule, self._started_ms) | self._timed.runtime_info()
+        table = runtime_info(self._state, self._schedule, self._started_ms) | self._timer_admin.runtime_info()
         return request.response(body=encode_body(KVTable(table=table)))
 
     def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -235,7 +235,7 @@ class BrokerAdmin:
         state = self._state
         snapshot = state.stats.body(fields.stats_name, fields.stats_key)
         if snapshot is None and fields.stats_key == state.config.broker_cluster_name:
-            snapshot = state.stats.body_of_broker(fields.stats_name, state.topics.is_system)
+            snapshot = state.stats.broker_body(fields.stats_name, state.topics.is_system)
         if snapshot is None:
             return request.response(
                 int(ResponseCode.SYSTEM_ERROR), f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist"

@@ -20,8 +20,8 @@ from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, silent
-from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
+from rmq_core.broker.tables.clients import Client, ConsumerGroup, Login, Peer, Proxied, find_silent_connections
+from rmq_core.broker.tables.subscription_filter import compile_subscription, is_tag_type
 from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies.clients import (
     CheckClientBody,
@@ -56,7 +56,7 @@ class ClientManageProcessor:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        state.consumers.on_members_change = self.members_changed
+        state.consumers.on_members_change = self.notify_members
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -142,7 +142,7 @@ class ClientManageProcessor:
         ordered = any(sub.topic in topics and topics[sub.topic].order for sub in data.subscription_data_set)
         if not state.groups.is_lmq_group(data.group_name):  # each light queue may have a group
             retry_topic = names.retry_topic(data.group_name)
-            state.topics.make(retry_topic, group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
+            state.topics.get_or_create(retry_topic, group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
         if without_subscriptions:  # the subscriptions are those of the heartbeat before
             consumer_group = state.consumers.groups.get(data.group_name)
             if consumer_group is None:
@@ -184,8 +184,8 @@ class ClientManageProcessor:
         queues = [queue for queue in body.mq_set if queue.topic in topics and queue.broker_name == config.broker_name]
         if queues and state.groups.find(body.consumer_group, config.auto_create_subscription_group) is None:
             queues = []
-        locked = state.locks.lock(body.consumer_group, queues, body.client_id)
-        return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked)))
+        locked_queues = state.locks.lock(body.consumer_group, queues, body.client_id)
+        return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked_queues)))
 
     def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """UNLOCK_BATCH_MQ (42): unlocks queues of an orderly consumer."""
@@ -203,12 +203,12 @@ class ClientManageProcessor:
             remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
             return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
         try:
-            filter_of(subscription)
+            compile_subscription(subscription)
         except SqlError as error:
             return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), error.remark)
         return request.response()
 
-    def members_changed(self, group: ConsumerGroup) -> None:
+    def notify_members(self, group: ConsumerGroup) -> None:
         """Notify a group's members of a change, so that they rebalance."""
         state = self._state
         if not group.clients:
@@ -246,7 +246,7 @@ class ClientManageProcessor:
         state = self._state
         before_ms = state.steady_ms() - state.config.channel_expired_timeout_ms
         groups = [*(group.clients for group in state.consumers.groups.values()), *state.producers.groups.values()]
-        for connection in silent(groups, before_ms):
+        for connection in find_silent_connections(groups, before_ms):
             connection.abort()
 
 
@@ -256,7 +256,9 @@ class ProxiedClientProcessor:
     def __init__(self, state: BrokerState, client_manager: ClientManageProcessor) -> None:
         self._state = state
         self._client_manager = client_manager
-        self._of: dict[Connection, dict[int, Client]] = {}  # by the number in the proxy
+        self._clients_by_proxy: dict[
+            Connection, dict[int, Client]
+        ] = {}  # by connection and the client's number in the proxy
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PROXIED_CLIENTS: self.update_clients}
@@ -264,7 +266,7 @@ class ProxiedClientProcessor:
     async def update_clients(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Update the clients of a proxy (PROXIED_CLIENTS)."""
         report = decode_body(request.body, ProxiedClients, is_request=True)
-        members = self._of.setdefault(connection, {})
+        members = self._clients_by_proxy.setdefault(connection, {})
         login = self._state.rights.login(request)
         await self._state.slices.collect(self._apply_report(report, connection, members, login))
         if connection.is_closing:  # closed meanwhile
@@ -307,7 +309,7 @@ class ProxiedClientProcessor:
 
     def disconnected(self, connection: Connection) -> None:
         """Remove all clients of a proxy after the end of its connection."""
-        members = self._of.pop(connection, None)
+        members = self._clients_by_proxy.pop(connection, None)
         if members:
             self._state.slices.collect(self._remove_all(members))
 

@@ -61,21 +61,21 @@ class DurableResponder:
         """Call ``on_durable`` with the response after the flush and the replication of a message."""
         request.fields, request.body = {}, b""  # views of the receive buffer, not to be retained during the flush
 
-        def replicated(in_time: bool) -> None:
+        def on_replicated(in_time: bool) -> None:
             if not in_time:
                 response.code = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
             on_durable(response)
 
-        def flushed(on_disk: bool) -> None:
+        def on_flushed(on_disk: bool) -> None:
             if on_disk and self._state.replication.needs_slaves:
-                self._state.replication.wait(result, replicated)
+                self._state.replication.wait(result, on_replicated)
             else:
                 on_durable(response if on_disk else self._late_flush_response(request, response))
 
         if self._waiters.is_sync:
-            self._waiters.add(result, flushed)
+            self._waiters.add(result, on_flushed)
         else:
-            flushed(on_disk=True)
+            on_flushed(on_disk=True)
 
     async def _after_topics(self, durable_response: Awaitable[RemotingCommand]) -> RemotingCommand:
         response = await durable_response
@@ -104,7 +104,7 @@ def respond_after_persist(handler: Handler, table: WrittenTable) -> Handler:
         change_count = table.file.changes
         if change_count == change_count_before:
             return response
-        table.file.when_written(
+        table.file.call_when_written(
             lambda is_written: None if is_written else table.revert(change_count_before, change_count)
         )
         return _respond_when_written(request, response, table.file)

@@ -50,9 +50,9 @@ _NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
 class EndTransactionProcessor:
     """Handler of END_TRANSACTION."""
 
-    def __init__(self, state: BrokerState, notes: OpMessageWriter, responder: DurableResponder) -> None:
+    def __init__(self, state: BrokerState, op_messages: OpMessageWriter, responder: DurableResponder) -> None:
         self._state = state
-        self._notes = notes
+        self._op_messages = op_messages
         self._responder = responder
 
     def handlers(self) -> dict[int, Handler]:
@@ -82,10 +82,10 @@ class EndTransactionProcessor:
         if half.queue_offset != fields.tran_state_table_offset:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         if fields.commit_or_rollback == FLAG_TRANSACTION_ROLLBACK:
-            self._notes.add(half.queue_offset)
+            self._op_messages.add(half.queue_offset)
             return request.response()
         result = self._commit(half, properties)
-        self._notes.add(half.queue_offset)
+        self._op_messages.add(half.queue_offset)
         if self._responder.must_wait:
             return self._responder.respond_when_durable(request, request.response(), result)
         return request.response()

@@ -131,11 +131,11 @@ class GroupAdmin:
         group = groups.table.get(name)
         groups.remove(name)
         if cleans or (group is not None and LITE_PARENT in group.attributes):  # lite groups have many offsets
-            groups.file.when_written(lambda is_written: self._remove_offsets(name) if is_written else None)
+            groups.file.call_when_written(lambda is_written: self._remove_offsets(name) if is_written else None)
         log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 
     def _remove_offsets(self, group: str) -> None:
-        if group not in self._state.groups.table:  # else created again meanwhile
+        if group not in self._state.groups.table:  # else the group was created again meanwhile
             self._state.offsets.remove_group(group)
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

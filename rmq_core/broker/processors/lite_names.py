@@ -45,7 +45,7 @@ def parse_lite_queue(parent: str, child: str) -> str:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
-def with_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
+def add_lite_queue(fields: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
     """Add the light queue of the child to a message for a topic of the type LITE.
 
     The original stores messages that cannot reach the child.

@@ -193,7 +193,7 @@ class ProgressAdmin:
             table[queue_key(self._queue(topic, queue_id))] = ConsumeOffset(
                 broker_offset=state.store.max_offset(topic, queue_id),
                 consumer_offset=offset,
-                pull_offset=max(offset, state.offsets.pulled(topic, group, queue_id)),
+                pull_offset=max(offset, state.offsets.next_pull_offset(topic, group, queue_id)),
                 last_timestamp=last_ms or 0,
             )
         return table

@@ -14,7 +14,13 @@ from rmq_core.broker.parked_requests import ParkedRequest, PullLongPolling
 from rmq_core.broker.processors.lite_names import parse_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
+from rmq_core.broker.tables.subscription_filter import (
+    EVERYTHING,
+    Filter,
+    compile_subscription,
+    is_tag_type,
+    subscription,
+)
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
@@ -26,10 +32,10 @@ from rmq_core.remoting.requests import PullMessage
 from rmq_core.store.results import GetResult, GetStatus
 from rmq_formats.sql92 import SqlError
 
-_MOST_MESSAGES: Final = 1024  # of one pull: maximum of Java's consumers; a filter runs for each message
-_COMMITS: Final = 1  # bits of a pull's sys_flag
-_MAY_WAIT: Final = 2
-_BRINGS_SUBSCRIPTION: Final = 4
+_MAX_MESSAGES: Final = 1024  # of one pull: maximum of Java's consumers; a filter runs for each message
+_COMMIT_FLAG: Final = 1  # bits of a pull's sys_flag
+_SUSPEND_FLAG: Final = 2
+_SUBSCRIPTION_FLAG: Final = 4
 _OFFSET_RESET: Final = "OFFSET_RESET"
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _CODES: Final = {
@@ -61,10 +67,10 @@ class PullMessageProcessor:
         if self._state.config.is_slave and not self._state.config.slave_read_enable:
             return request.response(int(ResponseCode.SYSTEM_BUSY), BUSY)
         fields = read_fields(request, PullMessage)
-        if fields.lite_topic:  # permission is that of the topic
+        if fields.lite_topic:  # as the permission is that of the topic
             self._check_permission(fields, connection)
             fields = structs.replace(fields, topic=parse_lite_queue(fields.topic, fields.lite_topic))
-        return self._pull(request, connection, fields, may_wait=fields.sys_flag & _MAY_WAIT != 0)
+        return self._pull(request, connection, fields, may_wait=fields.sys_flag & _SUSPEND_FLAG != 0)
 
     def _pull(
         self,
@@ -84,13 +90,13 @@ class PullMessageProcessor:
         times = state.stats.times
         begin_s = times.now_s()
         result = state.store.get(
-            fields.topic, fields.queue_id, fields.queue_offset, max(1, min(fields.max_msg_nums, _MOST_MESSAGES)),
+            fields.topic, fields.queue_id, fields.queue_offset, max(1, min(fields.max_msg_nums, _MAX_MESSAGES)),
             tags_codes=message_filter.tags_codes, matches=message_filter.matches,
             may_match_unit=message_filter.may_match_unit,
         )  # fmt: skip
         times.end_get(begin_s)
         state.stats.count(stats.GET_FOUND_TIMES if result.slices else stats.GET_MISS_TIMES, "", 1)
-        if fields.sys_flag & _COMMITS and not again:
+        if fields.sys_flag & _COMMIT_FLAG and not again:
             state.offsets.commit(fields.topic, fields.consumer_group, fields.queue_id, fields.commit_offset)
         code = _CODES[result.status]
         if fields.queue_offset != 0 and result.status in _WITHOUT_MESSAGES:
@@ -106,7 +112,7 @@ class PullMessageProcessor:
         configs: tuple[TopicConfig, SubscriptionGroupConfig],
     ) -> RemotingCommand:  # fmt: skip
         topic, group = configs
-        self._state.offsets.note_pulled(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
+        self._state.offsets.record_next_pull(fields.topic, fields.consumer_group, fields.queue_id, result.next_offset)
         ext_fields = {
             "suggestWhichBrokerId": str(self._suggest_broker_id(group, result)),
             "nextBeginOffset": str(result.next_offset),
@@ -208,7 +214,7 @@ class PullMessageProcessor:
 
     def _filter(self, fields: PullMessage, group: SubscriptionGroupConfig) -> Filter:
         """Return the filter of a pull's subscription. Raises ResponseError for an unknown subscription."""
-        if fields.sys_flag & _BRINGS_SUBSCRIPTION:
+        if fields.sys_flag & _SUBSCRIPTION_FLAG:
             check_expression_size(len(fields.subscription or ""), self._state.config)
             try:
                 subscription_data = subscription(
@@ -221,10 +227,10 @@ class PullMessageProcessor:
         else:
             subscription_data = self._get_subscription(fields, group)
         if is_tag_type(subscription_data.expression_type):
-            return filter_of(subscription_data)
+            return compile_subscription(subscription_data)
         expression_filter = (
             _compile_filter(subscription_data)
-            if fields.sys_flag & _BRINGS_SUBSCRIPTION
+            if fields.sys_flag & _SUBSCRIPTION_FLAG
             else self._registered_filter(fields)
         )
         config = self._state.config
@@ -282,6 +288,6 @@ def _compile_filter(subscription_data: SubscriptionData) -> Filter:
     Source: ``ConsumerFilterManager#build``, whose null the original does not handle.
     """
     try:
-        return filter_of(subscription_data)
+        return compile_subscription(subscription_data)
     except SqlError:
         return EVERYTHING

@@ -7,14 +7,13 @@ import random
 import re
 from typing import Final, NamedTuple
 
-from rmq_core.broker.processors.lite_names import check_no_lite_queue, with_lite_queue
+from rmq_core.broker.processors.lite_names import add_lite_queue, check_no_lite_queue
 from rmq_core.broker.processors.recall import encode_recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
-from rmq_core.broker.tables.timer_admission import DelayLevels
-from rmq_core.broker.tables.timer_admission import drop as drop_times
+from rmq_core.broker.tables.timer_admission import DelayLevels, remove_timer_properties
 from rmq_core.broker.tables.topics import has_batch_queues, is_lite
-from rmq_core.broker.transaction.half import is_transaction, to_half
+from rmq_core.broker.transaction.half import is_transaction, redirect_to_half
 from rmq_core.remoting.bodies.configs import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
 from rmq_core.remoting.connection import Connection
@@ -54,7 +53,7 @@ from rmq_formats.codecs.variants.batch_consumequeue import count_messages
 _new = tuple.__new__  # creates a NamedTuple without its constructor
 _OK: Final = PutStatus.PUT_OK
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
-_NOT_BY_PRIORITY: Final = (
+_PROPERTIES_WITHOUT_PRIORITY: Final = (
     PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELAY_MS,
@@ -62,17 +61,17 @@ _NOT_BY_PRIORITY: Final = (
 )
 _PRIORITY_DIGITS: Final = 9
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-# Properties that need handling; without them the client's text goes into the record as it is.
-# The text gets a leading separator: an expression that begins with a fixed character is much faster.
-_SPECIAL: Final = re.compile(
+# Properties that need handling; without them the client's text goes into the record unchanged.
+# The text gets a leading separator, as an expression that begins with a fixed character is much faster.
+_SPECIAL_PROPERTY: Final = re.compile(
     "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
     "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT|_SYS_MSG_PRIORITY_)"
 )
-_LIGHT_NAMES: Final = f"\x02{PROPERTY_INNER_MULTI_DISPATCH}\x01"
+_LMQ_NAMES: Final = f"\x02{PROPERTY_INNER_MULTI_DISPATCH}\x01"
 _SHOWN_CHARS: Final = 60
-_PLACE_BYTES: Final = 11  # an offset below ten billion, and a comma
-_ADDED_BYTES: Final = 1024  # of the broker's properties: region, trace, unique key, target of a delayed message
-_TOO_MANY_LIGHT_QUEUES: Final = (
+_LMQ_OFFSET_BYTES: Final = 11  # an offset below ten billion, and a comma
+_ADDED_BYTES: Final = 1024  # of properties that the broker adds: region, trace, unique key, target of a delayed message
+_TOO_MANY_LMQS: Final = (
     "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
     "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
 )
@@ -82,8 +81,8 @@ _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
     "msg properties length limit 32KB."
 )
-_INNER: Final = re.compile(f"\x02(?:{PROPERTY_INNER_NUM}|{PROPERTY_INNER_BASE})\x01")
-_INNER_NAMES: Final = tuple(f"{name}\x01".encode() for name in (PROPERTY_INNER_NUM, PROPERTY_INNER_BASE))
+_INNER_BATCH_PROPERTY: Final = re.compile(f"\x02(?:{PROPERTY_INNER_NUM}|{PROPERTY_INNER_BASE})\x01")
+_INNER_BATCH_NAMES: Final = tuple(f"{name}\x01".encode() for name in (PROPERTY_INNER_NUM, PROPERTY_INNER_BASE))
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
@@ -96,9 +95,9 @@ class WriteResult(NamedTuple):
 
     Attributes:
         uniq_key: id from the producer or the broker; None for a batch without one.
-        waits: whether the sender waits for flush and replication.
-        recall_handle: handle for a recall; None for other than timer messages.
-        batch_key: unique key of an inner batch, the sender's id of all its messages; None else.
+        waits: the sender waits for flush and replication.
+        recall_handle: handle for a recall of a timer message; None for other messages.
+        batch_key: unique key of an inner batch, which the sender uses as the id of each message; else None.
     """
 
     queue_id: int
@@ -110,7 +109,7 @@ class WriteResult(NamedTuple):
 
 
 class MessageWriter:
-    """Writer of client messages; ``marks`` are properties added to each message, and returned to the sender."""
+    """Writer of client messages; ``added_properties`` are added to each message and returned to the sender."""
 
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         self._state = state
@@ -118,9 +117,12 @@ class MessageWriter:
         self._appender = state.store.appender
         self._has_light_queues = state.store.config.lmq_enabled
         config = state.config
-        self.marks = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_SWITCH: str(config.trace_on).lower()}
-        self._own_properties = self.marks | {PROPERTY_CLUSTER: config.broker_cluster_name}
-        self._own = encode_properties(self._own_properties)
+        self.added_properties = {
+            PROPERTY_MSG_REGION: config.region_id,
+            PROPERTY_TRACE_SWITCH: str(config.trace_on).lower(),
+        }
+        self._broker_properties = self.added_properties | {PROPERTY_CLUSTER: config.broker_cluster_name}
+        self._encoded_broker_properties = encode_properties(self._broker_properties)
         self._uniq_keys = UniqKeys()
 
     def store(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> WriteResult:
@@ -128,7 +130,7 @@ class MessageWriter:
         state, name = self._state, fields.topic
         topic = state.topics.table.get(name)
         if topic is None or name in names.NOT_FOR_CLIENTS:
-            topic = self._make_topic(fields)
+            topic = self._create_topic(fields)
         if not state.config.broker_permission & names.PERM_WRITE:
             self._check_permission(topic)
         queue_id = fields.queue_id
@@ -140,99 +142,102 @@ class MessageWriter:
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
         sys_flag = fields.sys_flag
-        is_inner = bool(sys_flag & FLAG_INNER_BATCH)
+        is_inner_batch = bool(sys_flag & FLAG_INNER_BATCH)
         if topic.attributes and has_batch_queues(topic):
-            is_inner = self._is_inner_batch(request, fields)
-        elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
+            is_inner_batch = self._is_inner_batch(request, fields)
+        elif is_inner_batch:  # Source: ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
-        sent_fields = fields
+        original_fields = fields
         if topic.attributes and is_lite(topic):
-            fields = with_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
+            fields = add_lite_queue(fields, request.body, has_light_queues=self._has_light_queues)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= FLAG_MULTI_TAGS
-        text = "\x02" + (fields.properties or "")
-        if self._has_light_queues and _LIGHT_NAMES in text:
-            self._check_light_names(fields, may_be_child=fields is not sent_fields)
-        if is_inner:
-            stored = self._put_inner_batch(request, connection, fields, queue_id, sys_flag)
+        properties_text = "\x02" + (fields.properties or "")
+        if self._has_light_queues and _LMQ_NAMES in properties_text:
+            self._check_lmq_names(fields, may_be_child=fields is not original_fields)
+        if is_inner_batch:
+            write_result = self._put_inner_batch(request, connection, fields, queue_id, sys_flag)
         elif fields.batch:
-            stored = self._put_batch(request, connection, fields, queue_id, sys_flag)
-        elif _SPECIAL.search(text) is None and not name.startswith(names.RETRY_PREFIX):
-            uniq_key_match = _UNIQ_KEY.search(text)
-            properties = text[1:].encode("utf-8", "replace")
+            write_result = self._put_batch(request, connection, fields, queue_id, sys_flag)
+        elif _SPECIAL_PROPERTY.search(properties_text) is None and not name.startswith(names.RETRY_PREFIX):
+            uniq_key_match = _UNIQ_KEY.search(properties_text)
+            properties = properties_text[1:].encode("utf-8", "replace")
             if properties and properties[-1] != PROPERTY_SEPARATOR:
                 properties += _SEPARATOR
             uniq_key = uniq_key_match[1] if uniq_key_match else self._uniq_keys.next(state.clock_ms())
             if not uniq_key_match:
                 properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
             result = self._appender.put(
-                name, queue_id, request.body, properties + self._own, fields.born_timestamp, connection.remote_host,
-                state.clock_ms(), flag=fields.flag, sys_flag=sys_flag, reconsume_times=fields.reconsume_times or 0,
+                name, queue_id, request.body, properties + self._encoded_broker_properties, fields.born_timestamp,
+                connection.remote_host, state.clock_ms(), flag=fields.flag, sys_flag=sys_flag,
+                reconsume_times=fields.reconsume_times or 0,
             )  # fmt: skip
-            stored = _new(WriteResult, (queue_id, result, uniq_key, True, None, None))
+            write_result = _new(WriteResult, (queue_id, result, uniq_key, True, None, None))
         else:
-            stored = self._put_special(request, connection, fields, queue_id, sys_flag)
-        result = stored.result
+            write_result = self._put_special(request, connection, fields, queue_id, sys_flag)
+        result = write_result.result
         if result.status is not _OK:
             state.stats.times.failed_puts += 1
             raise self.error_response(result.status)
         state.stats.count_messages(stats.PUT, name, result.message_count, result.size)
-        return stored
+        return write_result
 
-    def _make_topic(self, fields: SendMessage) -> TopicConfig:
+    def _create_topic(self, fields: SendMessage) -> TopicConfig:
         """Create the topic of a message. Raises ResponseError without permission, or for a reserved name."""
         topics = self._state.topics
-        light = topics.get(fields.topic) if is_lmq(fields.topic) else None
-        if light is not None:
+        lmq = topics.get(fields.topic) if is_lmq(fields.topic) else None
+        if lmq is not None:
             check_no_lite_queue(fields.topic, [])
-            self._check_room([fields.topic])
-            return light
-        problem = names.topic_fault(fields.topic)
+            self._reserve_lmqs([fields.topic])
+            return lmq
+        problem = names.find_topic_name_problem(fields.topic)
         if problem is not None:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
         if fields.topic in names.NOT_FOR_CLIENTS:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{fields.topic}] is forbidden.")
         is_retry = fields.topic.startswith(names.RETRY_PREFIX)
         sys_flag = (2 if is_retry else 1) if fields.unit_mode else 0
-        created = topics.create_topic_in_send_message(
+        new_topic = topics.create_topic_in_send_message(
             fields.topic, fields.default_topic, fields.default_topic_queue_nums, sys_flag,
             self._state.config.auto_create_topic_enable,
         )  # fmt: skip
-        if created is None and is_retry and not topics.is_full:
-            created = topics.make(fields.topic, 1, sys_flag)
-        if created is None:
+        if new_topic is None and is_retry and not topics.is_full:
+            new_topic = topics.get_or_create(fields.topic, 1, sys_flag)
+        if new_topic is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist, apply first please!{_HELP}"
             )
-        return created
+        return new_topic
 
-    def _check_light_names(self, fields: SendMessage, *, may_be_child: bool) -> None:
-        """Refuse a message with invalid names of light queues, with too many, or with too many new ones.
+    def _check_lmq_names(self, fields: SendMessage, *, may_be_child: bool) -> None:
+        """Refuse a message with invalid names of light queues, too many names, or too many new ones.
 
-        In the original a stored invalid name stops all dispatch, or that of the message. A delayed message without room
-        for its offsets would be lost at its delivery.
+        In the original, an invalid name in the store stops all dispatch or that of the message, and a delayed message
+        without room for its offsets is lost at its delivery.
         """
         encoded = (fields.properties or "").encode("utf-8", "replace")
-        light_queues = decode_lmq_names(encoded)
+        lmq_names = decode_lmq_names(encoded)
         if not may_be_child:
-            check_no_lite_queue(fields.topic, light_queues)
-        if len(encoded) + len(light_queues) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
-            count = len(light_queues)
-            problem = f"{count} light queues are too many for one message: their places have no room in its properties"
+            check_no_lite_queue(fields.topic, lmq_names)
+        if len(encoded) + len(lmq_names) * _LMQ_OFFSET_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
+            count = len(lmq_names)
+            problem = (
+                f"{count} light queues are too many for one message: its properties have no room for their offsets"
+            )
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
-        invalid_name = next((name for name in light_queues if not is_lmq(name)), None)
+        invalid_name = next((name for name in lmq_names if not is_lmq(name)), None)
         if invalid_name is not None:
             problem = (
                 f"{PROPERTY_INNER_MULTI_DISPATCH} names {invalid_name[:_SHOWN_CHARS]!r}, which cannot be a light queue"
             )
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, problem)
-        self._check_room(light_queues)
+        self._reserve_lmqs(lmq_names)
 
-    def _check_room(self, light_queues: list[str]) -> None:
-        if not self._state.store.appender.reserve_lmqs(light_queues):
-            if light_queues[0].startswith(LITE_PREFIX):
+    def _reserve_lmqs(self, lmq_names: list[str]) -> None:
+        if not self._state.store.appender.reserve_lmqs(lmq_names):
+            if lmq_names[0].startswith(LITE_PREFIX):
                 raise ResponseError(ResponseCode.LMQ_QUOTA_EXCEEDED, _TOO_MANY_LITE_TOPICS)
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LIGHT_QUEUES)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LMQS)
 
     def _check_permission(self, topic: TopicConfig) -> None:
         if topic.order:
@@ -248,7 +253,7 @@ class MessageWriter:
             raise ResponseError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {fields.topic}"
             )
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
+        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
         if _read_delay_level(properties) > 0:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         result = self._state.store.bulk.put_batch(
@@ -265,14 +270,14 @@ class MessageWriter:
         """
         if (
             fields.topic in self._state.topics.unwritten
-        ):  # after a kill, its records would belong to another kind of topic
-            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being made, try later")
+        ):  # else a kill could lose the topic, and leave records of the wrong kind
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{fields.topic}] is being created, try later")
         text = "\x02" + (fields.properties or "")
         if fields.sys_flag & FLAG_INNER_BATCH:
             return True
         is_inner = fields.batch and _UNIQ_KEY.search(text) is not None
         body = bytes(request.body) if fields.batch and not is_inner else b""
-        if _INNER.search(text) or any(name in body for name in _INNER_NAMES):
+        if _INNER_BATCH_PROPERTY.search(text) or any(name in body for name in _INNER_BATCH_NAMES):
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
         return is_inner
 
@@ -280,10 +285,12 @@ class MessageWriter:
         self, request: RemotingCommand, connection: Connection, fields: SendMessage, queue_id: int, sys_flag: int
     ) -> WriteResult:
         """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
-        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._own_properties
+        properties = decode_properties((fields.properties or "").encode("utf-8", "replace")) | self._broker_properties
         declared_count, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
         body = bytes(request.body)
-        is_delayed = _read_delay_level(properties) > 0 or any(name in properties for name in _NOT_BY_PRIORITY[1:])
+        is_delayed = _read_delay_level(properties) > 0 or any(
+            name in properties for name in _PROPERTIES_WITHOUT_PRIORITY[1:]
+        )
         is_wrong_count = declared_count is not None and declared_count != str(count_messages(body, MAX_BATCH_COUNT))
         if is_delayed or is_transaction(properties) or is_wrong_count:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal_remark())
@@ -315,13 +322,13 @@ class MessageWriter:
             sent_queue_id = queue_id = self._queue_by_priority(
                 topic, queue_id, properties, is_plain=not is_half and not level
             )
-        properties |= self._own_properties
+        properties |= self._broker_properties
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         if is_half:
-            topic, queue_id = to_half(topic, queue_id, properties)
+            topic, queue_id = redirect_to_half(topic, queue_id, properties)
             sys_flag &= ~FLAG_TRANSACTION_MASK
         elif level > 0:
-            drop_times(properties)
+            remove_timer_properties(properties)
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
         else:
             topic, queue_id = self._state.timers.redirect(topic, queue_id, properties)
@@ -338,7 +345,7 @@ class MessageWriter:
 
     def _queue_by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
         """Return the queue of a message's priority, which only plain messages retain. Source: RocketMQ 5.4."""
-        if not is_plain or any(name in properties for name in _NOT_BY_PRIORITY):
+        if not is_plain or any(name in properties for name in _PROPERTIES_WITHOUT_PRIORITY):
             del properties[PROPERTY_PRIORITY]
             return queue_id
         config = self._state.topics.table.get(topic)
@@ -363,7 +370,7 @@ class MessageWriter:
         if (fields.reconsume_times or 0) <= max_retries and not state.locks.is_any_locked(group_name):
             return fields.topic, queue_id
         properties[PROPERTY_DELAY] = "-1"
-        return state.topics.make(names.dlq_topic(group_name), 1).topic_name, 0
+        return state.topics.get_or_create(names.dlq_topic(group_name), 1).topic_name, 0
 
     def _illegal_remark(self) -> str:
         return _ILLEGAL.format(self._state.store.config.max_message_bytes)
@@ -375,7 +382,7 @@ class MessageWriter:
         if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
             return ResponseError(ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.")
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
-            reason = "; ".join(self._state.store.refusals.values()) or "the store takes no messages now"
+            reason = "; ".join(self._state.store.refusals.values()) or "the store refuses appends now"
             return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(reason))
         return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
 

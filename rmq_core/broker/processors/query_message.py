@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.subscription_filter import Filter, filter_of, is_tag_type
+from rmq_core.broker.tables.subscription_filter import Filter, compile_subscription, is_tag_type
 from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import encode_body
 from rmq_core.remoting.bodies.stats import QueueExtData, QueueUnit, QueueUnits
@@ -136,7 +136,9 @@ class QueryConsumeQueueProcessor:
             return None, f"{group}@{topic} is not online!"
         registered = self._state.filters.get(topic, group)
         if registered is None:
-            return (filter_of(subscription_data) if is_tag_type(subscription_data.expression_type) else None), "null"
+            return (
+                compile_subscription(subscription_data) if is_tag_type(subscription_data.expression_type) else None
+            ), "null"
         return registered.filter, encode_body(registered.data).decode()
 
 

@@ -45,7 +45,11 @@ class ReplyMessageProcessor:
 
     async def _reply(self, request: RemotingCommand, connection: Connection, fields: SendMessage) -> RemotingCommand:
         push_error = await self._push(bytes(request.body), connection, fields)
-        ext_fields = {"msgId": "0", "queueId": str(max(fields.queue_id, 0)), "queueOffset": "0"} | self._writer.marks
+        ext_fields = {
+            "msgId": "0",
+            "queueId": str(max(fields.queue_id, 0)),
+            "queueOffset": "0",
+        } | self._writer.added_properties
         try:
             stored = self._writer.store(request, connection, fields)
             ext_fields["queueId"], ext_fields["queueOffset"] = str(stored.queue_id), str(stored.result.queue_offset)

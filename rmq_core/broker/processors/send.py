@@ -58,7 +58,7 @@ class SendMessageProcessor:
         self._writer = writer
         self._responder = responder
         self._id_prefix = state.store_host.to_bytes().hex().upper().encode()
-        self._marks = encode_json(writer.marks)[1:-1]
+        self._added_properties_json = encode_json(writer.added_properties)[1:-1]
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -78,7 +78,7 @@ class SendMessageProcessor:
             state.reply_requests.add(fields.properties or "", fields.topic, state.rights.login(request), connection)
         response = self._respond(request, stored)
         if (took_s := times.now_s() - begin_s) > self._page_cache.timeout_s:
-            self._page_cache.note_slow_append(took_s)
+            self._page_cache.record_slow_append(took_s)
         waits = stored.waits and responder.must_wait
         if not waits:
             times.end_put(begin_s)
@@ -107,7 +107,7 @@ class SendMessageProcessor:
             result.msg_id.encode() if is_batch else b"%b%016X" % (self._id_prefix, result.physical_offset),
             stored.queue_id,
             result.queue_offset,
-            self._marks,
+            self._added_properties_json,
             b',"transactionId":' + encode_json(stored.uniq_key) if stored.uniq_key else b"",
             b',"recallHandle":' + encode_json(stored.recall_handle) if stored.recall_handle else b"",
             b',"batchUniqId":' + encode_json(stored.batch_key) if stored.batch_key else b"",
@@ -141,21 +141,21 @@ class SendBackProcessor:
             return request.response()
         retry_topic = names.retry_topic(fields.group)
         if state.groups.is_lmq_group(fields.group) and retry_topic not in state.topics.table:
-            self._check_light(retry_topic)
-        topic = state.topics.make(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
+            self._check_lmq_retry_topic(retry_topic)
+        topic = state.topics.get_or_create(retry_topic, group.retry_queue_nums, 2 * fields.unit_mode)
         if not topic.perm & names.PERM_WRITE:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
             )
         message = state.store.message(fields.offset)
-        if message is None or not _has_id(message, fields.origin_msg_id):
+        if message is None or not _matches_msg_id(message, fields.origin_msg_id):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}")
         result = self._put(message, fields, group, _max_retries(request, fields, group))
         if self._responder.must_wait or state.topics.unwritten:
             return self._responder.respond_when_durable(request, request.response(), result)
         return request.response()
 
-    def _check_light(self, retry_topic: str) -> None:
+    def _check_lmq_retry_topic(self, retry_topic: str) -> None:
         """Refuse a new retry topic for a group of light queues, whose name the client made up."""
         if not is_safe_topic(retry_topic):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"there cannot be a topic {retry_topic}")
@@ -176,7 +176,7 @@ class SendBackProcessor:
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.msg_id)
         properties[PROPERTY_WAIT] = "false"
         if message.reconsume_times >= most_retries or fields.delay_level < 0:
-            topic, queue_id = state.topics.make(names.dlq_topic(fields.group), 1).topic_name, 0
+            topic, queue_id = state.topics.get_or_create(names.dlq_topic(fields.group), 1).topic_name, 0
             properties[PROPERTY_DELAY] = "0"
             remove_lite_queue(properties)
         else:
@@ -194,7 +194,7 @@ class SendBackProcessor:
         return result
 
 
-def _has_id(message: StoredMessage, msg_id: str | None) -> bool:
+def _matches_msg_id(message: StoredMessage, msg_id: str | None) -> bool:
     """Return whether a message has the consumer's id: a log that lost its tail may have another one there."""
     return not msg_id or message.uniq_key is None or msg_id in (message.uniq_key, message.msg_id)
 

@@ -170,7 +170,7 @@ class TopicAdmin:
             state.topics.remove(name)
             log.info("%(client)s deletes the topic %(topic)s", {"client": connection.remote_address, "topic": name})
         deleted: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-        state.topics.file.when_written(partial(self._end_deletion, topics, configs, end, deleted))
+        state.topics.file.call_when_written(partial(self._end_deletion, topics, configs, end, deleted))
         return self._respond_when_deleted(request, deleted)
 
     def _end_deletion(
@@ -184,9 +184,9 @@ class TopicAdmin:
         """Delete queues and consumer offsets of topics that the file of topics has no more.
 
         Args:
-            end: of the log, as the topics were removed.
-            deleted: gets the result.
-            is_written: whether the file is written; else the topics come back.
+            end: end of the log when the topics were removed.
+            deleted: future of the result.
+            is_written: the file of topics is written; else the topics come back.
         """
         state = self._state
         if not is_written:
@@ -202,7 +202,7 @@ class TopicAdmin:
         for name in topics:
             state.offsets.remove_topic(name)
         removal = asyncio.get_running_loop().create_task(self._remove_files(deleted))
-        self._removals.add(removal)  # a task that nobody holds may be collected
+        self._removals.add(removal)  # a task without a reference may be garbage-collected
         removal.add_done_callback(self._removals.discard)
 
     async def _remove_files(self, deleted: asyncio.Future[OSError | None]) -> None:
@@ -251,7 +251,7 @@ def check_deletable(state: BrokerState, topic: str) -> None:
 
 
 def _check_name(state: BrokerState, topic: str) -> None:
-    problem = names.topic_fault(topic)
+    problem = names.find_topic_name_problem(topic)
     if problem is None and state.topics.is_system(topic):
         problem = f"The topic[{topic}] is conflict with system topic."
     if problem is not None:

@@ -36,11 +36,11 @@ class Attribute:
     """Attribute of topics or groups, with its valid values.
 
     Attributes:
-        fault: returns the error of a value; empty for a valid one.
-        is_changeable: whether it can be added, changed or deleted after the topic was created.
+        find_problem: returns the error of a value; empty for a valid one.
+        is_changeable: the attribute may be added, changed or deleted after the topic's creation.
     """
 
-    fault: Callable[[str], str]
+    find_problem: Callable[[str], str]
     is_changeable: bool = True
 
 
@@ -49,12 +49,12 @@ def _one_of(*values: str) -> Callable[[str], str]:
 
 
 def _number(low: int, high: int) -> Callable[[str], str]:
-    def fault(value: str) -> str:
+    def find_problem(value: str) -> str:
         if not _LONG.fullmatch(value):
             return f'For input string: "{value}"'
         return "" if low <= int(value) <= high else f"value is not in range({low}, {high})"
 
-    return fault
+    return find_problem
 
 
 def _boolean(value: str) -> str:
@@ -66,14 +66,14 @@ def _any_text(_: str) -> str:
 
 
 Attributes = Mapping[str, Attribute]
-OF_TOPICS: Final[Attributes] = {
+TOPIC_ATTRIBUTES: Final[Attributes] = {
     QUEUE_TYPE: Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), is_changeable=False),
     "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
     MESSAGE_TYPE: Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY, LITE)),
     "reserve.time": Attribute(_number(-1, MAX_LONG)),
     LITE_EXPIRATION: Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics
 }
-OF_GROUPS: Final[Attributes] = {  # others that a file has stay
+GROUP_ATTRIBUTES: Final[Attributes] = {  # others that a file has stay
     PRIORITY_FACTOR: Attribute(_number(0, 100)),  # of 5.4
     LITE_PARENT: Attribute(_any_text),  # this and the others: of 5.5
     LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
@@ -94,21 +94,21 @@ def apply_attribute_changes(
 
     Source: ``AttributeUtil#alterCurrentAttributes``.
     """
-    after = dict(before or {})
-    changed: set[str] = set()
-    for signed, value in changes.items():
-        sign, key = signed[:1], signed[1:]
+    changed_attributes = dict(before or {})
+    changed_keys: set[str] = set()
+    for signed_key, value in changes.items():
+        sign, key = signed_key[:1], signed_key[1:]
         if not key or ADD in key or DELETE in key:
             raise _refusal("kv string format wrong.")
-        if key in changed:
+        if key in changed_keys:
             raise _refusal(f"alter duplication key. key: {key}")
-        changed.add(key)
+        changed_keys.add(key)
         _check(attributes, before, sign, key, value)
         if sign == ADD:
-            after[key] = value
+            changed_attributes[key] = value
         else:
-            del after[key]
-    return after
+            del changed_attributes[key]
+    return changed_attributes
 
 
 def _check(attributes: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
@@ -123,8 +123,8 @@ def _check(attributes: Attributes, before: Mapping[str, str] | None, sign: str, 
         raise _refusal(f"unsupported key: {key}")
     if before is not None and not attribute.is_changeable:
         raise _refusal(f"attempt to update an unchangeable attribute. key: {key}")
-    if sign == ADD and (fault := attribute.fault(value)):
-        raise _refusal(fault)
+    if sign == ADD and (problem := attribute.find_problem(value)):
+        raise _refusal(problem)
 
 
 def _refusal(remark: str) -> ResponseError:

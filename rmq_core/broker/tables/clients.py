@@ -1,7 +1,7 @@
-"""Connected clients by group, as their heartbeats register them, their queue locks, and requests that wait for a reply.
+"""Connected clients by group, registered by their heartbeats; their queue locks; and requests that wait for a reply.
 
-A lock says which client alone may consume a queue. Replies go to the user and the connection that sent a request: a
-reply names its requester by a client id, which anybody may say of himself.
+The owner of a lock alone may consume the queue. A reply goes to the connection and the user that sent the request, as
+the client id in the reply is not authenticated.
 
 Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``, ``RebalanceLockManager``.
 """
@@ -20,13 +20,13 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_formats.codecs.layout import PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT
 from rmq_formats.codecs.properties import decode_properties
 
-MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection: a proxy's are all topics of its clients' transactions
+MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection; a proxy has one for each topic of its clients' transactions
 _MOST_NAME_CHARS: Final = 255
 _MOST_REPLY_REQUESTS: Final = 65_536  # a client waits 3 s for a reply by default
 _MOST_ID_CHARS: Final = 512
-LOCK_LIFE_MS: Final = 60_000  # a lock that its owner does not renew for so long is free
-LOCK_BYTES: Final = 512  # what a lock takes, without its owner's client id
-_MOST_LOCK_BYTES: Final = 256 << 20  # of all locks: some 450,000
+LOCK_LIFE_MS: Final = 60_000  # a lock is free if its owner has not renewed it for so long
+LOCK_BYTES: Final = 512  # memory of a lock, without its owner's client id
+_MOST_LOCK_BYTES: Final = 256 << 20  # for some 450,000 locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Login:
 
 @dataclass(eq=False, slots=True)
 class Proxied:
-    """Connection of a client that has its own connection to a proxy only."""
+    """Client that is connected to a proxy and not to this broker; stands for its connection."""
 
     proxy: Connection
     remote_address: str
@@ -52,11 +52,11 @@ class Proxied:
 
     @property
     def is_ready(self) -> bool:
-        """True if the proxy reads."""
+        """True if the proxy's connection accepts data."""
         return self.proxy.is_ready
 
     def send_oneway(self, request: RemotingCommand) -> None:
-        """Send a check of a transaction, which the proxy forwards to a client of its choice; drop others."""
+        """Send a transaction check to the proxy, which forwards it to one of its clients; drop other requests."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.proxy.send_oneway(request)
 
@@ -69,8 +69,8 @@ class Proxied:
         self.proxy.release_parked(size)
 
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
-        """Raise ConnectionLostError: a client of a proxy has no connection here."""
-        raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
+        """Raise ConnectionLostError, as a client of a proxy is not connected to the broker."""
+        raise ConnectionLostError(self.remote_address, f"request {request.code} cannot be sent to a client of a proxy")
 
     def abort(self) -> None:
         self.on_abort()
@@ -84,8 +84,8 @@ class Client:
     """Connected client, as a member of a group.
 
     Attributes:
-        client_id: the id that it has given itself.
-        version: its RocketMQ version, an ordinal.
+        client_id: id chosen by the client.
+        version: the client's RocketMQ version, an ordinal.
         heartbeat_ms: time of the last heartbeat, by the steady clock.
         login: user of the heartbeat; None without signatures.
     """
@@ -100,7 +100,7 @@ class Client:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """Consumer group with connected members, and its subscriptions; ``data`` is of the last heartbeat."""
+    """Consumer group with connected members, and its subscriptions; ``data`` comes from the last heartbeat."""
 
     name: str
     data: ConsumerData
@@ -114,14 +114,14 @@ class ConsumerGroup:
 
     def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Apply the subscriptions of a heartbeat; return whether topics were added or removed."""
-        sent = {subscription.topic: subscription for subscription in subscriptions}
-        changed = sent.keys() != self.subscriptions.keys()
+        new_subscriptions = {subscription.topic: subscription for subscription in subscriptions}
+        has_changed = new_subscriptions.keys() != self.subscriptions.keys()
         current = self.subscriptions
         self.subscriptions = {
             topic: data if topic not in current or data.sub_version > current[topic].sub_version else current[topic]
-            for topic, data in sent.items()
+            for topic, data in new_subscriptions.items()
         }
-        return changed
+        return has_changed
 
 
 class Consumers:
@@ -129,42 +129,42 @@ class Consumers:
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self._names: dict[Peer, dict[str, None]] = {}  # of the groups that a connection is a member in
+        self._group_names: dict[Peer, dict[str, None]] = {}  # groups of each connection
         self.on_members_change: Callable[[ConsumerGroup], None] = lambda _: None
 
     def register(self, client: Client, data: ConsumerData) -> bool:
-        """Register a client by its heartbeat; returns whether the group's members or topics have changed."""
+        """Register a client by its heartbeat; return whether the group's members or topics have changed."""
         group = self.groups.get(data.group_name)
         if group is None:
             group = self.groups[data.group_name] = ConsumerGroup(data.group_name, data)
         group.data = data
         is_new = client.connection not in group.clients
         self.join(group, client)
-        changed = group.update_subscriptions(data.subscription_data_set) or is_new
-        if changed:
+        has_changed = group.update_subscriptions(data.subscription_data_set) or is_new
+        if has_changed:
             self.on_members_change(group)
-        return changed
+        return has_changed
 
     def join(self, group: ConsumerGroup, client: Client) -> None:
-        """Add a client to a group, or renew it there."""
+        """Add a client to a group, or replace its entry."""
         group.clients[client.connection] = client
-        self._names.setdefault(client.connection, {})[group.name] = None
+        self._group_names.setdefault(client.connection, {})[group.name] = None
 
     def unregister(self, group_name: str, connection: Peer) -> None:
         group = self.groups.get(group_name)
         if group is None or group.clients.pop(connection, None) is None:
             return
-        named = self._names[connection]
-        del named[group_name]
-        if not named:
-            del self._names[connection]
+        group_names = self._group_names[connection]
+        del group_names[group_name]
+        if not group_names:
+            del self._group_names[connection]
         if not group.clients:
             del self.groups[group_name]
         self.on_members_change(group)
 
     def names_of(self, connection: Peer) -> list[str]:
         """Return the groups that a connection is a member in."""
-        return list(self._names.get(connection, ()))
+        return list(self._group_names.get(connection, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic."""
@@ -182,30 +182,30 @@ class Producers:
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Peer, Client]] = {}
-        self._names: dict[Peer, dict[str, None]] = {}  # of the groups that a connection is a member in
-        self._ids: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
+        self._group_names: dict[Peer, dict[str, None]] = {}  # groups of each connection
+        self._clients_by_id: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
 
     def register(self, group: str, client: Client) -> None:
         """Register a client, and charge the connection. Raises ResponseError for a long name or too many groups."""
         peer = client.connection
-        names = self._names.get(peer, {})
+        names = self._group_names.get(peer, {})
         if group not in names:
             if len(group) > _MOST_NAME_CHARS:
-                what = f"a producer group has more than {_MOST_NAME_CHARS} characters"
-                raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+                problem = f"a producer group has more than {_MOST_NAME_CHARS} characters"
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, problem)
             if len(names) >= MOST_PRODUCER_GROUPS:
-                what = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
-                raise ResponseError(ResponseCode.SYSTEM_BUSY, what)
-            self._names.setdefault(peer, {})[group] = None
+                problem = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, problem)
+            self._group_names.setdefault(peer, {})[group] = None
             peer.reserve_parked(_member_bytes(group))
         members = self.groups.setdefault(group, {})
         if peer in members:
             self._remove_id(members[peer], group)
         members[peer] = client
-        self._ids.setdefault(client.client_id, {}).setdefault(peer, {})[group] = client
+        self._clients_by_id.setdefault(client.client_id, {}).setdefault(peer, {})[group] = client
 
     def unregister(self, group: str, connection: Peer) -> None:
-        names = self._names.get(connection, {})
+        names = self._group_names.get(connection, {})
         if group not in names:
             return
         del names[group]
@@ -215,24 +215,24 @@ class Producers:
         if not members:
             del self.groups[group]
         if not names:
-            del self._names[connection]
+            del self._group_names[connection]
 
     def names_of(self, connection: Peer) -> list[str]:
         """Return the groups that a connection is a member in."""
-        return list(self._names.get(connection, ()))
+        return list(self._group_names.get(connection, ()))
 
     def clients(self, client_id: str) -> list[Client]:
         """List the members of all groups with a client id, which is not authenticated."""
-        return [next(iter(groups.values())) for groups in self._ids.get(client_id, {}).values()]
+        return [next(iter(groups.values())) for groups in self._clients_by_id.get(client_id, {}).values()]
 
     def _remove_id(self, client: Client, group: str) -> None:
-        peers = self._ids[client.client_id]
+        peers = self._clients_by_id[client.client_id]
         groups = peers[client.connection]
         del groups[group]
         if not groups:
             del peers[client.connection]
         if not peers:
-            del self._ids[client.client_id]
+            del self._clients_by_id[client.client_id]
 
 
 def _member_bytes(group: str) -> int:
@@ -240,7 +240,7 @@ def _member_bytes(group: str) -> int:
     return 512 + len(group)
 
 
-def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
+def find_silent_connections(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
     """Return the connections of clients whose last heartbeat is older than a time."""
     late = (client.connection for members in groups for client in members.values() if client.heartbeat_ms < before_ms)
     return list(dict.fromkeys(late))
@@ -248,7 +248,7 @@ def silent(groups: Iterable[dict[Peer, Client]], before_ms: int) -> list[Peer]:
 
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
-    """A request that waits for a reply; ``login`` is None where nobody had to sign."""
+    """A request that waits for a reply; ``login`` is None without signatures."""
 
     login: Login | None
     topic: str
@@ -258,75 +258,75 @@ class ReplyRequest:
 class ReplyRequests:
     """The newest requests that wait for a reply, by client id and correlation id."""
 
-    def __init__(self, most: int = _MOST_REPLY_REQUESTS) -> None:
-        """Retain so many at most."""
-        self._most = most
+    def __init__(self, max_count: int = _MOST_REPLY_REQUESTS) -> None:
+        """Retain ``max_count`` requests at most."""
+        self._max_count = max_count
         self._requests: dict[tuple[str, str], ReplyRequest] = {}
 
     def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
-        """Add a message if it requests a reply. The first of an id counts, so that nobody replaces the requester."""
+        """Add a message if it requests a reply; a later message with the same ids does not replace the requester."""
         decoded = decode_properties(properties.encode("utf-8", "replace"))
         key = decoded.get(PROPERTY_REPLY_TO_CLIENT, ""), decoded.get(PROPERTY_CORRELATION_ID, "")
         if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
             return
-        if len(self._requests) >= self._most:
+        if len(self._requests) >= self._max_count:
             del self._requests[next(iter(self._requests))]
         self._requests[key] = ReplyRequest(login, topic, ref(connection))
 
     def get(self, client_id: str, correlation_id: str) -> ReplyRequest | None:
-        """Return the request that a reply names; None if another broker received the request, or long ago."""
+        """Return the request of a reply; None if the request is too old, or was sent to another broker."""
         return self._requests.get((client_id, correlation_id))
 
 
 class QueueLocks:
-    """Locks on queues, by which members of a group consume in order."""
+    """Locks on queues, for groups that consume in order."""
 
-    def __init__(self, steady_ms: Callable[[], int], most_bytes: int = _MOST_LOCK_BYTES) -> None:
+    def __init__(self, steady_ms: Callable[[], int], max_bytes: int = _MOST_LOCK_BYTES) -> None:
         """Begin without locks.
 
         Args:
-            most_bytes: of all locks together; above it no queue is locked that is not locked yet. The original has
-                no such limit, and never forgets a lock, so that strangers can fill its memory.
+            max_bytes: limit for the memory of all locks; beyond it no further queue is locked. The original has no
+                limit and never removes a lock, so that any client can fill its memory.
         """
         self.held_bytes = 0
         self._steady_ms = steady_ms
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
-        """Lock or renew the queues that are free or the client's own; returns those."""
+        """Lock the free queues, renew the client's own locks, and return the queues of both."""
         now_ms = self._steady_ms()
         owners = self._owners.get(group, {})
-        locked = []
+        locked_queues = []
         for queue in queues:
             owner = owners.get(queue)
             if owner is not None and owner[0] != client_id and now_ms - owner[1] <= LOCK_LIFE_MS:
                 continue
             added_bytes = _lock_bytes(client_id) - (0 if owner is None else _lock_bytes(owner[0]))
-            if added_bytes > 0 and self.held_bytes + added_bytes > self._most_bytes:
+            if added_bytes > 0 and self.held_bytes + added_bytes > self._max_bytes:
                 continue
             self.held_bytes += added_bytes
             owners[queue] = client_id, now_ms
-            locked.append(queue)
+            locked_queues.append(queue)
         if owners:
             self._owners[group] = owners
-        return locked
+        return locked_queues
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Unlock the queues that are the client's own."""
+        """Unlock those of the queues that the client has locked."""
         owners = self._owners.get(group, {})
         for queue in queues:
             if owners.get(queue, ("", 0))[0] == client_id:
-                self._drop(group, owners, queue)
+                self._remove_lock(group, owners, queue)
 
-    def drop_expired(self) -> None:
+    def remove_expired(self) -> None:
         """Remove expired locks; to be called periodically."""
         oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         for group, owners in list(self._owners.items()):
             for queue in [queue for queue, (_, since_ms) in owners.items() if since_ms < oldest_ms]:
-                self._drop(group, owners, queue)
+                self._remove_lock(group, owners, queue)
 
-    def _drop(self, group: str, owners: dict[MessageQueue, tuple[str, int]], queue: MessageQueue) -> None:
+    def _remove_lock(self, group: str, owners: dict[MessageQueue, tuple[str, int]], queue: MessageQueue) -> None:
         self.held_bytes -= _lock_bytes(owners.pop(queue)[0])
         if not owners:
             del self._owners[group]

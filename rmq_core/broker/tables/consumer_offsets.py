@@ -1,7 +1,7 @@
 """Consumer offsets of all groups, by topic and queue (``consumerOffset.json``).
 
-A broker with light queues (LMQ) keeps them in ``lmqConsumerOffset.json``, in two tables: that of the groups whose names
-begin with ``%LMQ%`` has one offset for each light queue.
+A broker with light queues (LMQ) has the offsets in ``lmqConsumerOffset.json``, in two tables. The table of groups whose
+names begin with ``%LMQ%`` has one offset for each light queue.
 
 Source: ``ConsumerOffsetManager``, ``LmqConsumerOffsetManager``.
 """
@@ -17,53 +17,53 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 log = logging.getLogger("rmq.broker.offsets")
 _FILE: Final = "consumerOffset.json"
-_LIGHT_FILE: Final = "lmqConsumerOffset.json"
+_LMQ_FILE: Final = "lmqConsumerOffset.json"
 _SEPARATOR: Final = "@"
-_LIGHT_GROUP: Final = _SEPARATOR + LIGHT_QUEUE_PREFIX  # in the key of such a group
-_MOST_LIGHT: Final = 1_000_000  # entries, of some 200 bytes each: anybody may make up light queues and their groups
+_LMQ_GROUP: Final = _SEPARATOR + LIGHT_QUEUE_PREFIX  # part of the key of an LMQ group
+_MAX_LMQ_ENTRIES: Final = 1_000_000  # of some 200 bytes each; clients name light queues and their groups freely
 NONE: Final = -1
 
 
 class ConsumerOffsets:
-    """Table of consumer offsets, by ``topic@group`` and queue: the next message that a group wants."""
+    """Table of consumer offsets by ``topic@group`` and queue: the queue offset that a group consumes next."""
 
     def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
-        """Load the table. Offsets beyond their queue's end, as after a loss of power, are set back to it."""
+        """Load the table; limit offsets to their queue's end, which a loss of power may have moved."""
         self._clock_ms = clock_ms
         self._has_light_queues = store.config.lmq_enabled
-        name = _LIGHT_FILE if self._has_light_queues else _FILE
-        # A broker that has got light queues begins with the offsets of before: the original begins with none.
+        name = _LMQ_FILE if self._has_light_queues else _FILE
+        # With light queues just enabled, the earlier file is loaded; the original starts without offsets.
         saved = files.load(name if files.has(name) else _FILE, OffsetTable)
         self._version: DataVersion = saved.data_version
         self.table: dict[str, dict[int, int]] = saved.offset_table
-        # What the body has: with light queues parts of the table, which may have a million entries, kept as they come.
-        self._light: dict[str, int] = {}
-        self._others = {} if self._has_light_queues else self.table
+        # The two tables of the body, with light queues. They are updated with each change, as they may be large.
+        self._lmq_offsets: dict[str, int] = {}
+        self._plain_offsets = {} if self._has_light_queues else self.table
         self._adopt(saved)
         self._resets: dict[str, dict[int, int]] = {}
-        self._pulled: dict[str, dict[int, int]] = {}  # in memory only, as in the original
+        self._next_pull_offsets: dict[str, dict[int, int]] = {}  # in memory only, as in the original
         self.file = TableFile(files, name, self.body, progress_store=store)
-        self._set_back(store)
+        self._limit_to_queue_ends(store)
 
-    def _set_back(self, store: MessageStore) -> None:
-        """Reset offsets to their queue's end, so that groups do not skip the next messages there."""
-        beyond = [
+    def _limit_to_queue_ends(self, store: MessageStore) -> None:
+        """Limit offsets to their queue's end, so that groups do not skip the next messages."""
+        invalid_offsets = [
             (key, queue_id, offset, end)
             for key, queues in self.table.items()
             for queue_id, offset in queues.items()
             if offset > (end := store.next_offset(key.partition(_SEPARATOR)[0], queue_id))
         ]
-        if not beyond:
+        if not invalid_offsets:
             return
-        for key, queue_id, _, end in beyond:
+        for key, queue_id, _, end in invalid_offsets:
             self.table[key][queue_id] = end
-            self._note(key, self.table[key])
+            self._update_body(key, self.table[key])
         self.file.changes += 1
-        key, queue_id, offset, end = beyond[0]
+        key, queue_id, offset, end = invalid_offsets[0]
         log.warning(
-            "%(count)d consumer offsets are set back to their queue's end, the first of them of %(key)s in queue "
+            "%(count)d consumer offsets are set back to their queue's end: the first is that of %(key)s in queue "
             "%(queue)d from %(offset)d to %(end)d",
-            {"count": len(beyond), "key": key, "queue": queue_id, "offset": offset, "end": end},
+            {"count": len(invalid_offsets), "key": key, "queue": queue_id, "offset": offset, "end": end},
         )
 
     def get(self, topic: str, group: str, queue_id: int) -> int:
@@ -80,37 +80,37 @@ class ConsumerOffsets:
                 return
             queues = self.table[key] = {}
         queues[queue_id] = offset
-        self._note(key, queues)
+        self._update_body(key, queues)
         self.file.changes += 1
 
-    def _note(self, key: str, queues: dict[int, int]) -> None:
-        """Note offsets of the table in the part of the body that they are of."""
+    def _update_body(self, key: str, queues: dict[int, int]) -> None:
+        """Update the table of the body to which a key belongs."""
         if not self._has_light_queues:
             return
-        if _LIGHT_GROUP not in key:
-            self._others[key] = queues
+        if _LMQ_GROUP not in key:
+            self._plain_offsets[key] = queues
         elif 0 in queues:
-            self._light[key] = queues[0]
+            self._lmq_offsets[key] = queues[0]
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set a group's offset, with a pending reset for the next pull."""
         self.commit(topic, group, queue_id, offset)
         self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
-        self._pulled.pop(topic + _SEPARATOR + group, None)
+        self._next_pull_offsets.pop(topic + _SEPARATOR + group, None)
 
-    def note_pulled(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+    def record_next_pull(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
         """Record the offset of a group's next pull; messages between the group's offset and this one are in flight."""
         key = topic + _SEPARATOR + group
-        queues = self._pulled.get(key)
+        queues = self._next_pull_offsets.get(key)
         if queues is None:
-            if not _has_room(self._pulled, key):
+            if not _has_room(self._next_pull_offsets, key):
                 return
-            queues = self._pulled[key] = {}
+            queues = self._next_pull_offsets[key] = {}
         queues[queue_id] = next_offset
 
-    def pulled(self, topic: str, group: str, queue_id: int) -> int:
+    def next_pull_offset(self, topic: str, group: str, queue_id: int) -> int:
         """Return the offset of a group's next pull of a queue; ``NONE`` without a pull since the start."""
-        return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, NONE)
+        return self._next_pull_offsets.get(topic + _SEPARATOR + group, {}).get(queue_id, NONE)
 
     def pop_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Remove and return the pending reset of a queue; None without one."""
@@ -141,48 +141,64 @@ class ConsumerOffsets:
         if offsets is not None:
             key = topic + _SEPARATOR + target
             self.table[key] = dict(offsets)
-            self._note(key, self.table[key])
+            self._update_body(key, self.table[key])
             self.file.changes += 1
 
     def remove_group(self, group: str) -> None:
-        self._remove(1, group)
+        self._remove_keys(1, group)
 
     def remove_topic(self, topic: str) -> None:
-        self._remove(0, topic)
+        self._remove_keys(0, topic)
 
     def remove(self, topic: str, group: str) -> None:
-        tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
+        tables: tuple[dict[str, Any], ...] = (
+            self.table,
+            self._lmq_offsets,
+            self._plain_offsets,
+            self._resets,
+            self._next_pull_offsets,
+        )
         for table in tables:
             table.pop(topic + _SEPARATOR + group, None)
         self.file.changes += 1
 
-    def _remove(self, part: int, name: str) -> None:
-        tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
+    def _remove_keys(self, part: int, name: str) -> None:
+        tables: tuple[dict[str, Any], ...] = (
+            self.table,
+            self._lmq_offsets,
+            self._plain_offsets,
+            self._resets,
+            self._next_pull_offsets,
+        )
         for table in tables:
             for key in [key for key in table if key.split(_SEPARATOR)[part : part + 1] == [name]]:
                 del table[key]
         self.file.changes += 1
 
     def adopt(self, offsets: OffsetTable) -> None:
-        """Merge the offsets of a master into a slave's; what only the slave has stays."""
+        """Merge a master's offsets into the slave's table; entries that only the slave has remain."""
         self._adopt(offsets)
         self.file.changes += 1
 
     def _adopt(self, offsets: OffsetTable) -> None:
-        """Add offsets; those of groups of light queues, whose only queue has the id 0, only where there are such."""
+        """Add offsets, with light queues also those of LMQ groups, whose only queue has the id 0."""
         self.table.update(offsets.offset_table)
         if not self._has_light_queues:
             return
         if offsets.lmq_offset_table:
             self.table.update((key, {0: offset}) for key, offset in offsets.lmq_offset_table.items())
         for key, queues in self.table.items():
-            self._note(key, queues)
+            self._update_body(key, queues)
 
     def body(self) -> OffsetTable:
-        """Return the table, as slaves and administrators get it."""
+        """Return the table for slaves and administrators."""
         if not self._has_light_queues:
             return OffsetTable(data_version=self._version, offset_table=self.table)
-        return OffsetTable(data_version=self._version, lmq_offset_table=self._light, offset_table=self._others)
+        return OffsetTable(
+            data_version=self._version,
+            lmq_offset_table=self._lmq_offsets,
+            offset_table=self._plain_offsets,
+        )
 
     def save(self) -> None:
         if self.file.changes != self.file.written:
@@ -192,5 +208,5 @@ class ConsumerOffsets:
 
 def _has_room(table: dict[str, dict[int, int]], key: str) -> bool:
     """Return whether a table accepts a new key: the number of light queues' keys is limited."""
-    is_light = key.startswith(LIGHT_QUEUE_PREFIX) or _LIGHT_GROUP in key
-    return not is_light or len(table) < _MOST_LIGHT
+    is_lmq_key = key.startswith(LIGHT_QUEUE_PREFIX) or _LMQ_GROUP in key
+    return not is_lmq_key or len(table) < _MAX_LMQ_ENTRIES

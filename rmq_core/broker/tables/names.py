@@ -1,4 +1,4 @@
-"""Names of system topics and groups, of retry and dead-letter topics, and which names are valid.
+"""Names of system topics and groups, of retry and dead-letter topics; checks of names.
 
 Source: ``TopicValidator``, ``MixAll``, ``NamespaceUtil``.
 """
@@ -39,14 +39,14 @@ PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 MAX_TOPIC_CHARS: Final = 127
 MAX_GROUP_CHARS: Final = 255
-MOST_MADE_BY_USE: Final = 10_000
+MAX_AUTO_CREATED_TOPICS: Final = 10_000
 """Topics above which none is made for a message, and groups above which none is made for a consumer: encoding a file
 of so many keeps the event loop for some 70 ms. Administrators may make more."""
 _VALID = re.compile(r"[%|a-zA-Z0-9_-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def topic_fault(topic: str) -> str | None:
+def find_topic_name_problem(topic: str) -> str | None:
     """Return the error of an invalid topic name, in Java's words; None for a valid name."""
     if not topic.strip():
         return "The specified topic is blank."
@@ -54,7 +54,7 @@ def topic_fault(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > MAX_TOPIC_CHARS:
         return "The specified topic is longer than topic max length."
-    if has_lmq_prefix(topic):  # its queues would be taken for those, and the store be refused
+    if has_lmq_prefix(topic):  # its queues would look like light queues, so that the store would be refused
         return f"Names that begin with {LIGHT_QUEUE_PREFIX} are those of light queues, which are no topics."
     return None
 
@@ -75,7 +75,7 @@ def is_group(name: str) -> bool:
 
 
 def is_system_group(name: str) -> bool:
-    """Return whether a consumer group is one of RocketMQ's own."""
+    """Return whether a consumer group is a system group."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 

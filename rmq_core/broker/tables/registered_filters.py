@@ -1,6 +1,6 @@
-"""SQL92 filters of consumer groups (``consumerFilter.json``), and what the bit maps of a Java broker say of them.
+"""SQL92 filters of consumer groups (``consumerFilter.json``), tested by the bit maps of a Java broker.
 
-A filter stays for a day after its group has gone, as bit maps of messages refer to it until then.
+A filter is retained for a day after its group has disconnected, as bit maps of messages refer to the filter.
 
 Source: ``ConsumerFilterManager``, ``ConsumerFilterData``.
 """
@@ -23,8 +23,8 @@ from rmq_formats.codecs.record_frame import record_properties
 from rmq_formats.sql92 import SqlError
 
 _FILE: Final = "consumerFilter.json"
-_MOST: Final = 10_000  # filters, each of a group and a topic that its client may have made up
-_DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when those of a loaded table may have gone
+_MAX_FILTERS: Final = 10_000  # each of a group and a topic, which clients name freely
+_DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: dead time of loaded filters, before the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class ConsumerFilters:
     """SQL92 subscriptions by topic and group, in ``consumerFilter.json``.
 
     Attributes:
-        bloom: the Bloom filter that its settings ask for.
-        topics: filters by group, by topic.
+        bloom: the Bloom filter of the settings.
+        topics: filters by topic and group.
     """
 
     def __init__(self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Load the table. One that was made with other Bloom filter settings is discarded."""
+        """Load the table; discard a table with other Bloom filter settings."""
         self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         self.topics: dict[str, dict[str, RegisteredFilter]] = {}
         self._file = TableFile(files, _FILE, lambda: FilterTable(filter_data_by_topic=dict(self._table())))
@@ -63,23 +63,23 @@ class ConsumerFilters:
         filters_by_topic: dict[str, dict[str, RegisteredFilter]] = {}
         for topic, topic_filters in table.filter_data_by_topic.items():
             for group, data in topic_filters.group_filter_data.items():
-                if not self._is_ours(data.bloom_filter_data):
+                if not self._has_valid_bits(data.bloom_filter_data):
                     return
-                registered = self._registered(
+                registered = self._compile_filter(
                     data if data.dead_time else replace_time(data, max(dead_ms, data.born_time))
                 )
                 if registered is not None:
                     filters_by_topic.setdefault(topic, {})[group] = registered
         self.topics = filters_by_topic
 
-    def _is_ours(self, bits: BloomBits) -> bool:
+    def _has_valid_bits(self, bits: BloomBits) -> bool:
         bloom = self.bloom
         if bits.bit_num != bloom.bit_count or len(bits.bit_pos) != bloom.hash_count:
             return False
         return all(0 <= position < bloom.bit_count for position in bits.bit_pos)
 
-    def _registered(self, data: GroupFilter) -> RegisteredFilter | None:
-        """Compile a filter; None if its expression does not compile."""
+    def _compile_filter(self, data: GroupFilter) -> RegisteredFilter | None:
+        """Compile a filter; return None if its expression does not compile."""
         try:
             filtering = sql_filter(data.expression, data.expression_type)
         except SqlError as error:
@@ -92,17 +92,17 @@ class ConsumerFilters:
 
         def may_match(store_timestamp_ms: int, bit_map: bytes) -> bool:
             if store_timestamp_ms <= born_ms or len(bit_map) != len(bits):
-                return True  # it was dispatched without regard to this filter
+                return True  # the message was dispatched before this filter was registered
             return BloomFilter.may_contain(bit_map, bits)
 
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 
     def get(self, topic: str, group: str) -> RegisteredFilter | None:
-        """Return a group's filter of a topic; None if it has none that compiles."""
+        """Return a group's filter of a topic; None without a filter that compiles."""
         return self.topics.get(topic, {}).get(group)
 
     def matches_before_retry(self, retry_topic: str) -> Matches:
-        """Filter for a retry topic: the group's filters of the topics that the messages come from.
+        """Return the filter for a retry topic: the group's filters of the messages' original topics.
 
         Source: ``ExpressionForRetryMessageFilter#isMatchedByCommitLog``, ``KeyBuilder#parseGroup``.
         """
@@ -119,32 +119,35 @@ class ConsumerFilters:
         return matches
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Register the expressions of a heartbeat; filters of topics that it does not name are marked as dead."""
+        """Register the expressions of a heartbeat; mark filters of other topics as dead."""
         subscribed = {subscription_data.topic: subscription_data for subscription_data in subscriptions}
-        if self._count >= _MOST:  # one that comes back is made anew
-            self._drop_dead(self._clock_ms())
-            if self._count >= _MOST:
-                log.warning("no more SQL92 filters are kept: there are %(most)d", {"most": _MOST})
+        if self._count >= _MAX_FILTERS:  # removing dead filters makes room
+            self._remove_dead(self._clock_ms())
+            if self._count >= _MAX_FILTERS:
+                log.warning(
+                    "SQL92 filters: the limit of %(most)d is reached, no more filters are registered",
+                    {"most": _MAX_FILTERS},
+                )
         for subscription_data in subscribed.values():
             if not is_tag_type(subscription_data.expression_type) and subscription_data.sub_string:
                 self._put(group, subscription_data)
-        for topic, _ in self._of_group(group):
+        for topic, _ in self._filters_of_group(group):
             if topic not in subscribed:
                 self._set_dead_time(topic, group, self._clock_ms())
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group without members as dead."""
-        for topic, registered in self._of_group(group):
+        for topic, registered in self._filters_of_group(group):
             if not registered.is_dead:
                 self._set_dead_time(topic, group, self._clock_ms())
 
-    def _of_group(self, group: str) -> list[tuple[str, RegisteredFilter]]:
+    def _filters_of_group(self, group: str) -> list[tuple[str, RegisteredFilter]]:
         return [(topic, groups[group]) for topic, groups in self.topics.items() if group in groups]
 
     def _put(self, group: str, subscription_data: SubscriptionData) -> None:
         """Register an expression. Source: ``FilterDataMapByTopic#register``."""
         registered = self.get(subscription_data.topic, group)
-        if registered is None and self._count >= _MOST:  # its pulls are answered FILTER_DATA_NOT_EXIST
+        if registered is None and self._count >= _MAX_FILTERS:  # pulls with this filter get FILTER_DATA_NOT_EXIST
             return
         if registered is not None and subscription_data.sub_version <= registered.data.client_version:
             if subscription_data.sub_version == registered.data.client_version and registered.is_dead:
@@ -166,12 +169,12 @@ class ConsumerFilters:
         self._store_filter(data)
 
     def _store_filter(self, data: GroupFilter) -> None:
-        registered = self._registered(data)
+        registered = self._compile_filter(data)
         self._file.changes += 1
         before = self.get(data.topic, data.consumer_group)
         if registered is not None:
             self.topics.setdefault(data.topic, {})[data.consumer_group] = registered
-        elif before is not None:  # pulls of the group are answered FILTER_DATA_NOT_EXIST
+        elif before is not None:  # pulls of the group get FILTER_DATA_NOT_EXIST
             del self.topics[data.topic][data.consumer_group]
         self._count += (registered is not None) - (before is not None)
 
@@ -190,12 +193,12 @@ class ConsumerFilters:
             )
 
     def save(self) -> None:
-        """Remove filters that have been dead for too long, and write the file if anything has changed."""
-        self._drop_dead(self._clock_ms() - self._clean_after_ms)
+        """Remove filters that have been dead for too long, and write the file if the table has changed."""
+        self._remove_dead(self._clock_ms() - self._clean_after_ms)
         self._file.save()
 
-    def _drop_dead(self, until_ms: int) -> None:
-        """Remove filters that have been dead since some time, or longer."""
+    def _remove_dead(self, until_ms: int) -> None:
+        """Remove filters that have been dead since ``until_ms`` or longer."""
         for topic, groups in list(self.topics.items()):
             for group, registered in list(groups.items()):
                 if registered.is_dead and registered.data.dead_time <= until_ms:

@@ -17,12 +17,12 @@ _RANGES: Final = (
     "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
 _RANGE_ENDS_MS: Final = (0, 9, 49, 99, 199, 499, 999, 1999, 2999, 3999, 4999, 9999)
-# Upper bounds of the buckets that a percentile is read from, ms. Source: ``PUT_MESSAGE_ENTIRE_TIME_BUCKETS``.
+# Upper bounds (ms) of the buckets for percentiles. Source: ``PUT_MESSAGE_ENTIRE_TIME_BUCKETS``.
 _BUCKET_ENDS_MS: Final = (
     *range(1, 21), *range(22, 51, 2), *range(55, 101, 5), *range(110, 201, 10), *range(250, 501, 50),
     *range(600, 1001, 100), *range(2000, 10_001, 1000),
 )  # fmt: skip
-_LONGEST_MS: Final = 10_001  # all above are one
+_LONGEST_MS: Final = 10_001  # all longer times count as this one
 _MINUTE_MS: Final = 60_000
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -31,15 +31,19 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 PUT: Final = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 GOT: Final = (GROUP_GET_NUMS, GROUP_GET_SIZE)
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
-# Without a key: gets that had messages, and that had none; timer messages that went into the wheel, and out.
+# Counters without a key: gets with and without messages; enqueued and delivered timer messages.
 GET_FOUND_TIMES: Final = "GET_FOUND_TIMES"
 GET_MISS_TIMES: Final = "GET_MISS_TIMES"
 TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
-# Of the cluster's name: the sums of those of its topics and groups.
-_OF_BROKER: Final = {"BROKER_PUT_NUMS": TOPIC_PUT_NUMS, "BROKER_GET_NUMS": GROUP_GET_NUMS}
+# Counters of the whole broker, under the cluster's name: sums over its topics and groups.
+_BROKER_COUNTERS: Final = {"BROKER_PUT_NUMS": TOPIC_PUT_NUMS, "BROKER_GET_NUMS": GROUP_GET_NUMS}
 SAMPLE_S: Final = 10
-_SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two stored ones; stored ones
+_SAMPLES: Final = {
+    "minute": (1, 7),
+    "hour": (60, 7),
+    "day": (360, 25),
+}  # store each n-th; number stored
 Key = tuple[str, str]
 _Sample = tuple[int, dict[Key, tuple[int, int]]]
 
@@ -48,17 +52,17 @@ class StoreTimes:
     """Times of puts and gets.
 
     Attributes:
-        put_max_ms: of all puts since the start.
-        get_max_ms: of all gets since the start.
-        failed_puts: puts that the store has refused.
-        now_s: the clock that puts and gets are measured by, s.
+        put_max_ms: longest put since the start.
+        get_max_ms: longest get since the start.
+        failed_puts: number of puts that the store refused.
+        now_s: the clock for puts and gets, in seconds.
     """
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float]) -> None:
         self.put_max_ms = self.get_max_ms = self.failed_puts = 0
         self.now_s = now_s
         self._clock_ms = clock_ms
-        self._puts: Counter[int] = Counter()  # by ms, of the minute that is under way
+        self._puts: Counter[int] = Counter()  # number of puts of the current minute, by duration in ms
         self._last_puts: Counter[int] = Counter()
         self._window_end_ms = clock_ms() + _MINUTE_MS
 
@@ -71,21 +75,21 @@ class StoreTimes:
         self.get_max_ms = max(self.get_max_ms, int((self.now_s() - begin_s) * 1000))
 
     def end_minute(self) -> None:
-        """Begin a new minute if the one that is under way is over; call this every few seconds."""
+        """Begin a new minute if the current one is over; to be called every few seconds."""
         now_ms = self._clock_ms()
         if now_ms >= self._window_end_ms:
             self._last_puts, self._puts = self._puts, Counter()
             self._window_end_ms = now_ms + _MINUTE_MS
 
     def format_put_ranges(self) -> str:
-        """Format how many puts of the last full minute took how long: thirteen ranges, as Java has them."""
+        """Format the number of puts of the last full minute in each of Java's thirteen ranges of durations."""
         counts = [0] * len(_RANGES)
         for took_ms, count in self._last_puts.items():
             counts[bisect_left(_RANGE_ENDS_MS, took_ms)] += count
         return "".join(f"{name}:{count} " for name, count in zip(_RANGES, counts, strict=True))
 
     def put_percentile_ms(self, share: float) -> float:
-        """Estimate the time within which a share of the last full minute's puts ended, as Java does."""
+        """Estimate a percentile of the durations of the last full minute's puts, as Java does."""
         counts = [0] * (len(_BUCKET_ENDS_MS) + 1)
         for took_ms, count in self._last_puts.items():
             counts[bisect_left(_BUCKET_ENDS_MS, took_ms)] += count
@@ -106,8 +110,8 @@ def pull_key(topic: str, group: str) -> str:
     return f"{topic}@{group}"
 
 
-class _Tally:
-    """A counter: its sum, and how often it was added to."""
+class _Counter:
+    """Counter: its sum, and the number of additions."""
 
     __slots__ = ("sum", "times")
 
@@ -119,8 +123,8 @@ class Stats:
     """Counters of messages and bytes, by topic and group, with their rates.
 
     Attributes:
-        times: how long puts and gets take.
-        mornings: messages put and got before yesterday's and this midnight, since the start.
+        times: durations of puts and gets.
+        mornings: by counter, the sums at yesterday's and at this midnight, since the start.
     """
 
     def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float] | None = None) -> None:
@@ -129,32 +133,32 @@ class Stats:
         self.times = StoreTimes(clock_ms, now_s or (lambda: clock_ms() / 1000))
         self.mornings: dict[str, tuple[int, int]] = {TOPIC_PUT_NUMS: (0, 0), GROUP_GET_NUMS: (0, 0)}
         self._day = self._today()
-        self._tallies: defaultdict[Key, _Tally] = defaultdict(_Tally)
+        self._counters: defaultdict[Key, _Counter] = defaultdict(_Counter)
         self._samples: dict[str, deque[_Sample]] = {name: deque(maxlen=count) for name, (_, count) in _SAMPLES.items()}
         self._count = 0
         self.sample()
 
     def count(self, name: str, key: str, number: int) -> None:
-        tally = self._tallies[name, key]
-        tally.sum += number
-        tally.times += 1
+        counter = self._counters[name, key]
+        counter.sum += number
+        counter.times += 1
 
     def count_messages(self, names: tuple[str, str], key: str, messages: int, size: int) -> None:
-        """Add messages and their bytes to the two counters that have these names."""
-        tallies = self._tallies
-        tally = tallies[names[0], key]
-        tally.sum += messages
-        tally.times += 1
-        tally = tallies[names[1], key]
-        tally.sum += size
-        tally.times += 1
+        """Add messages and bytes to the two counters with the given names."""
+        counters = self._counters
+        counter = counters[names[0], key]
+        counter.sum += messages
+        counter.times += 1
+        counter = counters[names[1], key]
+        counter.sum += size
+        counter.times += 1
 
     def keys(self, name: str) -> list[str]:
-        return [key for counter_name, key in self._tallies if counter_name == name]
+        return [key for counter_name, key in self._counters if counter_name == name]
 
     def sample(self) -> None:
         """Store a sample of all counters, for rates; to be called every ``SAMPLE_S``."""
-        sample = self._clock_ms(), {key: (tally.sum, tally.times) for key, tally in self._tallies.items()}
+        sample = self._clock_ms(), {key: (counter.sum, counter.times) for key, counter in self._counters.items()}
         for name, (every, _) in _SAMPLES.items():
             if self._count % every == 0:
                 self._samples[name].append(sample)
@@ -168,57 +172,61 @@ class Stats:
         return datetime.fromtimestamp(self._clock_ms() / 1000, UTC).astimezone().date()
 
     def body(self, name: str, key: str) -> BrokerStats | None:
-        """Return a counter's sums and rates; None if it was never added to."""
-        if (name, key) not in self._tallies:
+        """Return a counter's sums and rates; None for an unknown counter."""
+        if (name, key) not in self._counters:
             return None
-        return self._periods([(name, key)])
+        return self._sum_periods([(name, key)])
 
-    def body_of_broker(self, name: str, is_system: Callable[[str], bool]) -> BrokerStats | None:
-        """Return the sums and rates of a counter of the whole broker, which there is always; None for other names.
+    def broker_body(self, name: str, is_system: Callable[[str], bool]) -> BrokerStats | None:
+        """Return the sums and rates of a counter of the whole broker; None for other names.
 
         Args:
-            is_system: says which topics are the broker's own: those do not count.
+            is_system: returns whether a topic is a system topic, which does not count.
         """
-        parts = _OF_BROKER.get(name)
-        if parts is None:
+        summed_name = _BROKER_COUNTERS.get(name)
+        if summed_name is None:
             return None
-        return self._periods([key for key in self._tallies if key[0] == parts and not is_system(_topic_of(key[1]))])
+        return self._sum_periods(
+            [key for key in self._counters if key[0] == summed_name and not is_system(_topic_of(key[1]))]
+        )
 
-    def _periods(self, keys: list[Key]) -> BrokerStats:
-        minute, hour, day = (self._item(self._samples[period][0], keys) for period in _SAMPLES)
+    def _sum_periods(self, keys: list[Key]) -> BrokerStats:
+        minute, hour, day = (self._sum_since(self._samples[period][0], keys) for period in _SAMPLES)
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
-    def _item(self, first: _Sample, keys: list[Key]) -> BrokerStatsItem:
+    def _sum_since(self, first_sample: _Sample, keys: list[Key]) -> BrokerStatsItem:
         """Sum counters over the time since a sample."""
-        first_ms, tallies = first
-        now, before = [self._now(key) for key in keys], [tallies.get(key, (0, 0)) for key in keys]
-        total, count = (sum(pair[index] for pair in now) - sum(pair[index] for pair in before) for index in (0, 1))
+        first_ms, counters = first_sample
+        current, earlier = [self._current(key) for key in keys], [counters.get(key, (0, 0)) for key in keys]
+        total, count = (
+            sum(value[index] for value in current) - sum(value[index] for value in earlier) for index in (0, 1)
+        )
         seconds = (self._clock_ms() - first_ms) / 1000
         return BrokerStatsItem(
             sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
         )
 
-    def _now(self, key: Key) -> tuple[int, int]:
-        tally = self._tallies.get(key)
-        return (0, 0) if tally is None else (tally.sum, tally.times)
+    def _current(self, key: Key) -> tuple[int, int]:
+        counter = self._counters.get(key)
+        return (0, 0) if counter is None else (counter.sum, counter.times)
 
     def rate(self, name: str, key: str) -> float:
-        """Rate of a counter per second, over the last minute."""
-        return self._item(self._samples["minute"][0], [(name, key)]).tps
+        """Return a counter's rate per second over the last minute."""
+        return self._sum_since(self._samples["minute"][0], [(name, key)]).tps
 
     def total(self, name: str) -> int:
         """Return the sum of a counter over all keys."""
-        return sum(tally.sum for (counter_name, _), tally in self._tallies.items() if counter_name == name)
+        return sum(counter.sum for (counter_name, _), counter in self._counters.items() if counter_name == name)
 
     def total_rate(self, name: str) -> float:
-        """Rate per second of the counters of all keys, over the last minute."""
+        """Return the rate per second of the counters of all keys over the last minute."""
         return self.total_rates(name)[1]
 
     def total_rates(self, name: str) -> tuple[float, float, float]:
-        """Rates per second of the counters of all keys, over the last ten seconds, minute and ten minutes."""
-        keys, samples = [key for key in self._tallies if key[0] == name], self._samples
+        """Return the rates per second of the counters of all keys over ten seconds, a minute and ten minutes."""
+        keys, samples = [key for key in self._counters if key[0] == name], self._samples
         firsts = samples["minute"][-1], samples["minute"][0], samples["hour"][max(len(samples["hour"]) - 2, 0)]
-        short, minute, long = (self._item(first, keys).tps for first in firsts)
+        short, minute, long = (self._sum_since(first, keys).tps for first in firsts)
         return short, minute, long
 
 

@@ -21,10 +21,10 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
-_MOST_SHARED_TAGS: Final = 64  # filters of more are not kept for those with the same tags: 4096 would take 3 GiB
-_TAG_BYTES: Final = 128  # of a tag in a filter
+_MOST_SHARED_TAGS: Final = 64  # filters of more tags are not cached: 4096 tags would take 3 GiB
+_TAG_BYTES: Final = 128  # memory of a tag in a filter
 _MEMO_ENTRIES: Final = 1024
-_MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come twice
+_MEMO_VALUE_BYTES: Final = 256  # of all values together; long values seldom repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Filter:
     """Filter of a subscription: tags codes, or a function of the record.
 
     Attributes:
-        tags_codes: messages with one of these; None lets all through.
-        matches: asked with the record; None lets all through.
-        may_match_unit: asked before with the store timestamp (ms) and the bit map that ConsumeQueueExt has; None
-            lets all through.
+        tags_codes: tags codes of matching messages; None for all messages.
+        matches: test of a record; None for all messages.
+        may_match_unit: test of store timestamp (ms) and bit map in ConsumeQueueExt, before the record is read; None
+            for all messages.
     """
 
     tags_codes: frozenset[int] | None = None
@@ -44,7 +44,7 @@ class Filter:
 
     @property
     def own_bytes(self) -> int:
-        """Memory that the filter does not share with others of the same expression, B."""
+        """Memory of the filter that it does not share with filters of the same expression, B."""
         tags = 0 if self.tags_codes is None else len(self.tags_codes)
         return _TAG_BYTES * tags if tags > _MOST_SHARED_TAGS else 0
 
@@ -65,7 +65,7 @@ def subscription(topic: str, expression: str | None, expression_type: str | None
     """Parse an expression into a subscription.
 
     Raises:
-        ValueError: an expression of tags without tags, or an empty one of another type.
+        ValueError: an expression of tags has no tag, or an expression of another type is empty.
 
     Source: ``FilterAPI#build``.
     """
@@ -87,24 +87,24 @@ def subscription(topic: str, expression: str | None, expression_type: str | None
 
 
 @lru_cache(maxsize=4096)
-def _of_tags(codes: tuple[int, ...]) -> Filter:
+def _filter_of_tags(codes: tuple[int, ...]) -> Filter:
     return Filter(tags_codes=frozenset(codes))
 
 
 def sql_filter(expression: str, expression_type: str) -> Filter:
-    """Return the filter of an expression not of tags. Raises SqlError for a syntax error or an unknown type."""
+    """Return the filter of an SQL92 expression. Raises SqlError for a syntax error or another expression type."""
     if expression_type != SQL92:
         raise SqlError(f"unknown filter type {expression_type!r}", "java.lang.NullPointerException")
-    return _of_sql(expression)
+    return _filter_of_sql(expression)
 
 
-@lru_cache(maxsize=1024)  # each remembers up to _MEMO_ENTRIES answers
-def _of_sql(text: str) -> Filter:
-    return Filter(matches=_matcher(compile_expression(text)))
+@lru_cache(maxsize=1024)  # each filter caches up to _MEMO_ENTRIES results
+def _filter_of_sql(text: str) -> Filter:
+    return Filter(matches=_compile_matcher(compile_expression(text)))
 
 
-def _matcher(expression: Expression) -> Matches:
-    """Evaluate an expression on records, with a memo by the values of the properties that it names."""
+def _compile_matcher(expression: Expression) -> Matches:
+    """Return a function that evaluates an expression on records, and caches results by the used property values."""
     names = [(name, name.encode()) for name in expression.names]
     begins = [_END + name + _NAME_END for _, name in names]
     memo: dict[tuple[bytes, ...], bool] = {}
@@ -116,9 +116,9 @@ def _matcher(expression: Expression) -> Matches:
         properties = _END + properties
         parts = []
         for begin in begins:
-            _, is_there, rest = properties.rpartition(begin)
-            # If the last property of a name has no value, an earlier one may have.
-            parts.append(is_there and (rest.partition(_END)[0] or raw_property(properties, begin[1:-1])))
+            _, separator, following = properties.rpartition(begin)
+            # If the last property of this name has no value, an earlier one may have one.
+            parts.append(separator and (following.partition(_END)[0] or raw_property(properties, begin[1:-1])))
         values = tuple(parts)
         is_match = memo.get(values)
         if is_match is None:
@@ -133,8 +133,8 @@ def _matcher(expression: Expression) -> Matches:
     return matches
 
 
-def filter_of(data: SubscriptionData) -> Filter:
-    """Return the filter of a subscription. Raises SqlError if it does not compile."""
+def compile_subscription(data: SubscriptionData) -> Filter:
+    """Return the filter of a subscription. Raises SqlError if the expression does not compile."""
     if data.class_filter_mode:
         return EVERYTHING
     if not is_tag_type(data.expression_type):
@@ -142,4 +142,4 @@ def filter_of(data: SubscriptionData) -> Filter:
     if data.sub_string == ALL or not data.code_set:
         return EVERYTHING
     codes = tuple(data.code_set)
-    return _of_tags(codes) if len(codes) <= _MOST_SHARED_TAGS else Filter(tags_codes=frozenset(codes))
+    return _filter_of_tags(codes) if len(codes) <= _MOST_SHARED_TAGS else Filter(tags_codes=frozenset(codes))

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import structs
 
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import OF_GROUPS, apply_attribute_changes
+from rmq_core.broker.tables.attributes import GROUP_ATTRIBUTES, apply_attribute_changes
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
 from rmq_core.remoting.bodies.configs import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
@@ -17,7 +17,7 @@ class Groups:
     """Configurations of consumer groups, in ``subscriptionGroup.json``; ``forbidden`` stays for Java brokers."""
 
     def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
-        """Load the table, and add system groups. With ``has_light_queues`` each group of light queues exists."""
+        """Load the table, and add system groups. With ``has_light_queues`` each LMQ group exists."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         saved = files.load(_FILE, SubscriptionGroups)
@@ -30,7 +30,7 @@ class Groups:
         self.file.on_written(self._pending.drop)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; None if it does not exist.
+        """Return a group's configuration; None for an unknown group.
 
         Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
         """
@@ -42,12 +42,12 @@ class Groups:
         return self._has_light_queues and names.is_valid_lmq_group(group)
 
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
-        """Find a group, or create it if it is the system's or ``auto``; else None.
+        """Find a group, or create it if it is a system group or ``auto`` is true; else return None.
 
         Source: ``findSubscriptionGroupConfig``.
         """
         config = self.get(group)
-        auto = auto and len(self.table) < names.MOST_MADE_BY_USE
+        auto = auto and len(self.table) < names.MAX_AUTO_CREATED_TOPICS
         if config is None and (auto or names.is_system_group(group)) and names.is_group(group):
             config = self.put(SubscriptionGroupConfig(group_name=group))
         return config
@@ -59,7 +59,7 @@ class Groups:
         """
         current = self.table.get(group.group_name)
         before = None if current is None else current.attributes
-        return structs.replace(group, attributes=apply_attribute_changes(OF_GROUPS, before, group.attributes))
+        return structs.replace(group, attributes=apply_attribute_changes(GROUP_ATTRIBUTES, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         self.put_all([group])
@@ -67,15 +67,15 @@ class Groups:
 
     def put_all(self, groups: list[SubscriptionGroupConfig]) -> None:
         for group in groups:
-            self._pending.note(self.file.changes + 1, group.group_name, self.table.get(group.group_name), group)
+            self._pending.record(self.file.changes + 1, group.group_name, self.table.get(group.group_name), group)
             self.table[group.group_name] = group
         self._changed()
 
     def remove(self, group: str) -> bool:
-        """Remove a group; returns whether it existed."""
+        """Remove a group; return whether it existed."""
         config = self.table.pop(group, None)
         if config is not None:
-            self._pending.note(self.file.changes + 1, group, config, None)
+            self._pending.record(self.file.changes + 1, group, config, None)
             self._changed()
         return config is not None
 
@@ -101,7 +101,7 @@ class Groups:
         self.file.save()
 
     def body(self) -> SubscriptionGroups:
-        """Return the table, as slaves and administrators get it."""
+        """Return the table for slaves and administrators."""
         return SubscriptionGroups(
             data_version=self.version, forbidden_table=self.forbidden, subscription_group_table=self.table
         )

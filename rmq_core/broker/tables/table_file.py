@@ -1,8 +1,7 @@
 """JSON tables of a broker in ``config/``: in memory, written when changed or periodically.
 
-The files are the original's, by name and content, so that a Java broker goes on with them; they are standard
-JSON where fastjson's are not, which it reads as well. Changes of a table that its file does not have yet are reverted
-after a failed write.
+Names and content of the files are the original's, so that a Java broker can use them. They are standard JSON, which
+fastjson reads too. After a failed write, changes that the file does not have are reverted.
 
 Source: ``ConfigManager``.
 """
@@ -29,16 +28,16 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.paths import config_dir
 
 log = logging.getLogger("rmq.broker")
-_THREADS: Final = 8  # one for each file: one that waits for the log holds up no other
-_REST: Final = 9.0  # times what encoding a table has taken: at most a tenth of the event loop's time goes into that
-_FLUSH_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
+_THREADS: Final = 8  # a file that waits for the log must not delay the other files
+_REST_FACTOR: Final = 9.0  # times of the encoding: a pause, so that encoding takes a tenth of the loop's time at most
+_FLUSH_TIMEOUT_S: Final = 10.0  # a file that waits longer for the log's flush is written by a later save
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 
 class TableFiles:
-    """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
+    """The files in ``config/`` of one store, written on threads between ``start`` and ``close``, else at once."""
 
     def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
         self.slices = Slices()
@@ -46,25 +45,25 @@ class TableFiles:
         self.disk = disk
         self._threads = threads
         self._pool: Executor | None = None
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._later: set[asyncio.TimerHandle] = set()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._delayed: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        """From now on write on threads, for the running event loop. Raises OSError.
+        """Write on threads from now on, for the running event loop. Raises OSError.
 
-        Names that a broker has not forced, as it was killed, are forced first: from now on they count.
+        The directory is flushed first, as a killed broker may have left new names unflushed.
         """
         if Path(self.directory).is_dir():
             self.disk.sync_directory(self.directory)
         self._pool = self._threads.pool("rmq-broker-files", _THREADS)
 
     async def drain(self) -> None:
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        while self._running:
+            await asyncio.wait(self._running)
 
     async def close(self) -> None:
-        """Wait for the writes that are under way, and write at once again from now on."""
-        for handle in self._later:
+        """Wait for running writes, and write at once from now on."""
+        for handle in self._delayed:
             handle.cancel()
         await self.drain()
         if self._pool is not None:
@@ -73,82 +72,82 @@ class TableFiles:
 
     def has(self, name: str) -> bool:
         """Return whether the file or its ``.bak`` exists."""
-        return any(Path(f"{self.directory}/{name}{end}").exists() for end in ("", ".bak"))
+        return any(Path(f"{self.directory}/{name}{suffix}").exists() for suffix in ("", ".bak"))
 
     def load(self, name: str, kind: type[_S]) -> _S:
-        """Load a table from its file or its ``.bak``; an empty one if there is none."""
+        """Load a table from its file or its ``.bak``; return an empty table without both."""
         path = f"{self.directory}/{name}"
         table = config_files.load(path, lambda text: decode_body(text.encode(), kind), self.disk)
         return kind() if table is None else table
 
     def collect(self, pieces: Iterator[bytes], done: Callable[[list[bytes], float], None]) -> None:
-        """Collect all pieces, in slices if files are written on threads; then run a callback.
+        """Collect all pieces, in time slices if files are written on threads; then call ``done``.
 
-        It gets the pieces, and the seconds that making them took of the event loop.
+        Its arguments are the pieces, and the seconds of the event loop that they took.
         """
         if self._pool is None:
             done(list(pieces), 0.0)
             return
         collecting = self.slices.collect(pieces)
-        self._under_way.add(collecting)
+        self._running.add(collecting)
 
         def end(collecting: asyncio.Future[Sliced[bytes]]) -> None:
-            self._under_way.discard(collecting)
+            self._running.discard(collecting)
             sliced = collecting.result()
             done(sliced.items, sliced.took_s)
 
         collecting.add_done_callback(end)
 
     def run(self, write: Callable[[], str], done: Callable[[str], None]) -> None:
-        """Run a write, then a callback with what it returns; the latter where this is called."""
+        """Run ``write``, then ``done`` with its result; ``done`` runs on the caller's thread."""
         if self._pool is None:
             done(write())
             return
         writing = asyncio.get_running_loop().run_in_executor(self._pool, write)
-        self._under_way.add(writing)
+        self._running.add(writing)
 
         def end(writing: asyncio.Future[str]) -> None:
-            self._under_way.discard(writing)
+            self._running.discard(writing)
             done(writing.result())
 
         writing.add_done_callback(end)
 
     def run_later(self, delay_s: float, save: Callable[[], None]) -> None:
-        """Call a function after some time; at once if nothing is written on threads."""
+        """Call ``save`` after a delay; at once if files are not written on threads."""
         if self._pool is None:
             save()
             return
 
         def call() -> None:
-            self._later.discard(handle)
+            self._delayed.discard(handle)
             save()
 
         handle = asyncio.get_running_loop().call_later(delay_s, call)
-        self._later.add(handle)
+        self._delayed.add(handle)
 
 
 class TableFile:
-    """File of one table, with the number of unwritten changes and one write at a time.
+    """File of one table: counts changes, and runs one write at a time.
 
-    What a failed write was to bring is still lacking, and the next ``save`` writes it.
+    After a failed write, the next ``save`` writes all changes that the file lacks.
 
     Attributes:
-        changes: how often the table has changed; who changes it, counts up.
-        written: the changes that the file has.
-        fault: why the last write failed; empty if it did not.
+        changes: number of changes of the table; the table increments it.
+        written: number of changes that the file has.
+        fault: error of the last write; empty after a successful one.
     """
 
     def __init__(
         self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct],
         progress_store: MessageStore | None = None, *, backs_up_former_text: bool = True,
     ) -> None:  # fmt: skip
-        """Name a file.
+        """Create the object without reading the file.
 
         Args:
-            body: gives what it is to hold, to be encoded in pieces.
-            progress_store: a store if the table tells of progress in its log: the log is forced before the table is
-                written, lest a loss of power leave progress beyond the log's end.
-            backs_up_former_text: whether ``.bak`` has the text before the last change, or the same as the file.
+            body: returns the content to encode in pieces.
+            progress_store: store whose log the table has offsets of, if any. The log is flushed before the table is
+                written, so that no offset is beyond the log's end after a loss of power.
+            backs_up_former_text: ``.bak`` has the text before the last change; if false, the file's text.
         """
         self.name = name
         self.path = f"{files.directory}/{name}"
@@ -158,47 +157,47 @@ class TableFile:
         self._files = files
         self._body = body
         self._store = progress_store
-        self._keeps_former = backs_up_former_text
+        self._backs_up_former_text = backs_up_former_text
         self._is_writing = False
-        self._is_wanted = False  # by a ``save`` while a write is under way
+        self._is_save_requested = False  # ``save`` was called during a write
         self._rest_s = 0.0
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
         self._listeners: list[Callable[[int], None]] = []
 
     def on_written(self, listener: Callable[[int], None]) -> None:
-        """Register a callback for each successful write, with the ``changes`` that the file has then."""
+        """Register a callback for each successful write; its argument is the number of written changes."""
         self._listeners.append(listener)
 
     def save(self) -> None:
-        """Write the file if it lacks anything: all changes since the last write at once. An I/O error is logged."""
+        """Write the file if the table has unwritten changes. An I/O error is logged."""
         if self._is_writing:
-            self._is_wanted = True
+            self._is_save_requested = True
             return
         if self.written == self.changes:
             return
-        self._is_writing, self._is_wanted = True, False
-        self._files.collect(table_pieces(self._body()), partial(self._encoded, self.changes))
+        self._is_writing, self._is_save_requested = True, False
+        self._files.collect(table_pieces(self._body()), partial(self._write_encoded, self.changes))
 
-    def _encoded(self, changes: int, pieces: list[bytes], took_s: float) -> None:
-        """Write what the table was encoded to; it may have changes that came meanwhile, too."""
-        self._rest_s = _REST * took_s
+    def _write_encoded(self, changes: int, pieces: list[bytes], took_s: float) -> None:
+        """Write the encoded table, which may also have changes made during the encoding."""
+        self._rest_s = _REST_FACTOR * took_s
         end = 0 if self._store is None else self._store.max_physical_offset
-        self._files.run(partial(self._write, pieces, end), partial(self._end, changes))
+        self._files.run(partial(self._write, pieces, end), partial(self._finish_write, changes))
 
     def _write(self, pieces: list[bytes], log_end: int) -> str:
-        """Write the file, on any thread; why it cannot be written, or nothing."""
+        """Write the file, on any thread; return the error, or an empty text."""
         if self._store is not None and not self._store.wait_flushed(log_end, _FLUSH_TIMEOUT_S):
-            return "the log that it tells of is not forced"
+            return "the log whose offsets it has is not flushed"
         try:
             config_files.save(
                 self.path, b"".join(pieces), self._files.disk,
-                is_retry=bool(self.fault), backs_up_former_text=self._keeps_former,
+                is_retry=bool(self.fault), backs_up_former_text=self._backs_up_former_text,
             )  # fmt: skip
         except OSError as error:
             return error.strerror or str(error)
         return ""
 
-    def _end(self, changes: int, fault: str) -> None:
+    def _finish_write(self, changes: int, fault: str) -> None:
         self._is_writing = False
         if fault and fault != self.fault:
             log.error("%(path)s cannot be written: %(error)s", {"path": self.path, "error": fault})
@@ -207,17 +206,17 @@ class TableFile:
             self.written = changes
             for listener in self._listeners:
                 listener(changes)
-        waiting, self._waiting = self._waiting, []
-        for required_changes, done in reversed(waiting) if fault else waiting:  # a later change is taken back first
+        callbacks, self._waiting = self._waiting, []
+        for required_changes, callback in reversed(callbacks) if fault else callbacks:  # reverts later changes first
             if fault or required_changes <= changes:
-                done(not fault)
+                callback(not fault)
             else:
-                self._waiting.append((required_changes, done))
-        if self._is_wanted and not fault:  # else it is tried again by and by
+                self._waiting.append((required_changes, callback))
+        if self._is_save_requested and not fault:  # after an error a later save tries again
             self._files.run_later(self._rest_s, self.save)
 
-    def when_written(self, done: Callable[[bool], None]) -> None:
-        """Run a callback once the file has all changes made so far: with True, or False if that failed."""
+    def call_when_written(self, done: Callable[[bool], None]) -> None:
+        """Call ``done`` once the file has all current changes: with True, or with False if the write failed."""
         if self.written == self.changes:
             done(True)
             return
@@ -225,9 +224,9 @@ class TableFile:
         self.save()
 
     async def is_written(self, timeout_s: float) -> bool:
-        """Wait until the file has all changes made so far; False if it has not in time, or cannot be written."""
+        """Wait until the file has all current changes; return False on a timeout or a failed write."""
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.when_written(lambda is_there: None if written.done() else written.set_result(is_there))
+        self.call_when_written(lambda is_there: None if written.done() else written.set_result(is_there))
         try:
             async with asyncio.timeout(timeout_s):
                 return await written
@@ -235,38 +234,38 @@ class TableFile:
             return False
 
 
-_ENTRIES: Final = 50  # of a piece: a fraction of a slice for groups, which have the longest
+_ENTRIES_PER_PIECE: Final = 50  # these many groups, whose entries are the longest, take a fraction of a time slice
 
 
 def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
-    """Encode a table as indented JSON; those of its members that are tables piece by piece.
+    """Encode a table as indented JSON, and its large members piece by piece.
 
-    Entries that are put or taken away meanwhile may be there or not; each that is there is whole.
+    Entries added or removed meanwhile may be missing or present, but never partial.
     """
-    before = b"{"
+    separator = b"{"
     for field in structs.fields(body):
         value = getattr(body, field.name)
         if value is msgspec.UNSET:
             continue
-        yield b"%b\n %b: " % (before, msgspec.json.encode(field.encode_name))
-        before = b","
-        if isinstance(value, Mapping) and len(value) > _ENTRIES:
-            yield from _entries(value)
+        yield b"%b\n %b: " % (separator, msgspec.json.encode(field.encode_name))
+        separator = b","
+        if isinstance(value, Mapping) and len(value) > _ENTRIES_PER_PIECE:
+            yield from _entry_pieces(value)
         else:
-            yield _indented(value)
+            yield _encode_indented(value)
     yield b"\n}"
 
 
-def _entries(table: Mapping[Any, Any]) -> Iterator[bytes]:
+def _entry_pieces(table: Mapping[Any, Any]) -> Iterator[bytes]:
     entries = iter(list(table.items()))
-    before = b"{"
-    while piece := dict(islice(entries, _ENTRIES)):
-        yield before + _indented(piece)[1:-2]  # without its braces
-        before = b","
+    separator = b"{"
+    while piece := dict(islice(entries, _ENTRIES_PER_PIECE)):
+        yield separator + _encode_indented(piece)[1:-2]  # without its braces
+        separator = b","
     yield b"\n}"
 
 
-def _indented(value: object) -> bytes:
+def _encode_indented(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
@@ -276,7 +275,7 @@ class WrittenTable(Protocol):
     file: TableFile
 
     def revert(self, since: int, until: int) -> None:
-        """Revert the changes after one number up to another."""
+        """Revert the changes with numbers above ``since`` up to ``until``."""
 
 
 @dataclass(slots=True)
@@ -294,27 +293,30 @@ class PendingChanges(Generic[T]):
         self._table = table
         self._changes: list[_Change[T]] = []
 
-    def note(self, number: int, name: str, before: T | None, after: T | None) -> None:
-        """Record a change of an entry, by its number as the file counts changes; None for no entry."""
+    def record(self, number: int, name: str, before: T | None, after: T | None) -> None:
+        """Record a change of an entry under its number in the file's count; None stands for a missing entry."""
         self._changes.append(_Change(number, name, before, after))
 
     @property
     def names(self) -> set[str]:
-        """Entries with a change that the file lacks."""
+        """Names of entries with an unwritten change."""
         return {change.name for change in self._changes}
 
     def drop(self, written: int) -> None:
-        """Remove the changes up to a number, which the file has."""
+        """Remove the changes up to a number, as they are written."""
         self._changes = [change for change in self._changes if change.number > written]
 
     def revert(self, since: int, until: int) -> list[str]:
-        """Revert changes after one number up to another, but of entries changed since; return the reverted names."""
+        """Revert the changes above ``since`` up to ``until`` of entries without later changes; return their names."""
         names = []
         for change in reversed([change for change in self._changes if since < change.number <= until]):
             self._changes.remove(change)
-            later = next((other for other in self._changes if other.name == change.name and other.number > until), None)
-            if later is not None:
-                later.before = change.before
+            later_change = next(
+                (other for other in self._changes if other.name == change.name and other.number > until),
+                None,
+            )
+            if later_change is not None:
+                later_change.before = change.before
             elif change.before is None:
                 self._table.pop(change.name, None)
                 names.append(change.name)

@@ -1,4 +1,4 @@
-"""Redirection of delayed messages: those of a delay level, and timer messages, whose delivery time is checked.
+"""Redirection of messages with a delay level, and of timer messages after a check of their delivery time.
 
 Source: ``HookUtils#handleScheduleMessage``, ``#checkIfTimerMessage``, ``#transformTimerMessage``,
 ``SendMessageProcessor#handlePutMessageResult``.
@@ -43,22 +43,22 @@ class TimerAdmission:
     def __init__(
         self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int], waiting: "Congestion | None"
     ) -> None:
-        """Use these settings and counts; ``waiting`` is None if timer messages are switched off."""
+        """Create the check; ``waiting`` is None if timer messages are switched off."""
         self._config = config
         self._clock_ms = clock_ms
         self._waiting = waiting
 
     def redirect(self, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
-        """Topic and queue where a message goes first; its properties get its real ones and its due time.
+        """Return topic and queue in which a message is stored first; add the real ones to a timer message's properties.
 
-        A message that is no timer message, or whose time is over, goes to its real topic. For messages without a
-        delay level, or for those whose transaction is committed; of others ``drop`` removes the times.
+        A message that is no timer message, or is due already, is stored in its real topic. Call this for messages
+        without a delay level, and for committed ones; for others call ``remove_timer_properties``.
 
         Args:
-            properties: of the message; they are changed.
+            properties: properties of the message, changed in place.
 
         Raises:
-            ResponseError: its time is illegal, or too many messages are due then, or timers are switched off.
+            ResponseError: the delivery time is illegal, its interval is congested, or timers are switched off.
         """
         if not is_timer(topic, properties):
             return topic, queue_id
@@ -70,10 +70,10 @@ class TimerAdmission:
         now_ms = self._clock_ms()
         deliver_ms = _deliver_ms(properties, now_ms)
         if deliver_ms is None or deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
-            raise self._illegal()
+            raise self._illegal_message_error()
         if deliver_ms <= now_ms:
             if PROPERTY_DELETED_KEY in properties:
-                raise self._illegal()
+                raise self._illegal_message_error()
             return topic, queue_id
         precision_ms = config.timer_precision
         due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an interval is delivered when it is over
@@ -84,7 +84,7 @@ class TimerAdmission:
         return TIMER_TOPIC, 0
 
     def _check_congestion(self, waiting_count: int) -> None:
-        """Refuse some messages of a congested interval at random, and all of one with twice as many.
+        """Refuse messages of a congested interval at random, and all messages above twice the limit.
 
         Source: ``TimerMessageStore#isReject``.
         """
@@ -98,7 +98,7 @@ class TimerAdmission:
                 f"than {limit} and less than {2 * limit}, trigger random flow control",
             )
 
-    def _illegal(self) -> ResponseError:
+    def _illegal_message_error(self) -> ResponseError:
         return ResponseError(
             ResponseCode.MESSAGE_ILLEGAL,
             "timer message illegal, the delay time should not be bigger than the max delay "
@@ -108,20 +108,20 @@ class TimerAdmission:
 
 
 def is_timer(topic: str, properties: Mapping[str, str]) -> bool:
-    """Return whether a message without a delay level is a timer message that has not waited yet."""
+    """Return whether a message without a delay level is a timer message that was not redirected yet."""
     if topic == TIMER_TOPIC or PROPERTY_OUT_MS in properties:
         return False
     return any(name in properties for name in TIMER_PROPERTIES)
 
 
-def drop(properties: dict[str, str]) -> None:
+def remove_timer_properties(properties: dict[str, str]) -> None:
     """Remove the delivery times of a message that has a delay level."""
     for name in TIMER_PROPERTIES:
         properties.pop(name, None)
 
 
 def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """Delivery time of a message, ms; None if it is no valid number."""
+    """Return the delivery time of a message, ms; None if the property is no valid number."""
     for name, factor, since_ms in (
         (PROPERTY_TIMER_DELAY_SEC, 1000, now_ms),
         (PROPERTY_TIMER_DELAY_MS, 1, now_ms),
@@ -138,17 +138,17 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
 
 
 class DelayLevels:
-    """Delay levels of ``messageDelayLevel`` from 1 on, and the schedule topic that messages of a level wait in."""
+    """Delay levels of ``messageDelayLevel`` from 1 on, and the redirection to the schedule topic."""
 
     def __init__(self, store: MessageStore) -> None:
         self.delays_ms = delay_levels_ms(store.config.delay_levels)
 
     def redirect(self, topic: str, queue_id: int, properties: dict[str, str], level: int) -> tuple[str, int]:
-        """Topic and queue where a message of a delay level waits; its properties get its real topic and queue.
+        """Return topic and queue in which a message of a delay level waits; add the real ones to the properties.
 
         Args:
-            properties: of the message; they are changed.
-            level: above 0; one above the highest is the highest.
+            properties: properties of the message, changed in place.
+            level: above 0; a level above the highest counts as the highest.
         """
         level = min(level, len(self.delays_ms))
         properties[PROPERTY_DELAY] = str(level)

@@ -11,8 +11,8 @@ from rmq_core.broker.tables.attributes import (
     BATCH_QUEUES,
     LITE,
     MESSAGE_TYPE,
-    OF_TOPICS,
     QUEUE_TYPE,
+    TOPIC_ATTRIBUTES,
     apply_attribute_changes,
 )
 from rmq_core.broker.tables.table_file import PendingChanges, TableFile, TableFiles
@@ -27,14 +27,15 @@ class Topics:
     """Topic configurations of a broker, in ``topics.json``.
 
     Attributes:
-        unwritten: topics that the file may lack, and their change: no message of them is acknowledged yet.
-        system: names that are RocketMQ's own.
+        unwritten: topics that the file may lack, with the number of their change; their messages are not acknowledged
+            yet.
+        system: names of system topics.
     """
 
     def __init__(
         self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, has_light_queues: bool
     ) -> None:
-        """Load the table, and add system topics. With ``has_light_queues`` each light queue counts as a topic."""
+        """Load the table, and add system topics. With ``has_light_queues`` each light queue is a topic."""
         self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
@@ -44,19 +45,19 @@ class Topics:
         self.table: dict[str, TopicConfig] = {
             topic.topic_name: topic for topic in system_topics
         } | saved.topic_config_table
-        self._with_batch_queues = self._found_with_batch_queues()
+        self._with_batch_queues = self._find_batch_topics()
         self.file = TableFile(files, _FILE, self._body)
         self.unwritten: dict[str, int] = {}
         self._pending = PendingChanges(self.table)
-        self.file.on_written(self._note_written)
+        self.file.on_written(self._on_written)
         self.system = SYSTEM_TOPICS | {topic.topic_name for topic in system_topics}
 
     def on_change(self, listener: Callable[[Collection[str] | None], None]) -> None:
-        """Register a callback for changes, with the topics put, or None if any topic may differ or be deleted."""
+        """Register a callback for changes; its argument is the changed topics, or None after other changes."""
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration, or a light queue's; None if it does not exist.
+        """Return the configuration of a topic or light queue; None if neither exists.
 
         Source: ``LmqTopicConfigManager#selectTopicConfig``.
         """
@@ -65,50 +66,50 @@ class Topics:
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
         return config
 
-    def with_batch_queues(self) -> Set[str]:
+    def batch_topics(self) -> Set[str]:
         """Return the topics whose queues are BatchConsumeQueues."""
         return self._with_batch_queues
 
-    def _found_with_batch_queues(self) -> set[str]:
+    def _find_batch_topics(self) -> set[str]:
         return {name for name, topic in self.table.items() if has_batch_queues(topic)}
 
     def is_system(self, topic: str) -> bool:
-        """Return whether a topic is RocketMQ's own."""
+        """Return whether a topic is a system topic."""
         return topic in self.system or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
     @property
     def is_full(self) -> bool:
         """True if no more topics are created for messages."""
-        return len(self.table) >= names.MOST_MADE_BY_USE
+        return len(self.table) >= names.MAX_AUTO_CREATED_TOPICS
 
     def create_topic_in_send_message(
         self, topic: str, template: str, queue_count: int, sys_flag: int, auto: bool
     ) -> TopicConfig | None:
-        """Create the topic of a message from a template topic; None if that does not allow it.
+        """Create the topic of a message from a template topic; return None if that is not allowed.
 
         Source: ``createTopicInSendMessageMethod``.
         """
-        model = self.table.get(template)
+        template_config = self.table.get(template)
         if (
             self.is_full
-            or model is None
-            or not model.perm & names.PERM_INHERIT
+            or template_config is None
+            or not template_config.perm & names.PERM_INHERIT
             or (template == TEMPLATE_TOPIC and not auto)
         ):
             return None
-        count = max(0, min(queue_count, model.write_queue_nums))
+        count = max(0, min(queue_count, template_config.write_queue_nums))
         return self.put(
             TopicConfig(
                 topic_name=topic,
                 read_queue_nums=count,
                 write_queue_nums=count,
-                perm=model.perm & ~names.PERM_INHERIT,
+                perm=template_config.perm & ~names.PERM_INHERIT,
                 topic_sys_flag=sys_flag,
-                topic_filter_type=model.topic_filter_type,
+                topic_filter_type=template_config.topic_filter_type,
             )
         )
 
-    def make(self, topic: str, queue_count: int, sys_flag: int = 0, *, order: bool = False) -> TopicConfig:
+    def get_or_create(self, topic: str, queue_count: int, sys_flag: int = 0, *, order: bool = False) -> TopicConfig:
         """Return a retry or dead-letter topic; create a missing one. Source: ``createTopicInSendMessageBackMethod``."""
         config = self.table.get(topic)
         if config is not None:
@@ -130,7 +131,7 @@ class Topics:
         """
         current = self.table.get(topic.topic_name)
         before = None if current is None else current.attributes
-        return structs.replace(topic, attributes=apply_attribute_changes(OF_TOPICS, before, topic.attributes))
+        return structs.replace(topic, attributes=apply_attribute_changes(TOPIC_ATTRIBUTES, before, topic.attributes))
 
     def put(self, topic: TopicConfig) -> TopicConfig:
         self.put_all([topic])
@@ -139,7 +140,7 @@ class Topics:
     def put_all(self, topics: list[TopicConfig]) -> None:
         names = [topic.topic_name for topic in topics]
         for topic in topics:
-            self._pending.note(self.file.changes + 1, topic.topic_name, self.table.get(topic.topic_name), topic)
+            self._pending.record(self.file.changes + 1, topic.topic_name, self.table.get(topic.topic_name), topic)
             self.table[topic.topic_name] = topic
             if has_batch_queues(topic):
                 self._with_batch_queues.add(topic.topic_name)
@@ -149,7 +150,7 @@ class Topics:
         self._changed(names)
 
     def update_order(self, ordered: set[str]) -> None:
-        """Mark the topics as ordered that the name server lists as such; none is unmarked.
+        """Mark topics that the name server lists as ordered; no topic loses its mark.
 
         Source: ``updateOrderTopicConfig``.
         """
@@ -158,27 +159,27 @@ class Topics:
             self.put_all([structs.replace(topic, order=True) for topic in changed])
 
     def remove(self, topic: str) -> bool:
-        """Remove a topic; returns whether it existed."""
+        """Remove a topic; return whether it existed."""
         config = self.table.pop(topic, None)
         if config is not None:
-            self._pending.note(self.file.changes + 1, topic, config, None)
+            self._pending.record(self.file.changes + 1, topic, config, None)
             self._with_batch_queues.discard(topic)
             self._changed(None)
         return config is not None
 
     @property
     def pending_names(self) -> set[str]:
-        """Topics with a change, such as a removal, that the file lacks."""
+        """Names of topics with an unwritten change, such as a removal."""
         return self._pending.names
 
     def revert(self, since: int, until: int) -> None:
         for name in self._pending.revert(since, until):
             self.unwritten.pop(name, None)
-        self._with_batch_queues = self._found_with_batch_queues()
+        self._with_batch_queues = self._find_batch_topics()
         self._changed(None)
 
     def touch(self) -> None:
-        """Make the broker register again, although no topic has changed."""
+        """Make the broker register again without a changed topic."""
         self._changed(None)
 
     def _changed(self, names: Collection[str] | None) -> None:
@@ -192,7 +193,7 @@ class Topics:
         if configs.data_version != self.version:
             self.table.clear()
             self.table.update(configs.topic_config_table)
-            self._with_batch_queues = self._found_with_batch_queues()
+            self._with_batch_queues = self._find_batch_topics()
             self.version = configs.data_version
             self._save()
 
@@ -200,7 +201,7 @@ class Topics:
         self.file.changes += 1
         self.file.save()
 
-    def _note_written(self, changes: int) -> None:
+    def _on_written(self, changes: int) -> None:
         self._pending.drop(changes)
         self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
 
@@ -208,7 +209,7 @@ class Topics:
         return TopicConfigs(data_version=self.version, topic_config_table=self.table)
 
     def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:
-        """Return the table, or some topics, as registered: the broker's permission restricts that of each topic.
+        """Return topics for a registration, all or ``only`` some: the broker's permission restricts that of each topic.
 
         Source: ``BrokerController#registerBrokerAll``, ``registerIncrementBrokerData``.
         """

@@ -45,7 +45,7 @@ from rmq_formats.codecs.record import MessageToStore, StoredMessage, encode_reco
 log = logging.getLogger("rmq.broker.transactions")
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 _MOST_ROUND_MS: Final = 60_000
-_NOTES_AT_ONCE: Final = 32
+_MAX_OP_MESSAGES_PER_READ: Final = 32
 _ENDED_AT_ONCE: Final = 8192  # ended half messages passed before the event loop runs again: some milliseconds
 _OPEN_AT_ONCE: Final = 64  # likewise half messages that have to be read
 _HOUR_MS: Final = 3_600_000
@@ -54,9 +54,9 @@ _HOUR_MS: Final = 3_600_000
 class TransactionChecks:
     """Periodic checks of half messages."""
 
-    def __init__(self, state: BrokerState, notes: OpMessageWriter) -> None:
+    def __init__(self, state: BrokerState, op_messages: OpMessageWriter) -> None:
         self._state = state
-        self._notes = notes
+        self._op_messages = op_messages
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -82,9 +82,9 @@ class TransactionChecks:
         """Run one round over the half messages."""
         state = self._state
         first, first_op = self._offset(names.HALF_TOPIC), self._offset(names.OP_HALF_TOPIC)
-        check_round = _Round(state, self._notes, first, first_op)
+        check_round = _Round(state, self._op_messages, first, first_op)
         try:
-            await check_round.go()
+            await check_round.run()
         finally:  # after an error, too: no half message may be stored again twice
             if check_round.at != first:
                 state.offsets.commit(names.HALF_TOPIC, GROUP, HALF_QUEUE, check_round.at)
@@ -100,16 +100,16 @@ class TransactionChecks:
 class _Round:
     """One round over the half messages; ``at`` is the queue offset of the next one."""
 
-    def __init__(self, state: BrokerState, notes: OpMessageWriter, first: int, first_op: int) -> None:
+    def __init__(self, state: BrokerState, op_messages: OpMessageWriter, first: int, first_op: int) -> None:
         self.at = first
         self.ended = EndedHalfMessages(first_op, first)
         self._state = state
-        self._notes = notes
+        self._op_messages = op_messages
         self._begin_ms = state.steady_ms()
         self._end = state.store.next_offset(names.HALF_TOPIC, HALF_QUEUE)  # later messages belong to the next round
         self._has_gap = False
 
-    async def go(self) -> None:
+    async def run(self) -> None:
         while self._read_op_messages():
             await asyncio.sleep(0)
         work = 0
@@ -127,7 +127,9 @@ class _Round:
 
     def _read_op_messages(self) -> bool:
         """Read the next op messages; return False if there are none."""
-        result = self._state.store.get(names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _NOTES_AT_ONCE)
+        result = self._state.store.get(
+            names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _MAX_OP_MESSAGES_PER_READ
+        )
         if result.status is not GetStatus.FOUND:
             has_moved = (
                 result.next_offset != self.ended.next_op_offset
@@ -142,7 +144,7 @@ class _Round:
     def _check_next(self) -> bool:
         """Check a half message that no op message ends so far; return False to end the round."""
         store = self._state.store
-        if self._notes.has(self.at):
+        if self._op_messages.has(self.at):
             return True
         while self._read_op_messages():  # op messages written meanwhile
             pass
@@ -195,14 +197,14 @@ class _Round:
     def _postpone(self, half: StoredMessage, properties: dict[str, str]) -> bool:
         """Store a half message again whose own check time has not come: ``checkPrepareQueueOffset``."""
         prepared = parse_decimal(properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset)), -1)
-        if self.ended.remove(prepared) or self._notes.has(prepared):
+        if self.ended.remove(prepared) or self._op_messages.has(prepared):
             return True
         return _is_done(half, put_half_again(self._state, half, properties))
 
     def _discard(self, half: StoredMessage, properties: dict[str, str]) -> bool:
         """Move an old or often checked half message to another topic: ``resolveDiscardMsg``."""
         state = self._state
-        state.topics.make(names.CHECK_MAX_TIME_TOPIC, 1)
+        state.topics.get_or_create(names.CHECK_MAX_TIME_TOPIC, 1)
         result = put_half_again(state, half, properties, names.CHECK_MAX_TIME_TOPIC)
         if result.status is not PutStatus.PUT_OK:
             return _is_done(half, result)

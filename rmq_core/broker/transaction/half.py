@@ -112,7 +112,7 @@ def is_transaction(properties: dict[str, str]) -> bool:
     return properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
-def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
+def redirect_to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
     """Return the topic and queue of half messages; add the real topic and queue to the properties.
 
     A delay is removed, as by Java's producer: in the original it would replace the real topic.

@@ -48,7 +48,7 @@ async def test_what_a_killed_change_has_left_is_gone_after_the_next_start_and_th
     loaded(tmp_path)
     assert files_with(tmp_path, b"another") == set()
     file.unlink()
-    with pytest.raises(StoreError, match=r"copy its \.bak over it"):
+    with pytest.raises(StoreError, match=r"Restore the \.bak, or delete it"):
         loaded(tmp_path)
     file.with_name("accounts.json.bak").rename(file)
     assert loaded(tmp_path).users["alice"].password == "the-present"

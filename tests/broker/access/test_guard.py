@@ -318,7 +318,7 @@ async def test_a_broken_file_of_users_is_told_and_nobody_is_let_in_by_it(tmp_pat
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("authorizationEnabled=true", "without authenticationEnabled"),
+    ("authorizationEnabled=true", "requires authenticationEnabled"),
     ("authenticationEnabled=true\nauthenticationWhitelist=105,x", "no request code: 'x'"),
     ("authenticationEnabled=true\ninitAuthenticationUser=s3cret", "initAuthenticationUser: is not JSON of the form"),
     ('authenticationEnabled=true\ninnerClientAuthenticationCredentials={"accessKey":"a"}', "is not JSON of the form"),
@@ -333,7 +333,7 @@ def test_settings_that_do_not_fit_are_refused_without_the_secret(tmp_path: Path,
 
 
 async def test_a_broker_without_a_super_user_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no super user: give initAuthenticationUser"):
+    with pytest.raises(OptionError, match="requires a super user: give initAuthenticationUser"):
         async with opened(tmp_path / "store", BrokerConfig(listen_port=0, authentication_enabled=True)):
             pass
 

@@ -9,7 +9,7 @@ from rmq_core.broker.access.policies import (
     Entry,
     Permission,
     canonical_entry,
-    decision,
+    decide,
     group_permission,
     parse_entry,
     topic_permission,
@@ -28,7 +28,7 @@ def entry(resource: str, decided: str = "Allow", actions: str = "Pub", *ips: str
 
 def decided(need: Permission, *entries: Entry, host: str = "127.0.0.1") -> bool | None:
     """The decision, which must not depend on the order of the entries."""
-    found = {decision([order], need, host) for order in itertools.permutations(entries)}
+    found = {decide([order], need, host) for order in itertools.permutations(entries)}
     assert len(found) == 1
     return found.pop()
 
@@ -64,9 +64,9 @@ def test_an_entry_fits_its_resource_its_actions_and_its_addresses() -> None:
 
 
 def test_default_policies_count_where_no_custom_one_fits() -> None:
-    assert decision([[entry("Topic:TTX", "Deny")], [entry("*")]], PUB, "::1") is False
-    assert decision([[entry("Topic:A", "Deny")], [entry("*")]], PUB, "::1") is True
-    assert decision([[], []], PUB, "::1") is None
+    assert decide([[entry("Topic:TTX", "Deny")], [entry("*")]], PUB, "::1") is False
+    assert decide([[entry("Topic:A", "Deny")], [entry("*")]], PUB, "::1") is True
+    assert decide([[], []], PUB, "::1") is None
 
 
 def test_topics_of_retries_and_dead_letters_are_their_group_s() -> None:

@@ -167,7 +167,7 @@ async def test_filters_are_kept_in_the_original_s_file(
 def test_names_that_clients_make_up_do_not_fill_the_table(
     config: BrokerConfig, store_config: StoreConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registered_filters, "_MOST", 10)
+    monkeypatch.setattr(registered_filters, "_MAX_FILTERS", 10)
     filters = ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock)
 
     def count() -> int:

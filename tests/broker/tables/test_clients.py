@@ -40,7 +40,7 @@ def test_a_connection_has_so_many_producer_groups_and_pays_for_them(monkeypatch:
     assert (set(producers.groups), wire.parked_bytes) == (set("abcd"), parked_bytes)
     for name in producers.names_of(client(wire).connection):
         producers.unregister(name, client(wire).connection)
-    assert (set(producers.groups), wire.parked_bytes, producers._names.keys()) == ({"d"}, 0, {other})
+    assert (set(producers.groups), wire.parked_bytes, producers._group_names.keys()) == ({"d"}, 0, {other})
 
 
 def test_members_are_known_by_client_id_until_they_leave() -> None:
@@ -54,5 +54,5 @@ def test_members_are_known_by_client_id_until_they_leave() -> None:
     for name in ("g", "h", "h", "none"):
         producers.unregister(name, client(wire).connection)
     producers.unregister("g", client(other).connection)
-    assert (producers.groups, producers._ids, producers._names) == ({}, {}, {})
+    assert (producers.groups, producers._clients_by_id, producers._group_names) == ({}, {}, {})
     assert (wire.parked_bytes, other.parked_bytes) == (0, 0)

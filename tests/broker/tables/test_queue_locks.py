@@ -31,14 +31,14 @@ def test_locks_that_are_over_or_given_back_take_no_memory() -> None:
     now[0] = LOCK_LIFE_MS
     locks.lock("g", queues(1), "a")
     now[0] += 1
-    locks.drop_expired()
+    locks.remove_expired()
     assert locks.held_bytes == LOCK_BYTES + 1
     assert locks.lock("g", queues(0, 1), "b") == queues(0)
 
 
 def test_above_their_limit_only_what_is_locked_already_can_be_locked() -> None:
     now = [0]
-    locks = QueueLocks(lambda: now[0], most_bytes=3 * (LOCK_BYTES + 1))
+    locks = QueueLocks(lambda: now[0], max_bytes=3 * (LOCK_BYTES + 1))
     assert locks.lock("g", queues(*range(10)), "a") == queues(0, 1, 2)
     assert locks.lock("h", queues(0), "a") == []
     assert not locks.is_any_locked("h")
@@ -46,5 +46,5 @@ def test_above_their_limit_only_what_is_locked_already_can_be_locked() -> None:
     now[0] = LOCK_LIFE_MS + 1
     assert locks.lock("g", queues(0, 1), "b") == queues(0, 1)
     assert locks.lock("g", queues(2), "too long a name") == []
-    locks.drop_expired()
+    locks.remove_expired()
     assert locks.lock("h", queues(0), "a") == queues(0)

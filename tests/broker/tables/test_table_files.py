@@ -178,11 +178,11 @@ async def test_clients_make_no_more_topics_and_groups_than_their_files_can_bear(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics, groups = asker.broker.state.topics.table, asker.broker.state.groups.table
-    monkeypatch.setattr(names, "MOST_MADE_BY_USE", len(topics) + 2)
+    monkeypatch.setattr(names, "MAX_AUTO_CREATED_TOPICS", len(topics) + 2)
     assert [(await asker.send(f"N{number}")).code for number in range(3)] == [0, 0, ResponseCode.TOPIC_NOT_EXIST]
     assert (await asker.send("%RETRY%of_nobody")).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await asker.send("N0")).code == 0
-    monkeypatch.setattr(names, "MOST_MADE_BY_USE", len(groups) + 2)
+    monkeypatch.setattr(names, "MAX_AUTO_CREATED_TOPICS", len(groups) + 2)
     for number in range(3):
         answer = await asker.pull("N0", consumerGroup=f"G{number}")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

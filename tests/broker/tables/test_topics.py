@@ -11,12 +11,12 @@ async def test_topics_with_batch_queues_are_known_after_each_change(asker: Asker
 
     topics = asker.broker.state.topics
     topics.put_all([config("A", batches=True), config("B", batches=True), config("C", batches=False)])
-    assert topics.with_batch_queues() == {"A", "B"}
+    assert topics.batch_topics() == {"A", "B"}
     topics.put(config("A", batches=False))
     topics.remove("C")
-    assert topics.with_batch_queues() == {"B"}
+    assert topics.batch_topics() == {"B"}
     topics.remove("B")
-    assert topics.with_batch_queues() == set()
+    assert topics.batch_topics() == set()
     table = {"D": config("D", batches=True), "E": config("E", batches=False)}
     topics.adopt(TopicConfigs(data_version=DataVersion(counter=99), topic_config_table=table))
-    assert topics.with_batch_queues() == {"D"}
+    assert topics.batch_topics() == {"D"}

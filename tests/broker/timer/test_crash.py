@@ -201,8 +201,8 @@ async def test_what_is_delivered_stays_in_its_slot_until_the_log_is_forced(
 def stopped(asker: Asker) -> Timers:
     """A broker's timers, which work when a test says so."""
     asker.broker._stop_periodic_work()
-    assert asker.broker._timed is not None
-    return asker.broker._timed
+    assert asker.broker._timer_service is not None
+    return asker.broker._timer_service
 
 
 async def has_checkpoint(asker: Asker, work: Timers, count: int) -> None:
@@ -239,7 +239,7 @@ async def test_what_was_due_when_it_came_is_delivered_again_where_the_power_took
 ) -> None:
     """The unit of the message behind it is not forced either, and happens to be there."""
     asker.broker._stop_periodic_work()
-    work, root = asker.broker._timed, tmp_path / "left"
+    work, root = asker.broker._timer_service, tmp_path / "left"
     assert work is not None
     for number, delay_s in enumerate((10, 600)):
         await asker.send("T", b"%d" % number, properties={"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"})
@@ -332,8 +332,8 @@ async def test_a_start_need_not_read_all_that_came_since_nothing_was_due(
     for _ in range(20):
         await asker.send("Other")
     end = asker.broker.store.max_physical_offset
-    assert asker.broker._timed is not None
-    files = asker.broker._timed.files
+    assert asker.broker._timer_service is not None
+    files = asker.broker._timer_service.files
 
     async def is_noted() -> bool:
         return files.done.scan_offset > end - 1000
@@ -347,7 +347,7 @@ async def test_checkpoints_are_written_while_the_disk_lags_behind(asker: Asker, 
     await taken_in(asker, 1)
     asker.broker._stop_periodic_work()
     asker.broker.store.flush()
-    work, flushed = asker.broker._timed, asker.broker.store.flushed_offset
+    work, flushed = asker.broker._timer_service, asker.broker.store.flushed_offset
     assert work is not None
 
     async def is_idle() -> bool:  # a checkpoint that a clock began is written by another thread

@@ -15,7 +15,7 @@ COUNT = 20
 
 def timers_of(asker: Asker) -> Timers:
     """Those of a broker."""
-    found = asker.broker._timed
+    found = asker.broker._timer_service
     assert found is not None
     return found
 

@@ -50,7 +50,7 @@ async def test_nobody_is_asked_about_what_is_ended(asker: Transactor) -> None:
     assert check.ext_fields["msgId"] == "open"
     assert len(await asker.stored("T", 2)) == 2
     await asker.answer(check, ROLLBACK)
-    asker.broker.notes.write()
+    asker.broker.op_messages.write()
     await asker.stored(OP, 2 if asker.broker.store.next_offset(OP, 0) == 2 else 1)
     await asker.look_through(1)
     offsets, store = asker.broker.state.offsets, asker.broker.store
@@ -136,7 +136,7 @@ async def test_a_message_with_a_check_time_is_ended_where_it_stood_first(asker: 
     await asker.look_through(30)
     assert (await asker.end(sent, COMMIT)).code == 0
     await asker.stored("T", 1)
-    asker.broker.notes.write()
+    asker.broker.op_messages.write()
     await asker.look_through(30)
     assert len(await asker.stored(HALF, 2)) == 2
     await asker.look_through(3600)
@@ -161,7 +161,7 @@ async def test_a_producer_is_asked_after_a_restart_and_about_nothing_that_was_en
 async def test_offsets_behind_a_lost_end_of_the_log_are_put_right(asker: Transactor) -> None:
     await asker.heartbeat()
     await asker.end(await asker.half(key="U1"), COMMIT)
-    asker.broker.notes.write()
+    asker.broker.op_messages.write()
     asker.broker.store.dispatch()
     for topic in (HALF, OP):
         asker.broker.state.offsets.commit(topic, GROUP, 0, 50)

@@ -29,7 +29,7 @@ async def test_a_half_message_is_not_delivered_until_it_is_committed(asker: Tran
     assert (final.born_timestamp_ms, final.born_host) == (half.born_timestamp_ms, half.born_host)
     await asker.look_through(1)
     assert messages(await asker.pull(OP)) == []
-    asker.broker.notes.write()
+    asker.broker.op_messages.write()
     asker.broker.store.dispatch()
     (note,) = await asker.stored(OP, 1)
     assert (note.body, note.properties) == (b"0,", {"TAGS": "d", "WAIT": "true"})
